@@ -1,0 +1,24 @@
+"""lake_assets keeps Iceberg tables up to date from what changed.
+
+`Lake` is the way in from Python: a catalog, a Spark session, and captures of what changed between two snapshots.
+`Pipeline` loads a declared pipeline and absorbs what is pending. The Dagster side is in `lake_assets.orchestration`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lake_assets.facade import Lake
+    from lake_assets.lake import LakeConfig
+
+__all__ = ["Lake", "LakeConfig"]
+
+_HOMES = {"Lake": "lake_assets.facade", "LakeConfig": "lake_assets.lake"}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first asked for: `lake-assets --help` and Dagster's code location should not wait for PyIceberg.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

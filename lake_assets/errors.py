@@ -1,0 +1,154 @@
+"""Every error that lake_assets raises on purpose.
+
+One root, one subclass a cause. A message says what was found, where, and what to do next. `permanent` tells the
+orchestration whether trying the same step again can help: a lost race or a server that is away may pass, a wrong
+configuration will not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LakeError(Exception):
+    """Root of all errors of this package."""
+
+    permanent: ClassVar[bool] = True
+
+
+class TransientError(LakeError):
+    """Trying again later may succeed."""
+
+    permanent: ClassVar[bool] = False
+
+
+# --- the lake and its surroundings ------------------------------------------------------------------------------
+
+
+class ConfigError(LakeError):
+    """A configuration (lake.yaml, environment, code) is malformed or contradicts itself."""
+
+
+class JavaNotFoundError(LakeError):
+    """No Java that Spark runs on was found."""
+
+
+class JarsError(LakeError):
+    """The Spark jars could not be resolved, or what was kept is not what was expected."""
+
+
+class CatalogUnavailableError(LakeError):
+    """The Iceberg catalog cannot be opened."""
+
+
+class SparkUnavailableError(TransientError):
+    """No Spark session could be had (local JVM did not start, or the Spark Connect server is away)."""
+
+
+class TableNotFoundError(LakeError):
+    """The catalog has no such table."""
+
+
+class TableExistsError(LakeError):
+    """A table is there already and is not ours to replace."""
+
+
+class ColumnNotFoundError(LakeError):
+    """A table has no such column."""
+
+
+class InvalidNameError(LakeError):
+    """A table or column name that cannot be one."""
+
+
+# --- history ----------------------------------------------------------------------------------------------------
+
+
+class HistoryError(LakeError):
+    """Root of errors about what lies between two snapshots."""
+
+
+class SnapshotNotFoundError(HistoryError):
+    """A table has no such snapshot, tag, branch or point in time."""
+
+
+class SnapshotExpiredError(HistoryError):
+    """A snapshot that a watermark points at is gone from its table."""
+
+
+class TableReplacedError(HistoryError):
+    """A table was dropped and made again: its uuid is not the one that was absorbed."""
+
+
+class NotAnAncestorError(HistoryError):
+    """The start of a window is no ancestor of its end, where that matters."""
+
+
+class WindowError(HistoryError):
+    """A window that cannot be one (its start is newer than its end)."""
+
+
+class MissingDataFileError(HistoryError):
+    """A data, delete or metadata file that a snapshot names is gone."""
+
+
+class CorruptMetadataError(HistoryError):
+    """A manifest or metadata file cannot be read."""
+
+
+class UnsupportedCaptureError(HistoryError):
+    """A window holds something that cannot be captured exactly, so that it is not captured at all."""
+
+
+# --- input ------------------------------------------------------------------------------------------------------
+
+
+class InputError(LakeError):
+    """Root of errors about what arrives from outside."""
+
+
+class TruncatedInputError(InputError):
+    """A stream file ends in the middle of a record."""
+
+
+class MalformedRecordError(InputError):
+    """A record is not what its format says."""
+
+
+class UnsupportedEventError(InputError):
+    """A change event that cannot be applied without losing something."""
+
+
+class ChangedInputError(InputError):
+    """A landed file is no longer what was taken in."""
+
+
+# --- pipelines and models ---------------------------------------------------------------------------------------
+
+
+class PipelineError(LakeError):
+    """A pipeline's declaration is wrong."""
+
+
+class TableClaimedError(PipelineError):
+    """Two pipelines claim one table."""
+
+
+class KeyMissingError(PipelineError):
+    """A key column that the table does not have, or a key that is needed and was not declared or found."""
+
+
+class SchemaConflictError(PipelineError):
+    """A column's type cannot become what the stream now says it is."""
+
+
+class ModelError(PipelineError):
+    """A SQL model cannot be parsed, or names what does not exist."""
+
+
+class DefinitionChangedError(PipelineError):
+    """A table was built from another definition than the one that is declared now."""
+
+
+class ConcurrentWriteError(TransientError):
+    """Another writer moved the table while this step was at work."""

@@ -1,0 +1,129 @@
+"""One object for the lake: catalog, Spark session, tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+from sqlalchemy.exc import SQLAlchemyError
+
+from lake_assets.errors import CatalogUnavailableError, TableNotFoundError
+from lake_assets.lake.config import LakeConfig
+from lake_assets.lake.names import TableId
+from lake_assets.lake.spark import adopt_session, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class LakeBase:
+    """PyIceberg's catalog and Spark's session over the same tables.
+
+    Both are opened when first asked for: looking at metadata never starts Spark.
+    """
+
+    def __init__(self, config: LakeConfig, *, session: Callable[[], SparkSession] | None = None) -> None:
+        """
+        Args:
+            config: see `LakeConfig`.
+            session: gives the Spark session where somebody else owns it (Dagster's resource).
+        """
+        self.config = config
+        self._session_source = session
+        self._session: SparkSession | None = None
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> Self:
+        """The lake of a lake.yaml, of the environment, or the embedded default (see `LakeConfig.load`)."""
+        return cls(LakeConfig.load(path))
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """PyIceberg's catalog.
+
+        Raises:
+            CatalogUnavailableError: it cannot be opened; says why and where.
+        """
+        props = dict(self.config.catalog)
+        uri = props.get("uri", "")
+        try:
+            if self.config.is_embedded:
+                props["uri"] = _prepare_sqlite(uri, self.config.home)
+            if self.config.warehouse:
+                props["warehouse"] = self.config.warehouse
+            return load_catalog(self.config.name, **props)
+        except CatalogUnavailableError:
+            raise
+        except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as e:
+            raise CatalogUnavailableError(f"the Iceberg catalog at {uri or props} cannot be opened: {e}") from e
+
+    def spark(self) -> SparkSession:
+        """The Spark session whose catalog is named as in the configuration (`lake`)."""
+        if self._session is None:
+            if self._session_source:
+                self._session = self._session_source()
+                adopt_session(self._session, self.config)
+            else:
+                self._session = open_session(self.config)
+            self.catalog  # noqa: B018 (the SQLite file is made with the right journal mode before Spark opens it)
+        return self._session
+
+    def table(self, name: str | TableId) -> Table:
+        """The PyIceberg table, freshly loaded.
+
+        Raises:
+            TableNotFoundError: there is none; names its neighbours.
+        """
+        table_id = TableId.parse(name)
+        try:
+            return self.catalog.load_table(table_id.parts)
+        except (NoSuchTableError, NoSuchNamespaceError) as e:
+            there = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
+            raise TableNotFoundError(
+                f"no table {table_id} in the lake at {self.config.catalog.get('uri', self.config.name)}; "
+                f"{'.'.join(table_id.namespace)} holds: {there}"
+            ) from e
+
+    def exists(self, name: str | TableId) -> bool:
+        return self.catalog.table_exists(TableId.parse(name).parts)
+
+    def tables(self, namespace: str | tuple[str, ...]) -> list[TableId]:
+        """The tables of a namespace; none where there is no such namespace."""
+        try:
+            return sorted(TableId.parse(tuple(parts)) for parts in self.catalog.list_tables(namespace))
+        except NoSuchNamespaceError:
+            return []
+
+    def ensure_namespace(self, namespace: tuple[str, ...]) -> None:
+        """Make the namespace unless it is there."""
+        try:
+            if not self.catalog.namespace_exists(namespace):
+                self.catalog.create_namespace(namespace)
+        except NamespaceAlreadyExistsError:
+            return  # another process was quicker
+
+    def sql_name(self, name: str | TableId) -> str:
+        """The quoted name for Spark SQL."""
+        return TableId.parse(name).sql(self.config.name)
+
+
+def _prepare_sqlite(uri: str, home: Path) -> str:
+    """Make the SQLite file stand several writers; returns the URI that PyIceberg should use."""
+    path = Path(uri.split(":///", 1)[1].split("?")[0])
+    if path.parent == home and not home.exists() and home.parent.is_dir():
+        home.mkdir(exist_ok=True)
+    if not path.parent.is_dir():
+        raise CatalogUnavailableError(
+            f"the catalog's folder {path.parent} does not exist: make it, or point LAKE_HOME (or catalog.uri) elsewhere"
+        )
+    # Write-ahead logging lets readers go on beside a writer; it is a property of the file and stays.
+    with sqlite3.connect(path, timeout=60) as connection:
+        connection.execute("PRAGMA journal_mode=WAL").fetchone()
+    connection.close()
+    return f"{uri}{'&' if '?' in uri else '?'}timeout=60"

@@ -1,0 +1,138 @@
+"""The lake's configuration: a file, environment variables or code; the default needs no server."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from lake_assets.errors import ConfigError
+
+ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
+POSTGRES_JDBC = "org.postgresql:postgresql:42.7.7"
+
+
+_file_values: ContextVar[dict[str, Any]] = ContextVar("file_values", default={})  # noqa: B039 (never mutated)
+
+
+class SparkConfig(BaseModel):
+    """How Spark is had: a local session by default, a Spark Connect server with `remote`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    remote: str | None = Field(None, description="Spark Connect server, e.g. sc://127.0.0.1:15002; none: local Spark")
+    master: str = Field("local[*]", description="Spark master of a local session")
+    driver_memory: str = Field("4g", description="heap of the local driver; fixed by the process's first session")
+    packages: list[str] = Field(default_factory=list, description="more jars, by coordinates group:artifact:version")
+    conf: dict[str, str] = Field(default_factory=dict, description="any other Spark settings; they win")
+
+
+class LakeConfig(BaseSettings):
+    """One configuration for PyIceberg and Spark.
+
+    Sources, the first that has a setting wins: arguments, environment variables (`LAKE_HOME`,
+    `LAKE_WAREHOUSE`, `LAKE_CATALOG__URI`, `LAKE_SPARK__REMOTE`, ...), the file.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="LAKE_", env_nested_delimiter="__", extra="forbid")
+
+    name: str = Field("lake", description="catalog name, the same in Spark and PyIceberg", pattern=r"^[A-Za-z_]\w*$")
+    home: Path = Field(Path(".lake"), description="folder of the embedded default, logs and landing folders")
+    catalog: dict[str, str] = Field(
+        default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
+    )
+    warehouse: str | None = Field(None, description="where tables live; default: `home`/warehouse")
+    spark: SparkConfig = SparkConfig()  # pyright: ignore[reportCallIssue]
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The file comes last: environment variables have to win over it.
+        return init_settings, env_settings, _FileSettings(settings_cls)
+
+    @model_validator(mode="after")
+    def _resolve(self) -> LakeConfig:
+        self.home = self.home.expanduser().absolute()
+        if not self.catalog:
+            self.catalog = {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
+        if self.warehouse is None:
+            self.warehouse = self.catalog.get("warehouse") or (
+                (self.home / "warehouse").as_uri() if self.catalog.get("type") != "rest" else None
+            )
+        return self
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the catalog is a SQLite file."""
+        return self.catalog.get("uri", "").startswith("sqlite:")
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, **overrides: Any) -> LakeConfig:
+        """Read the configuration.
+
+        Args:
+            path: a YAML file; default: `LAKE_CONFIG`, else lake.yaml in `LAKE_HOME` or in the current folder if
+                there is one, else the embedded default.
+            overrides: settings that win over everything.
+
+        Raises:
+            ConfigError: the file is missing, is no YAML, or a setting is wrong; names the file and the setting.
+        """
+        file = _find_file(path)
+        token = _file_values.set(_read(file) if file else {})
+        try:
+            return cls(**overrides)
+        except ValidationError as e:
+            where = str(file) if file else "the environment or arguments"
+            said = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+            raise ConfigError(f"lake configuration from {where}: {said}") from e
+        finally:
+            _file_values.reset(token)
+
+
+class _FileSettings(PydanticBaseSettingsSource):
+    """What the YAML file said, as the last of the sources."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return _file_values.get().get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return dict(_file_values.get())
+
+
+def _find_file(path: str | Path | None) -> Path | None:
+    asked = path or os.environ.get("LAKE_CONFIG")
+    if asked:
+        file = Path(asked).expanduser()
+        if not file.is_file():
+            raise ConfigError(f"no lake configuration at {file}: name an existing YAML file, or none for the default")
+        return file
+    for folder in (os.environ.get("LAKE_HOME", ".lake"), "."):
+        if (file := Path(folder) / "lake.yaml").is_file():
+            return file
+    return None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{file} is no valid YAML: {e}") from e
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}")
+    # Relative folders in a file are meant from where the file is, not from where a daemon happens to run.
+    if isinstance(content.get("home"), str):
+        content["home"] = str(file.parent.absolute() / Path(content["home"]).expanduser())
+    return content

@@ -1,0 +1,109 @@
+"""Spark's jars: resolved once by coordinates, kept in the user's cache, checked before every use.
+
+Starting a session with `spark.jars.packages` asks the repository each time and takes seconds; a list of local files
+does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import platformdirs
+import pyspark
+
+from lake_assets.errors import JarsError
+from lake_assets.lake.java import find_java
+
+# What the default coordinates were when this version was tested. A jar that differs is not used.
+SHA256 = {
+    "org.apache.iceberg_iceberg-spark-runtime-4.1_2.13-1.12.0.jar": "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    "org.xerial_sqlite-jdbc-3.50.3.0.jar": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
+    "org.postgresql_postgresql-42.7.7.jar": "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460",
+}
+
+
+def resolve(coordinates: Sequence[str]) -> list[Path]:
+    """Local files of `coordinates` (group:artifact:version) and what they depend on.
+
+    The first call for a set of coordinates lets Spark download them (with the repositories that Spark is set up for);
+    later calls read a list.
+
+    Raises:
+        JarsError: the download failed, or a kept jar is missing or has changed and could not be had again.
+        JavaNotFoundError: there is no Java to resolve with.
+    """
+    folder = _cache() / hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
+    kept = _read(folder)
+    if kept is None:
+        _download(coordinates, folder)
+        kept = _read(folder)
+    if kept is None:
+        raise JarsError(f"the jars of {', '.join(coordinates)} in {folder} do not stay as they were written")
+    return kept
+
+
+def _cache() -> Path:
+    if asked := os.environ.get("LAKE_JARS"):
+        return Path(asked).expanduser()
+    return platformdirs.user_cache_path("lake-assets") / "jars"
+
+
+def _read(folder: Path) -> list[Path] | None:
+    """The jars listed in `folder`, or None if they have to be resolved (again)."""
+    try:
+        listed: dict[str, int] = json.loads((folder / "jars.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    files = [folder / name for name in listed]
+    if any(not f.is_file() or f.stat().st_size != listed[f.name] for f in files):
+        return None
+    return files
+
+
+def _download(coordinates: Sequence[str], folder: Path) -> None:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise JarsError(f"cannot keep jars in {folder.parent}: {e}. Set LAKE_JARS to a folder that can be written") from e
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".resolving-") as temp:
+        script = Path(temp) / "nothing.py"
+        script.write_text("")
+        command = [
+            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            *("--packages", ",".join(coordinates)),
+            *("--conf", f"spark.jars.ivy={temp}/ivy"),
+            str(script),
+        ]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
+        done = subprocess.run(
+            command, env={**env, "JAVA_HOME": str(find_java())}, capture_output=True, text=True, check=False
+        )
+        jars = sorted((Path(temp) / "ivy" / "jars").glob("*.jar"))
+        if done.returncode != 0 or not jars:
+            said = [line for line in done.stderr.splitlines() if "unresolved" in line or "rror" in line]
+            raise JarsError(
+                f"could not resolve {', '.join(coordinates)} (network? a proxy that Java does not know?): "
+                + " | ".join(said[-4:] or done.stderr.splitlines()[-4:])
+            )
+        for jar in jars:
+            expected = SHA256.get(jar.name)
+            if expected and (actual := hashlib.sha256(jar.read_bytes()).hexdigest()) != expected:
+                raise JarsError(f"{jar.name} has SHA-256 {actual}, expected {expected}: it is not used")
+        listing = {jar.name: jar.stat().st_size for jar in jars}
+        (jars[0].parent / "jars.json").write_text(json.dumps(listing), encoding="utf-8")
+        # One rename makes it visible: a process that was killed, or one that resolves the same beside this one,
+        # leaves nothing half-made behind.
+        if folder.exists():
+            shutil.rmtree(folder)
+        try:
+            jars[0].parent.rename(folder)
+        except OSError:
+            if _read(folder) is None:
+                raise

@@ -1,0 +1,73 @@
+"""Names of tables and columns, and the only place where they become SQL text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from lake_assets.errors import InvalidNameError
+
+
+def quote(*parts: str) -> str:
+    """One SQL identifier of `parts`, each in backticks: quote("final", "users") -> `final`.`users`."""
+    for part in parts:
+        if not part or "\x00" in part:
+            raise InvalidNameError(f"{part!r} cannot be a name in SQL: it is empty or holds a NUL character")
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+def literal(text: str) -> str:
+    """`text` as a SQL string literal (raw, so that a backslash stays one)."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True, order=True)
+class TableId:
+    """A table within the lake: its namespace (the layer, usually one part) and its name."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def parse(cls, text: str | TableId | tuple[str, ...]) -> Self:
+        """`final.users`; a part that holds a dot is put in backticks: final.`a.b`.
+
+        Raises:
+            InvalidNameError: the text has no namespace, an empty part, or a backtick that is not closed.
+        """
+        if isinstance(text, TableId):
+            return cls(text.namespace, text.name)
+        parts = text if isinstance(text, tuple) else _split(text)
+        if len(parts) < 2 or not all(parts):
+            raise InvalidNameError(f"{text!r} is no table name: write namespace.table, for example final.users")
+        return cls(tuple(parts[:-1]), parts[-1])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (*self.namespace, self.name)
+
+    def sql(self, catalog: str) -> str:
+        """The quoted name that Spark resolves in `catalog`."""
+        return quote(catalog, *self.parts)
+
+    def __str__(self) -> str:
+        return ".".join(quote(p) if "." in p or "`" in p else p for p in self.parts)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    parts, part, quoted, i = [], "", False, 0
+    while i < len(text):
+        char = text[i]
+        if char == "`" and quoted and text[i + 1 : i + 2] == "`":
+            part, i = part + "`", i + 1
+        elif char == "`":
+            quoted = not quoted
+        elif char == "." and not quoted:
+            parts.append(part)
+            part = ""
+        else:
+            part += char
+        i += 1
+    if quoted:
+        raise InvalidNameError(f"{text!r}: a backtick is not closed")
+    return (*parts, part)

@@ -1,0 +1,196 @@
+"""The Spark session of a lake: local or through Spark Connect, always with the lake's catalog."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import urlparse
+
+from lake_assets.errors import ConfigError, SparkUnavailableError
+from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
+from lake_assets.lake.jars import resolve
+from lake_assets.lake.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+# How PyIceberg's catalog properties are spelled in Iceberg's Java catalogs, where they differ.
+_JAVA_NAMES = {
+    "s3.endpoint": "s3.endpoint",
+    "s3.access-key-id": "s3.access-key-id",
+    "s3.secret-access-key": "s3.secret-access-key",
+    "s3.session-token": "s3.session-token",
+    "s3.region": "client.region",
+    "client.region": "client.region",
+    "client.access-key-id": "s3.access-key-id",
+    "client.secret-access-key": "s3.secret-access-key",
+}
+
+
+def packages(config: LakeConfig) -> list[str]:
+    """The coordinates that a local session (or a Connect server) of this lake needs."""
+    uri = config.catalog.get("uri", "")
+    jdbc = [SQLITE_JDBC] if uri.startswith("sqlite") else [POSTGRES_JDBC] if uri.startswith("postgres") else []
+    return [ICEBERG_RUNTIME, *jdbc, *config.spark.packages]
+
+
+def catalog_conf(config: LakeConfig) -> dict[str, str]:
+    """The session settings that make the lake's catalog known to Spark under its name.
+
+    They are all runtime settings, so that they can be given to a session of any Spark Connect server that has the
+    Iceberg jar.
+
+    Raises:
+        ConfigError: PyIceberg's catalog type has no counterpart here.
+    """
+    props = config.catalog
+    kind = props.get("type") or ("rest" if props.get("uri", "").startswith("http") else "sql")
+    conf = {"warehouse": config.warehouse} if config.warehouse else {}
+    match kind:
+        case "sql":
+            conf |= {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(props.get("uri", ""))}
+        case "rest" | "hive" | "glue":
+            conf |= {"type": kind, **{k: v for k, v in props.items() if k not in _JAVA_NAMES and k != "type"}}
+        case _:
+            raise ConfigError(f"catalog type {kind!r} is not known to both PyIceberg and Spark: use sql, rest, hive or glue")
+    conf |= {_JAVA_NAMES[k]: v for k, v in props.items() if k in _JAVA_NAMES}
+    # Spark would otherwise keep a table as it was when first read, and not see what PyIceberg commits beside it.
+    conf["cache-enabled"] = "false"
+    prefix = f"spark.sql.catalog.{config.name}"
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{prefix}.{k}": v for k, v in conf.items()},
+        "spark.sql.defaultCatalog": config.name,
+        "spark.sql.session.timeZone": "UTC",
+        # Times of change streams go back to 4713 BC and to year 294276; the proleptic calendar is what Postgres uses.
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    }
+
+
+def _jdbc(uri: str) -> dict[str, str]:
+    parsed = urlparse(uri)
+    if parsed.scheme.startswith("sqlite"):
+        path = uri.split(":///", 1)[1].split("?")[0]
+        # Both wait for each other's locks; the journal mode is a property of the file, set when it is made.
+        return {"uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": "60000"}
+    if parsed.scheme.startswith("postgresql"):
+        conf = {"uri": f"jdbc:postgresql://{parsed.hostname}:{parsed.port or 5432}{parsed.path}"}
+        if parsed.username:
+            conf["jdbc.user"] = parsed.username
+        if parsed.password:
+            conf["jdbc.password"] = parsed.password
+        return conf
+    raise ConfigError(f"catalog uri {uri!r}: a sql catalog is shared with Spark over sqlite or postgresql")
+
+
+def session_conf(config: LakeConfig) -> dict[str, str]:
+    """All settings of a session of this lake, as a flat dict: for SparkSession.builder or Dagster's PySparkResource.
+
+    Resolves the jars where the session is local.
+    """
+    if config.spark.remote:
+        return {"spark.remote": config.spark.remote, **catalog_conf(config), **config.spark.conf}
+    return {
+        "spark.master": config.spark.master,
+        "spark.app.name": "lake_assets",
+        "spark.driver.memory": config.spark.driver_memory,
+        "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j()} -Dderby.system.home={config.home}/logs",
+        "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+        **catalog_conf(config),
+        **config.spark.conf,
+    }
+
+
+def _log4j() -> str:
+    with as_file(files("lake_assets.lake") / "log4j2.properties") as path:
+        return str(path)
+
+
+def open_session(config: LakeConfig) -> SparkSession:
+    """A session whose catalog settings are this lake's alone.
+
+    Sessions of one process share one JVM (or one Connect server): settings that are fixed at its start, such as
+    `spark.driver.memory`, stay as the first session set them.
+
+    Raises:
+        SparkUnavailableError: the JVM did not start, or nothing answers at `spark.remote`.
+        JavaNotFoundError: a local session needs Java 17 or 21.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    conf = session_conf(config)
+    remote = conf.pop("spark.remote", None)
+    if remote:
+        check_remote(remote)
+    else:
+        os.environ["JAVA_HOME"] = str(find_java())
+    builder = SparkSession.builder
+    builder = builder.remote(remote) if remote else builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    log = config.home / "logs" / "spark.log"
+    try:
+        if remote:
+            session = builder.create()
+        else:
+            with _stderr_to(log):
+                session = builder.getOrCreate().newSession()
+    except (PySparkException, RuntimeError, OSError) as e:
+        raise SparkUnavailableError(f"Spark did not start: {e}. Its log is {log}") from e
+    adopt_session(session, config)
+    return session
+
+
+def adopt_session(session: SparkSession, config: LakeConfig) -> None:
+    """Make the lake's catalog known to a session that was started elsewhere (its server has the Iceberg jar)."""
+    for key, value in catalog_conf(config).items():
+        session.conf.set(key, value)
+
+
+def check_remote(remote: str) -> None:
+    """Raise SparkUnavailableError where nothing listens: Spark's own client waits and retries for ten minutes."""
+    parsed = urlparse(remote)
+    host, port = parsed.hostname or "", parsed.port or 15002
+    if parsed.scheme != "sc" or not host:
+        raise ConfigError(f"spark.remote {remote!r}: write sc://host:port, for example sc://127.0.0.1:15002")
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError as e:
+        raise SparkUnavailableError(
+            f"no Spark Connect server at {remote} ({e}): start one (`lake-assets spark-server`), "
+            "or leave spark.remote out for a local session"
+        ) from e
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """While the JVM is started, file descriptor 2 is `log`: the JVM keeps it, so that terminals stay quiet."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    saved = os.dup(2)
+    file: IO[bytes]
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
