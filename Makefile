@@ -1,0 +1,66 @@
+# `make` lists the targets. Everything runs from .venv, which `make setup` makes and keeps up to date.
+SHELL := /bin/bash
+BIN := .venv/bin
+PORT ?= 3000
+# Options for pytest, e.g. make test-fast ARGS="-k watermark -x"
+ARGS ?=
+
+# A port, an interpreter: what a user may set on the command line reaches the scripts as environment.
+export PYTHON
+# pyright is pinned by requirements.lock: no hint about a newer one, no look-up.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup install demo ui spark-server test test-fast test-long lint format bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install everything: .venv, Java where it is missing, the Spark jars
+	@scripts/setup.sh
+
+install: ## Install the Python packages only (enough for lint and format)
+	@scripts/setup.sh install
+
+demo: setup ## Run the shipped pipelines end to end on a small data set
+	$(BIN)/lake-assets demo
+
+ui: setup ## Start Dagster at http://127.0.0.1:3000 (other port: make ui PORT=3001)
+	DAGSTER_HOME="$(CURDIR)/dagster_home" $(BIN)/dagster dev -h 127.0.0.1 -p $(PORT) -w workspace.yaml
+
+spark-server: setup ## Start a Spark Connect server that stays warm between runs
+	$(BIN)/lake-assets spark-server
+
+test: setup ## Run all tests but the long ones
+	$(BIN)/pytest -m "not long" $(ARGS)
+
+test-fast: setup ## Run the tests that need no other service (under 3 minutes)
+	$(BIN)/pytest -m "not system and not long" $(ARGS)
+
+test-long: setup ## Run the long tests: big random histories, soak runs
+	$(BIN)/pytest -m "long" $(ARGS)
+
+lint: install ## Check style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: install ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: setup ## Run every benchmark
+	@scripts/bench.sh
+
+bench-%: setup ## Run one benchmark: make bench-NAME runs benchmarks/bench_NAME.py
+	@scripts/bench.sh benchmarks/bench_$*.py
+
+lock: install ## Pin the dependencies of pyproject.toml again in requirements.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-annotate --universal --python-version 3.11 \
+		--group dev pyproject.toml -o requirements.lock
+
+clean: ## Remove .venv, caches and build results; tables in .lake and Dagster's history stay
+	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info \
+		spark-warehouse metastore_db derby.log
+	find lake_assets tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
