@@ -7,6 +7,8 @@ ARGS ?=
 
 # A port, an interpreter: what a user may set on the command line reaches the scripts as environment.
 export PYTHON
+# Dagster's commands upload nothing, also where they run without our dagster.yaml.
+export DAGSTER_DISABLE_TELEMETRY := yes
 # pyright is pinned by requirements.lock: no hint about a newer one, no look-up.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
