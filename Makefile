@@ -65,4 +65,4 @@ lock: install ## Pin the dependencies of pyproject.toml again in requirements.lo
 clean: ## Remove .venv, caches and build results; tables in .lake and Dagster's history stay
 	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info \
 		spark-warehouse metastore_db derby.log
-	find lake_assets tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . \( -name .git -o -name .lake \) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
