@@ -1,0 +1,12 @@
+"""Windows, captures, field ranges, ICDC tables and feeds: what changed between two snapshots of any Iceberg table.
+
+Planning (`windows`, `manifests`, `deletes`, `planning`, `ranges`) knows neither Spark nor Dagster: a sensor calls it.
+`lineage` and `rows` turn captured files into DataFrames. What does not belong here: what is done with the changes.
+"""
+
+from lake_assets.capture.captured import Capture, CapturedFile, capture
+from lake_assets.capture.icdc import IcdcTables
+from lake_assets.capture.ranges import FieldRange
+from lake_assets.capture.windows import Point, Window
+
+__all__ = ["Capture", "CapturedFile", "FieldRange", "IcdcTables", "Point", "Window", "capture"]

@@ -1,0 +1,90 @@
+"""Which delete files apply to which data files.
+
+The rules of the specification ("Scan Planning"), with the pruning by bounds that readers do too: a delete that
+cannot hold a row of a file does not change what is seen of it. Where bounds leave it open, the delete applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lake_assets.capture.manifests import EQUALITY_DELETES, Entry
+
+# Reserved field id of the column `file_path` in position delete files.
+FILE_PATH_ID = 2147483546
+
+
+class DeleteIndex:
+    """Delete files of a snapshot, found by the data file they may apply to."""
+
+    def __init__(self, entries: Iterable[Entry], unpartitioned: frozenset[int]) -> None:
+        """
+        Args:
+            entries: delete files.
+            unpartitioned: ids of the partition specs without fields; equality deletes written under one are global.
+        """
+        self._by_path: dict[str, list[Entry]] = {}
+        self._by_partition: dict[tuple[int, tuple[Any, ...]], list[Entry]] = {}
+        self._global: list[Entry] = []
+        self._unpartitioned = unpartitioned
+        self.max_sequence_number = -1
+        for e in entries:
+            self.max_sequence_number = max(self.max_sequence_number, e.sequence_number)
+            if path := only_file(e):
+                self._by_path.setdefault(path, []).append(e)
+            elif e.content == EQUALITY_DELETES and e.spec_id in unpartitioned:
+                self._global.append(e)
+            else:
+                self._by_partition.setdefault((e.spec_id, e.partition), []).append(e)
+
+    @property
+    def paths(self) -> set[str] | None:
+        """The data files that the deletes apply to, or None where they are not all known by name."""
+        return None if self._global or self._by_partition else set(self._by_path)
+
+    @property
+    def specs(self) -> set[int] | None:
+        """The specs of the data files that the deletes may apply to; None: any."""
+        if self._global:
+            return None
+        return {spec for spec, _ in self._by_partition} | {e.spec_id for es in self._by_path.values() for e in es}
+
+    def applying_to(self, data: Entry) -> list[Entry]:
+        """The deletes that may remove rows of `data`."""
+        found = [e for e in self._by_path.get(data.path, ()) if e.sequence_number >= data.sequence_number]
+        for e in (*self._global, *self._by_partition.get((data.spec_id, data.partition), ())):
+            if e.content == EQUALITY_DELETES:
+                if e.sequence_number > data.sequence_number:
+                    found.append(e)
+            elif e.sequence_number >= data.sequence_number and _may_name(e, data.path):
+                found.append(e)
+        return found
+
+
+def only_file(delete: Entry) -> str | None:
+    """The one data file that a deletion vector or a position delete file is about, if it is about one."""
+    if delete.content == EQUALITY_DELETES:
+        return None
+    if path := delete.file.get("referenced_data_file"):
+        return path
+    low, high = _path_bounds(delete)
+    return low.decode() if low is not None and low == high else None
+
+
+def _may_name(delete: Entry, path: str) -> bool:
+    low, high = _path_bounds(delete)
+    name = path.encode()
+    # An upper bound that was cut short was rounded up, a lower bound that was cut is a prefix: both stay bounds.
+    return (low is None or low <= name) and (high is None or name <= high)
+
+
+def _path_bounds(delete: Entry) -> tuple[bytes | None, bytes | None]:
+    return _bound(delete, "lower_bounds"), _bound(delete, "upper_bounds")
+
+
+def _bound(delete: Entry, which: str) -> bytes | None:
+    for pair in delete.file.get(which) or ():
+        if pair["key"] == FILE_PATH_ID:
+            return pair["value"]
+    return None

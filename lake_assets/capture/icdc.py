@@ -1,0 +1,294 @@
+"""ICDC tables: registered, metadata-only Iceberg tables over captured files.
+
+No data file is copied: the table's one snapshot lists the captured files as existing, with their own sequence
+numbers and row ids, and the deletes that apply to them. Any engine that reads the catalog reads it. The files
+belong to the source: an ICDC table is dropped without purging, and only the metadata that was written for it goes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+
+from lake_assets.capture.manifests import AvroKind, Entry, encode, unreadable
+from lake_assets.capture.planning import Side
+from lake_assets.capture.windows import Point, Window
+from lake_assets.errors import CaptureWriteError
+from lake_assets.lake import LakeBase, TableId
+
+NAMESPACE = ("icdc",)
+PREFIX = "lake-assets.icdc."
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IcdcTables:
+    """The ICDC tables of a capture; None: that side holds no files."""
+
+    after: str | None
+    before: str | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """One registered ICDC table and the files that were written for it."""
+
+    table: TableId
+    files: tuple[str, ...]
+    io: FileIO
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """An ICDC table that is still registered."""
+
+    table: TableId
+    source: str
+    created: datetime
+
+
+def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Point, name: str) -> Written:
+    """Write the metadata of an ICDC table over `side` and register it.
+
+    Args:
+        lake: whose catalog it is registered in.
+        source: the table that was captured.
+        window: what was captured.
+        side: the files.
+        point: the snapshot that the side is seen from.
+        name: of the table, in the namespace `icdc`.
+
+    Raises:
+        CaptureWriteError: the metadata cannot be written.
+    """
+    location = f"{source.location().rstrip('/')}/icdc/{name}"
+    snapshot_id = random.getrandbits(62)
+    files: list[str] = []
+
+    def put(path: str, content: bytes) -> str:
+        try:
+            with source.io.new_output(path).create() as f:
+                f.write(content)
+        except (OSError, ValueError) as e:
+            _delete(source.io, files)
+            raise CaptureWriteError(
+                f"cannot write the metadata of ICDC table {name} to {path} ({e}): a capture is read through a table of "
+                f"its own beside its source. Allow writing below {source.location()}/icdc"
+            ) from e
+        files.append(path)
+        return path
+
+    assert side.list_kind is not None
+    lines: list[dict[str, Any]] = []
+    for (kind, spec_id, holds_deletes, has_ids), entries in _groups(side).items():
+        content = encode(kind, [{**e.raw, "status": 0} for e in entries])
+        path = put(f"{location}/metadata/{uuid.uuid4().hex}-m0.avro", content)
+        lines.append(_line(kind, spec_id, holds_deletes, has_ids, entries, point, snapshot_id, path, len(content)))
+    raw = _raw_metadata(source)
+    version = raw["format-version"]
+    list_meta = {
+        "format-version": str(version),
+        "snapshot-id": str(snapshot_id),
+        "sequence-number": str(point.sequence_number),
+    }
+    manifest_list = put(f"{location}/metadata/snap-{snapshot_id}.avro", encode(side.list_kind, lines, list_meta))
+    metadata = _metadata(raw, window, side, point, location, snapshot_id, manifest_list)
+    path = put(f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json", json.dumps(metadata).encode())
+    table = TableId(NAMESPACE, name)
+    lake.ensure_namespace(NAMESPACE)
+    lake.catalog.register_table(table.parts, path)
+    return Written(table, tuple(files), source.io)
+
+
+def drop(lake: LakeBase, written: Written) -> None:
+    """Take the table out of the catalog and delete the metadata that was written for it, nothing else."""
+    try:
+        lake.catalog.drop_table(written.table.parts)
+    except NoSuchTableError:
+        log.debug("ICDC table %s is gone already", written.table)
+    _delete(written.io, written.files)
+
+
+def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
+    """ICDC tables that are still registered after `older_than`: of runs that were killed."""
+    limit = datetime.now(UTC) - older_than
+    return [found for found, _ in _registered(lake) if found.created <= limit]
+
+
+def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
+    """Drop the leftovers of killed runs; returns what was dropped."""
+    limit = datetime.now(UTC) - older_than
+    swept = []
+    for found, table in _registered(lake):
+        if found.created <= limit:
+            drop(lake, Written(found.table, _own_files(table), table.io))
+            swept.append(found)
+    return swept
+
+
+def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
+    for table_id in lake.tables(NAMESPACE):
+        try:
+            table = lake.catalog.load_table(table_id.parts)
+        except NoSuchTableError:
+            continue  # dropped meanwhile by the run that made it
+        if created := table.properties.get(PREFIX + "created-ms"):
+            at = datetime.fromtimestamp(int(created) / 1000, UTC)
+            yield Leftover(table_id, table.properties.get(PREFIX + "source", ""), at), table
+
+
+def _own_files(table: Table) -> tuple[str, ...]:
+    """The metadata files below the ICDC table's own location."""
+    own = table.location().rstrip("/") + "/"
+    snapshot = table.current_snapshot()
+    files = [table.metadata_location]
+    if snapshot is not None:
+        files += [m.manifest_path for m in snapshot.manifests(table.io)] + [snapshot.manifest_list]
+    return tuple(f for f in files if f.startswith(own))
+
+
+def _delete(io: FileIO, files: tuple[str, ...] | list[str]) -> None:
+    for path in files:
+        try:
+            io.delete(path)
+        except OSError as e:
+            # The table is out of the catalog: what stays is an orphan of the source, which its upkeep removes.
+            log.warning("metadata file %s of a dropped ICDC table stays behind: %s", path, e)
+
+
+def _groups(side: Side) -> dict[tuple[AvroKind, int, bool, bool], list[Entry]]:
+    """Entries that can share a manifest: of one Avro schema, spec and content, with row ids or all without."""
+    groups: dict[tuple[AvroKind, int, bool, bool], list[Entry]] = {}
+    for e in (*side.data, *side.deletes):
+        has_ids = e.first_row_id is not None
+        groups.setdefault((e.kind, e.spec_id, e.manifest.holds_deletes, has_ids), []).append(e)
+    return groups
+
+
+def _line(
+    kind: AvroKind,
+    spec_id: int,
+    holds_deletes: bool,
+    has_ids: bool,
+    entries: list[Entry],
+    point: Point,
+    snapshot_id: int,
+    path: str,
+    length: int,
+) -> dict[str, Any]:
+    """The manifest list's line for one manifest."""
+    # A manifest of format v1 has no sequence numbers of its own: the list's 0 is inherited.
+    numbered = any(f["name"] == "sequence_number" for f in kind.schema["fields"])
+    counts = {"added": 0, "existing": len(entries), "deleted": 0}
+    line: dict[str, Any] = {
+        "manifest_path": path,
+        "manifest_length": length,
+        "partition_spec_id": spec_id,
+        "content": int(holds_deletes),
+        "sequence_number": point.sequence_number if numbered else 0,
+        "min_sequence_number": min(e.sequence_number for e in entries) if numbered else 0,
+        "added_snapshot_id": snapshot_id,
+        "partitions": None,
+        "key_metadata": None,
+        "first_row_id": min(e.first_row_id or 0 for e in entries) if has_ids else None,
+        "added_rows_count": 0,
+        "existing_rows_count": sum(e.records for e in entries),
+        "deleted_rows_count": 0,
+    }
+    for what, n in counts.items():
+        line[f"{what}_files_count"] = line[f"{what}_data_files_count"] = n
+    return line
+
+
+def _raw_metadata(source: Table) -> dict[str, Any]:
+    """The source's metadata.json itself: PyIceberg's model of it cannot be written for format v3."""
+    try:
+        path, content = source.metadata_location, _content(source)
+    except FileNotFoundError:
+        # Tables keep some tens of versions only. A newer one knows every schema and spec that this one knew.
+        path, content = source.refresh().metadata_location, _content(source)
+    with unreadable(path):
+        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+
+
+def _content(source: Table) -> bytes:
+    with source.io.new_input(source.metadata_location).open() as f:
+        return f.read()
+
+
+def _metadata(
+    raw: dict[str, Any], window: Window, side: Side, point: Point, location: str, snapshot_id: int, manifest_list: str
+) -> dict[str, Any]:
+    version, now = raw["format-version"], int(time.time() * 1000)
+    schemas = raw.get("schemas") or [raw["schema"]]
+    schema = next(s for s in schemas if s.get("schema-id", 0) == window.schema_id)
+    # Only the specs that are used: a newer one may be on a column that end's schema does not have.
+    used = {e.spec_id for e in (*side.data, *side.deletes)}
+    specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
+    totals = {
+        "total-records": sum(e.records for e in side.data),
+        "total-data-files": len(side.data),
+        "total-files-size": sum(e.bytes for e in side.data),
+        "total-delete-files": len(side.deletes),
+    }
+    snapshot: dict[str, Any] = {
+        "snapshot-id": snapshot_id,
+        "timestamp-ms": now,
+        "manifest-list": manifest_list,
+        # Without totals Spark's planner takes the table for an endless one and never broadcasts it.
+        "summary": {"operation": "append", **{k: str(v) for k, v in totals.items()}},
+        "schema-id": window.schema_id,
+    }
+    kept = {k: v for k, v in raw.get("properties", {}).items() if k.startswith(("read.", "schema.name-mapping."))}
+    facts = {
+        "source": str(window.table),
+        "source-uuid": window.table_uuid,
+        "snapshot": point.snapshot_id,
+        "created-ms": now,
+    }
+    metadata: dict[str, Any] = {
+        "format-version": version,
+        "table-uuid": str(uuid.uuid4()),
+        "location": location,
+        "last-updated-ms": now,
+        "last-column-id": raw["last-column-id"],
+        "current-schema-id": window.schema_id,
+        "schemas": [schema],
+        "default-spec-id": specs[0]["spec-id"],
+        "partition-specs": specs,
+        "last-partition-id": raw.get("last-partition-id", 999),
+        "default-sort-order-id": 0,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "properties": {**kept, "gc.enabled": "false", **{PREFIX + k: str(v) for k, v in facts.items()}},
+        "current-snapshot-id": snapshot_id,
+        "snapshots": [snapshot],
+        "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+    if version == 1:
+        metadata |= {"schema": schema, "partition-spec": specs[0]["fields"]}
+    else:
+        snapshot["sequence-number"] = metadata["last-sequence-number"] = point.sequence_number
+    if version >= 3:
+        metadata["next-row-id"] = raw["next-row-id"]
+        snapshot |= {"first-row-id": raw["next-row-id"], "added-rows": 0}
+    return metadata
+
+
+def new_name(source: TableId) -> str:
+    """A name for the ICDC tables of one capture of `source`."""
+    plain = "_".join(source.parts)
+    return f"{''.join(c if c.isalnum() else '_' for c in plain)[:80]}_{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,264 @@
+"""Windows: which two snapshots are compared, and what lies between them.
+
+A window is half-open, `(start, end]`: what start holds is not part of it. Start may be missing (everything up to
+end), and it may have been rolled back (then what it held beyond the common ancestor is undone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError, TableReplacedError, WindowError
+from lake_assets.lake import TableId
+
+Bound = int | str | datetime | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One snapshot of a table."""
+
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
+    timestamp: datetime
+    operation: str
+    manifest_list: str
+    schema_id: int | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is compared: `(start, end]` of one table."""
+
+    table: TableId
+    table_uuid: str
+    start: Point | None
+    """None: everything up to the end."""
+    end: Point | None
+    """None: the table has no snapshot yet."""
+    ancestor: Point | None
+    """The newest snapshot that start and end both come from; None: there is none, or it has expired."""
+    steps: tuple[Point, ...]
+    """What led from the ancestor to the end, oldest first."""
+    undone: tuple[Point, ...]
+    """What led from the ancestor to the start: not empty after a rollback."""
+    is_complete: bool
+    """Whether every snapshot between is still there; the net change does not need them."""
+    schema_id: int
+    """The schema that rows come with: the end's."""
+
+    @property
+    def start_snapshot_id(self) -> int | None:
+        return self.start.snapshot_id if self.start else None
+
+    @property
+    def end_snapshot_id(self) -> int | None:
+        return self.end.snapshot_id if self.end else None
+
+    @property
+    def start_sequence_number(self) -> int | None:
+        return self.start.sequence_number if self.start else None
+
+    @property
+    def end_sequence_number(self) -> int | None:
+        return self.end.sequence_number if self.end else None
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The operations inside, oldest first."""
+        return tuple(p.operation for p in self.steps)
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether start is known to be an ancestor of end (or missing)."""
+        return self.start is None or self.start == self.ancestor
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing can have changed, as the snapshots alone tell: same snapshot, or upkeep only."""
+        if self.end is None or self.start_snapshot_id == self.end_snapshot_id:
+            return True
+        upkeep = all(p.operation == "replace" for p in self.steps)
+        return self.start is not None and self.is_forward and self.is_complete and upkeep
+
+    def __str__(self) -> str:
+        return f"{self.table} ({self.start_snapshot_id or 'beginning'}, {self.end_snapshot_id or 'nothing'}]"
+
+
+def resolve(
+    table: Table, name: TableId, start: Bound = None, end: Bound = None, *, table_uuid: str | None = None
+) -> Window:
+    """The window between two points of a table's history; reads nothing but the table's metadata.
+
+    Args:
+        table: the table, freshly loaded.
+        name: what errors call it.
+        start: snapshot id, tag or branch, or a point in time of the main branch (UTC where it says no zone); None:
+            everything up to end.
+        end: the same; None: the current snapshot. Rows come with the schema of this snapshot; with the table's
+            current schema where end is None or a branch.
+        table_uuid: the table that start belongs to, where the caller knows.
+
+    Raises:
+        TableReplacedError: the table has another uuid.
+        SnapshotNotFoundError: no such snapshot, tag, branch or time.
+        SnapshotExpiredError: the snapshot was there and has been expired.
+        WindowError: start is newer than end.
+    """
+    meta = table.metadata
+    if table_uuid is not None and table_uuid != str(meta.table_uuid):
+        raise TableReplacedError(
+            f"{name} is not the table that was absorbed: it has uuid {meta.table_uuid}, expected {table_uuid}. It was "
+            "dropped and made again; start from a full capture (start=None)"
+        )
+    if isinstance(start, datetime) and isinstance(end, datetime) and _utc(start) > _utc(end):
+        raise WindowError(f"{name}: the window's start {start} is after its end {end}: swap them")
+    first = None if start is None else _find(table, name, start)
+    if start is not None and first is None and not isinstance(start, datetime):
+        raise SnapshotNotFoundError(f"{name}: branch {start!r} has no snapshot yet")
+    if end is None:
+        last = meta.current_snapshot()
+    else:
+        last = _find(table, name, end)
+        if last is None:
+            raise SnapshotNotFoundError(f"{name} had no snapshot at {end}: its first is later. Name a later end")
+    if first is not None and last is None:
+        raise SnapshotNotFoundError(f"{name} has no current snapshot, so that a window cannot end there")
+    reads_current = end is None or (isinstance(end, str) and _is_branch(meta, end))
+    schema_id = last.schema_id if last and not reads_current else None
+    window = _between(meta, name, first, last, meta.current_schema_id if schema_id is None else schema_id)
+    if first and last and first is not last and not window.steps and not _was_rolled_back(meta, first, last):
+        raise WindowError(
+            f"{name}: the window's start {first.snapshot_id} ({_time(first)}) is newer than its end {last.snapshot_id} "
+            f"({_time(last)}), and the table was never rolled back to it: swap them"
+        )
+    return window
+
+
+def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: Snapshot | None, schema: int) -> Window:
+    ends = list(_ancestors(meta, last))
+    starts = list(_ancestors(meta, first))
+    start_ids = {s.snapshot_id for s in starts}
+    ancestor = next((s for s in ends if s.snapshot_id in start_ids), None)
+
+    def until_ancestor(chain: list[Snapshot]) -> tuple[Point, ...]:
+        ids = [s.snapshot_id for s in chain]
+        beyond = chain[: ids.index(ancestor.snapshot_id)] if ancestor else chain
+        return tuple(_point(s) for s in reversed(beyond))
+
+    rooted = all(not chain or chain[-1].parent_snapshot_id is None for chain in (ends, starts))
+    return Window(
+        table=name,
+        table_uuid=str(meta.table_uuid),
+        start=_point(first) if first else None,
+        end=_point(last) if last else None,
+        ancestor=_point(ancestor) if ancestor else None,
+        steps=until_ancestor(ends),
+        undone=until_ancestor(starts),
+        is_complete=ancestor is not None or rooted,
+        schema_id=schema,
+    )
+
+
+def _ancestors(meta: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+    """`snapshot` and what it comes from, newest first, as far as it has not expired."""
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = meta.snapshot_by_id(parent) if parent is not None else None
+
+
+def _point(s: Snapshot) -> Point:
+    return Point(
+        snapshot_id=s.snapshot_id,
+        parent_id=s.parent_snapshot_id,
+        sequence_number=s.sequence_number or 0,
+        timestamp=datetime.fromtimestamp(s.timestamp_ms / 1000, UTC),
+        operation=s.summary.operation.value if s.summary else "overwrite",
+        manifest_list=s.manifest_list,
+        schema_id=s.schema_id,
+    )
+
+
+def _find(table: Table, name: TableId, at: int | str | datetime) -> Snapshot | None:
+    """The snapshot meant by `at`; None: there was none yet at that time."""
+    meta = table.metadata
+    if isinstance(at, datetime):
+        return _as_of(meta, name, at)
+    if isinstance(at, str) and not at.isdecimal():
+        if ref := meta.refs.get(at):
+            return _by_id(table, name, ref.snapshot_id)
+        if at == "main":
+            return None
+        known = ", ".join(sorted(meta.refs)) or "none"
+        raise SnapshotNotFoundError(f"{name} has no tag or branch {at!r}; it has: {known}")
+    return _by_id(table, name, int(at))
+
+
+def _by_id(table: Table, name: TableId, snapshot_id: int) -> Snapshot:
+    return table.metadata.snapshot_by_id(snapshot_id) or _missing(table, name, snapshot_id)
+
+
+def _as_of(meta: TableMetadata, name: TableId, at: datetime) -> Snapshot | None:
+    millis = _utc(at).timestamp() * 1000
+    past = [entry for entry in meta.snapshot_log if entry.timestamp_ms <= millis]
+    if past and (found := meta.snapshot_by_id(past[-1].snapshot_id)):
+        return found
+    oldest = list(_ancestors(meta, meta.current_snapshot()))[-1:]
+    if past or (oldest and oldest[0].parent_snapshot_id is not None):
+        raise SnapshotExpiredError(
+            f"{name}: what was current at {at} has been expired; the oldest snapshot that is left is of "
+            f"{_time(oldest[0]) if oldest else 'never'}. Name a later time, or start from a full capture (start=None)"
+        )
+    return None
+
+
+def _missing(table: Table, name: TableId, snapshot_id: int) -> NoReturn:
+    """Say whether a snapshot that is not there was expired or never was."""
+    meta = table.metadata
+    known = {s.parent_snapshot_id for s in meta.snapshots} | {entry.snapshot_id for entry in meta.snapshot_log}
+    ids = {s.snapshot_id for s in meta.snapshots}
+    lost_history = any(s.parent_snapshot_id not in ids for s in meta.snapshots if s.parent_snapshot_id is not None)
+    if snapshot_id in known or lost_history:
+        surely = "has been expired" if snapshot_id in known else "is not there: expired, or of another table"
+        oldest = min(meta.snapshots, key=lambda s: s.timestamp_ms, default=None)
+        raise SnapshotExpiredError(
+            f"{name}: snapshot {snapshot_id} {surely}; the oldest that is left is of "
+            f"{_time(oldest) if oldest else 'never'}. Start from a full capture (start=None), and register consumers "
+            "so that their snapshots are kept"
+        )
+    raise SnapshotNotFoundError(
+        f"{name} has no snapshot {snapshot_id} and none of its {len(ids)} snapshots came from it: is it another table's?"
+    )
+
+
+def _was_rolled_back(meta: TableMetadata, first: Snapshot, last: Snapshot) -> bool:
+    """Whether `last`, an ancestor of `first`, is where a branch stands or main stood after `first`."""
+    if any(
+        r.snapshot_id == last.snapshot_id for r in meta.refs.values() if r.snapshot_ref_type == SnapshotRefType.BRANCH
+    ):
+        return True
+    log = [entry.snapshot_id for entry in meta.snapshot_log]
+    return first.snapshot_id in log and last.snapshot_id in log[log.index(first.snapshot_id) :]
+
+
+def _is_branch(meta: TableMetadata, name: str) -> bool:
+    ref = meta.refs.get(name)
+    return ref is not None and ref.snapshot_ref_type == SnapshotRefType.BRANCH
+
+
+def _utc(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _time(s: Snapshot) -> str:
+    return datetime.fromtimestamp(s.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

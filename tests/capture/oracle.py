@@ -1,0 +1,82 @@
+"""What every capture must hold: applied to the table at start, the feed gives the table at end, as multisets."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+
+from lake_assets import Lake
+from lake_assets.capture import Capture
+
+
+def canonical(value: Any) -> Any:
+    """`value` so that equal ones hash alike: NaN equals itself, -0.0 is not 0.0, maps have no order."""
+    if isinstance(value, float):
+        return ("f", "nan" if math.isnan(value) else repr(value))
+    if isinstance(value, Row | tuple | list):
+        return tuple(canonical(v) for v in value)
+    if isinstance(value, dict):
+        return frozenset((canonical(k), canonical(v)) for k, v in value.items())
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return value
+
+
+def bag(rows: Iterable[Iterable[Any]]) -> Counter[Any]:
+    return Counter(canonical(tuple(r)) for r in rows)
+
+
+def content(lake: Lake, table: str, snapshot: int | None, columns: list[str]) -> Counter[Any]:
+    """The rows of a snapshot, in end's columns (by field id, as an ICDC table of everything gives them)."""
+    if snapshot is None:
+        return Counter()
+    frame = lake.spark().read.option("versionAsOf", snapshot).table(lake.sql_name(table))
+    return bag(frame.select(*[f"`{c}`" for c in columns]).collect())
+
+
+def changes(frame: DataFrame) -> tuple[Counter[Any], Counter[Any]]:
+    """What a feed takes away and what it adds."""
+    away: list[Any] = []
+    added: list[Any] = []
+    for row in frame.collect():
+        values = row.asDict()
+        change = values.pop("_change_type")
+        assert change in {"insert", "delete", "update_before", "update_after"}
+        (added if change in {"insert", "update_after"} else away).append(tuple(values.values()))
+    return bag(away), bag(added)
+
+
+def assert_exact(lake: Lake, table: str, start: int | None, end: int | None = None) -> Capture:
+    """Check everything that is promised of the capture of a window; returns the (closed) capture."""
+    spark = lake.spark()
+    with lake.capture(table, start, end) as capture:
+        columns = capture.columns
+        before = content(lake, table, start, columns)
+        after = content(lake, table, capture.window.end_snapshot_id, columns)
+        away, added = changes(capture.feed(spark))
+        assert not away - before, "rows were taken away that are not there"
+        assert before - away + added == after
+        # An upsert is an insert or an after-image, no more and no less.
+        assert bag(capture.upserts(spark).collect()) == added
+        assert set(bag(capture.keys(spark, columns[:1]).collect())) == {r[:1] for r in (away | added)}
+        for column, low_high in capture.ranges.items():
+            if "." not in column:
+                at = columns.index(column)
+                for row in away | added:
+                    assert _covered(low_high, row[at]), f"{column}: {row[at]!r} is not in {low_high}"
+    return capture
+
+
+def _covered(low_high: Any, value: Any) -> bool:
+    if isinstance(value, tuple) and value and value[0] == "f":
+        value = math.nan if value[1] == "nan" else float(value[1])
+    return low_high.covers(value)
+
+
+def snapshots(lake: Lake, table: str) -> list[int]:
+    """All snapshots, oldest first."""
+    return [s.snapshot_id for s in lake.table(table).metadata.snapshots]
