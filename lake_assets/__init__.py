@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lake_assets.facade import Lake
     from lake_assets.lake import LakeConfig
+    from lake_assets.pipeline import Pipeline
 
-__all__ = ["Lake", "LakeConfig"]
+__all__ = ["Lake", "LakeConfig", "Pipeline"]
 
-_HOMES = {"Lake": "lake_assets.facade", "LakeConfig": "lake_assets.lake"}
+_HOMES = {"Lake": "lake_assets.facade", "LakeConfig": "lake_assets.lake", "Pipeline": "lake_assets.pipeline"}
 
 
 def __getattr__(name: str) -> Any:

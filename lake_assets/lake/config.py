@@ -131,7 +131,9 @@ def _read(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise ConfigError(f"{file} is no valid YAML: {e}") from e
     if not isinstance(content, dict):
-        raise ConfigError(f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}")
+        raise ConfigError(
+            f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}"
+        )
     # Relative folders in a file are meant from where the file is, not from where a daemon happens to run.
     if isinstance(content.get("home"), str):
         content["home"] = str(file.parent.absolute() / Path(content["home"]).expanduser())

@@ -71,7 +71,9 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise JarsError(f"cannot keep jars in {folder.parent}: {e}. Set LAKE_JARS to a folder that can be written") from e
+        raise JarsError(
+            f"cannot keep jars in {folder.parent}: {e}. Set LAKE_JARS to a folder that can be written"
+        ) from e
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".resolving-") as temp:
         script = Path(temp) / "nothing.py"
         script.write_text("")

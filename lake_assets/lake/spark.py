@@ -60,7 +60,9 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
         case "rest" | "hive" | "glue":
             conf |= {"type": kind, **{k: v for k, v in props.items() if k not in _JAVA_NAMES and k != "type"}}
         case _:
-            raise ConfigError(f"catalog type {kind!r} is not known to both PyIceberg and Spark: use sql, rest, hive or glue")
+            raise ConfigError(
+                f"catalog type {kind!r} is not known to both PyIceberg and Spark: use sql, rest, hive or glue"
+            )
     conf |= {_JAVA_NAMES[k]: v for k, v in props.items() if k in _JAVA_NAMES}
     # Spark would otherwise keep a table as it was when first read, and not see what PyIceberg commits beside it.
     conf["cache-enabled"] = "false"

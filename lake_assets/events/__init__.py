@@ -1,0 +1,11 @@
+"""Change events: what a record of a stream says about one row, and one module per wire format.
+
+A format knows two things: how to route a record (which source table it is about; plain Python, used while landing) and
+how Spark reads it (`EventPlan`: SQL text over the column `record`, so that no Python runs per row). Neither Spark nor
+Dagster is imported here.
+"""
+
+from lake_assets.events.formats import FORMATS, EventFormat, event_format
+from lake_assets.events.model import EventColumn, EventPlan, SourceTable
+
+__all__ = ["FORMATS", "EventColumn", "EventFormat", "EventPlan", "SourceTable", "event_format"]

@@ -1,0 +1,90 @@
+"""Watermarks: which snapshot of each source a target has absorbed, kept in the target's own snapshot summaries.
+
+One property holds the whole vector, written by the commit that writes the data, so that the two can never disagree. A
+rerun reads it again, and a target that is rolled back catches up by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lake_assets.errors import CorruptMetadataError, SnapshotExpiredError
+
+PROPERTY = "lake-assets.watermark"
+PIPELINE_PROPERTY = "lake-assets.pipeline"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a target has come in one source.
+
+    Attributes:
+        uuid: the source table's uuid: a table that was dropped and made again is another one.
+        snapshot: the source snapshot that was absorbed; None while the source was empty.
+        high: the greatest (sequence, position) of a change event absorbed so far, where the target orders by it.
+    """
+
+    uuid: str
+    snapshot: int | None
+    high: tuple[str, int] | None = None
+
+
+Marks = Mapping[str, Mark]
+
+
+def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
+    """Snapshots from `snapshot_id` (default: the current one) back to the oldest that is still there."""
+    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
+    current = table.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    while current is not None and current in by_id:
+        snapshot = by_id[current]
+        yield snapshot
+        current = snapshot.parent_snapshot_id
+
+
+def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:
+    """The newest ancestor's value of a summary property: upkeep by others makes snapshots without it."""
+    for snapshot in ancestors(table):
+        if snapshot.summary and (value := snapshot.summary.additional_properties.get(key)):
+            return value, snapshot
+    return None
+
+
+def read_marks(table: Table) -> dict[str, Mark]:
+    """The target's watermarks by source name; empty for a table that has absorbed nothing yet.
+
+    Raises:
+        SnapshotExpiredError: the table was filled by a pipeline, but the snapshot that says how far is gone.
+        CorruptMetadataError: the property is not what this package writes.
+    """
+    found = find_property(table, PROPERTY)
+    if found is None:
+        if table.metadata.current_snapshot_id is not None and PIPELINE_PROPERTY in table.properties:
+            raise SnapshotExpiredError(
+                f"{'.'.join(table.name())} holds data, but no snapshot says which source snapshots are in it: the one "
+                "with its watermark was expired. Rebuild the table (drop it and run the pipeline again)"
+            )
+        return {}
+    try:
+        return {name: _mark(mark) for name, mark in json.loads(found[0]).items()}
+    except (ValueError, TypeError, KeyError) as e:
+        raise CorruptMetadataError(
+            f"{'.'.join(table.name())}: the watermark in snapshot {found[1].snapshot_id} is no watermark: {e}"
+        ) from e
+
+
+def _mark(mark: dict[str, Any]) -> Mark:
+    high = mark.get("high")
+    return Mark(mark["uuid"], mark["snapshot"], (str(high[0]), int(high[1])) if high else None)
+
+
+def to_properties(marks: Marks) -> dict[str, str]:
+    """The summary properties that record `marks`."""
+    vector = {k: {a: b for a, b in asdict(m).items() if b is not None or a != "high"} for k, m in sorted(marks.items())}
+    return {PROPERTY: json.dumps(vector, separators=(",", ":"))}

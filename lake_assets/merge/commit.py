@@ -1,0 +1,125 @@
+"""Commits that carry the watermark, and what becomes of a lost race."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from pyiceberg.table.snapshots import Snapshot
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lake_assets.errors import ConcurrentWriteError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.watermark import Marks, ancestors, read_marks, to_properties
+
+_PREFIX = "spark.sql.iceberg.snapshot-property."
+# What Iceberg says when another writer's commit stands in the way of this one.
+_LOST_RACE = (
+    "ValidationException",
+    "CommitFailedException",
+    "CommitStateUnknownException",
+    "Found conflicting files",
+    "Found new conflicting delete files",
+    "missing data files",
+    "is not an ancestor of",
+)
+
+
+@contextlib.contextmanager
+def committing(
+    spark: SparkSession, table: TableId, marks: Marks, more: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Whatever Iceberg commit the body makes in this session carries `marks` in its summary.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker; nothing of the body's commit is in the table.
+    """
+    properties = {_PREFIX + k: v for k, v in {**to_properties(marks), **(more or {})}.items()}
+    for key, value in properties.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    except PySparkException as e:
+        if lost_race(e):
+            raise ConcurrentWriteError(
+                f"{table}: another writer committed while this step was at work: {_first(e)}"
+            ) from e
+        raise
+    finally:
+        for key in properties:
+            spark.conf.unset(key)
+
+
+def lost_race(error: Exception) -> bool:
+    """Whether an error of Spark's is a commit that lost against another writer's."""
+    said = str(error)
+    return any(text in said for text in _LOST_RACE)
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
+
+
+def commit_marks(lake: LakeBase, table: TableId, marks: Marks) -> None:
+    """Move the watermark alone: a commit without files."""
+    spark = lake.spark()
+    name = lake.sql_name(table)
+    with committing(spark, table, marks):
+        spark.table(name).limit(0).writeTo(name).append()
+
+
+def append_if_unmoved(lake: LakeBase, table: TableId, rows: DataFrame, marks: Marks, base: Marks) -> None:
+    """Append `rows`, unless somebody else has moved the table's watermark away from `base` meanwhile.
+
+    Iceberg lets any two appends succeed, in any order, so that two runs of one step would both add their rows. The
+    rows go to a branch made where the watermark was read; fast-forwarding main to it succeeds only while main is where
+    it was.
+
+    Raises:
+        ConcurrentWriteError: main has moved.
+    """
+    spark = lake.spark()
+    name, branch = (
+        lake.sql_name(table),
+        f"lake_assets_{abs(hash((str(table), to_properties(marks)['lake-assets.watermark']))):x}",
+    )
+    current = lake.table(table)
+    if read_marks(current) != dict(base):
+        raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
+    snapshot = current.metadata.current_snapshot_id
+    at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
+    with committing(spark, table, marks):
+        spark.sql(f"ALTER TABLE {name} CREATE OR REPLACE BRANCH `{branch}` {at}")
+        try:
+            rows.writeTo(f"{name}.`branch_{branch}`").append()
+            spark.sql(
+                f"CALL `{lake.config.name}`.system.fast_forward("
+                f"table => '{_argument(table)}', branch => 'main', to => '{branch}')"
+            )
+        finally:
+            spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS `{branch}`")
+
+
+def _argument(table: TableId) -> str:
+    return ".".join("`" + p.replace("`", "``") + "`" for p in table.parts).replace("'", "\\'")
+
+
+def snapshot_of(lake: LakeBase, table: TableId, marks: Marks) -> Snapshot | None:
+    """The snapshot whose commit carried `marks`, for its counts."""
+    wanted = to_properties(marks)
+    for snapshot in ancestors(lake.table(table)):
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        if all(said.get(k) == v for k, v in wanted.items()):
+            return snapshot
+    return None
+
+
+def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
+    """Rows inserted, updated and deleted by a commit, as its summary says."""
+    said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    merged = [said.get(f"spark.merge-into.num-target-rows-{what}") for what in ("inserted", "updated", "deleted")]
+    if any(v is not None for v in merged):
+        inserted, updated, deleted = (int(v or 0) for v in merged)
+        return inserted, updated, deleted
+    return int(said.get("added-records") or 0), 0, int(said.get("deleted-records") or 0)

@@ -1,0 +1,155 @@
+"""Which files are in a raw table: a table of its own beside it, derived from the raw table's own commits.
+
+Each landing writes the list of its files into its snapshot's summary, in the commit that writes their records; the
+ledger is brought up to date from those summaries afterwards. So it can lag behind (and is caught up before it is
+asked), but it can never claim a file whose records are not there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from lake_assets.errors import ChangedInputError, ConcurrentWriteError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.watermark import Mark, ancestors, read_marks, to_properties
+
+PROPERTY = "lake-assets.landed"
+_SCHEMA = Schema(
+    NestedField(1, "source_file", StringType(), required=True),
+    NestedField(2, "bytes", LongType(), required=True),
+    NestedField(3, "records", LongType(), required=True),
+    NestedField(4, "arrived_at", TimestamptzType(), required=True),
+)
+_PROPERTIES = {
+    "format-version": "2",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+}
+
+
+@dataclass(frozen=True)
+class LandedFile:
+    """A file that was taken in."""
+
+    name: str
+    size: int
+    records: int
+    arrived_at: datetime
+
+    def to_json(self) -> list[Any]:
+        """As it stands in a snapshot's summary."""
+        return [self.name, self.size, self.records, self.arrived_at.isoformat()]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> LandedFile:
+        """The reverse of `to_json`."""
+        return cls(values[0], values[1], values[2], datetime.fromisoformat(values[3]))
+
+
+def ledger_of(raw: TableId) -> TableId:
+    """Where the ledger of a raw table is."""
+    return TableId(raw.namespace, f"{raw.name}_files")
+
+
+def seen(lake: LakeBase, raw: TableId) -> dict[str, int]:
+    """Names and sizes of all files in the raw table."""
+    pending, complete = _pending(lake, raw)
+    files = {f.name: f.size for f in pending}
+    if complete and lake.exists(ledger_of(raw)):
+        rows = lake.table(ledger_of(raw)).scan(selected_fields=("source_file", "bytes")).to_arrow()
+        files |= dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
+    return files
+
+
+def is_new(file: Path, files: dict[str, int]) -> bool:
+    """Whether a file is not in the raw table yet.
+
+    Raises:
+        ChangedInputError: it is, but was another one then.
+    """
+    if file.name not in files:
+        return True
+    known = files[file.name]
+    if known >= 0 and (size := file.stat().st_size) != known:
+        raise ChangedInputError(
+            f"{file} was taken in with {known} bytes and has {size} now. A landed file must not change: "
+            "deliver what is new under a new name, and write files elsewhere before they are renamed into the folder"
+        )
+    return False
+
+
+def catch_up(lake: LakeBase, raw: TableId) -> None:
+    """Bring the ledger to the raw table's current snapshot."""
+    pending, complete = _pending(lake, raw)
+    current = lake.table(raw)
+    head = current.metadata.current_snapshot_id
+    if complete and not pending:
+        return
+    table = _ensure(lake, raw)
+    rows = pa.Table.from_pylist(
+        [
+            {"source_file": f.name, "bytes": f.size, "records": f.records, "arrived_at": f.arrived_at}
+            for f in sorted(pending, key=lambda f: f.name)
+        ],
+        schema=_SCHEMA.as_arrow(),
+    )
+    properties = to_properties({str(raw): Mark(str(current.metadata.table_uuid), head)})
+    table.metadata.properties["commit.retry.num-retries"] = "0"
+    try:
+        if complete:
+            table.append(rows, snapshot_properties=properties)
+        else:
+            table.overwrite(rows, snapshot_properties=properties)
+    except CommitFailedException as e:
+        raise ConcurrentWriteError(f"{ledger_of(raw)}: another process landed files at the same time") from e
+
+
+def _ensure(lake: LakeBase, raw: TableId) -> Table:
+    name = ledger_of(raw)
+    if not lake.exists(name):
+        try:
+            return lake.catalog.create_table(name.parts, _SCHEMA, properties=_PROPERTIES)
+        except TableAlreadyExistsError:
+            return lake.table(name)
+    return lake.table(name)
+
+
+def _pending(lake: LakeBase, raw: TableId) -> tuple[list[LandedFile], bool]:
+    """Files in the raw table that the ledger lacks; and whether the ledger's own content still holds.
+
+    It does not where the raw table was rolled back, made again, or has lost the snapshots in between: then the files
+    are read from the raw table's rows.
+    """
+    table = lake.table(raw)
+    mark = read_marks(lake.table(ledger_of(raw))).get(str(raw)) if lake.exists(ledger_of(raw)) else None
+    known = mark if mark and mark.uuid == str(table.metadata.table_uuid) else None
+    files: list[LandedFile] = []
+    last = None
+    for snapshot in ancestors(table):
+        if known and snapshot.snapshot_id == known.snapshot:
+            return files, True
+        last = snapshot
+        if snapshot.summary and (said := snapshot.summary.additional_properties.get(PROPERTY)):
+            files += [LandedFile.from_json(f) for f in json.loads(said)]
+    if last is None:
+        return [], mark is None
+    if last.parent_snapshot_id is None and mark is None:
+        return files, True
+    return _from_rows(table), False
+
+
+def _from_rows(raw: Table) -> list[LandedFile]:
+    rows = raw.scan(selected_fields=("source_file", "arrived_at")).to_arrow()
+    grouped = rows.group_by("source_file").aggregate([("arrived_at", "min"), ("arrived_at", "count")])
+    # The size is not in the rows: -1 says that it is not known.
+    return [LandedFile(r["source_file"], -1, r["arrived_at_count"], r["arrived_at_min"]) for r in grouped.to_pylist()]

@@ -1,0 +1,68 @@
+"""What a step did, for people and for metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lake_assets.capture import Capture
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """One source window that a step took in."""
+
+    source: str
+    start: int | None
+    end: int | None
+    files: int
+    bytes: int
+    ranges: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: str, capture: Capture) -> Absorbed:
+        """The window, files and ranges of a capture."""
+        after = [f for f in capture.files if f.side == "after"]
+        return cls(
+            source,
+            capture.window.start_snapshot_id,
+            capture.window.end_snapshot_id,
+            len(after),
+            sum(f.bytes for f in after),
+            {name: str(r) for name, r in capture.ranges.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one table did in a run.
+
+    Attributes:
+        table: `namespace.name`.
+        status: `absorbed` (a commit was made), `nothing` (the sources are where they were), `waiting` (a source does
+            not exist yet), `failed`.
+        inserted, updated, deleted: rows of the target that changed.
+        strategy: how the change was applied, with the reason in `why`.
+        seconds: time taken.
+        details: anything else worth showing.
+        error: the message, where it failed.
+    """
+
+    table: str
+    status: Literal["absorbed", "nothing", "waiting", "failed"]
+    windows: tuple[Absorbed, ...] = ()
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    strategy: str = ""
+    why: str = ""
+    seconds: float = 0.0
+    snapshot: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    exception: Exception | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def changed(self) -> int:
+        """Rows inserted, updated and deleted."""
+        return self.inserted + self.updated + self.deleted

@@ -1,0 +1,53 @@
+"""What all steps share: finding the window from the target's watermark, and checking that it is still there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lake_assets.errors import TableReplacedError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.watermark import Mark, read_marks
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one target has not absorbed of one source.
+
+    Attributes:
+        mark: how far it has come; None: it has not begun.
+        head: the source as it is now.
+    """
+
+    source: TableId
+    mark: Mark | None
+    head: Mark
+
+    @property
+    def start(self) -> int | None:
+        """The snapshot to go on from."""
+        return self.mark.snapshot if self.mark else None
+
+    @property
+    def is_absorbed(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.mark is not None and self.mark.snapshot == self.head.snapshot
+
+
+def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
+    """The window that `target` has still to absorb of `source`; reads the catalog only.
+
+    Raises:
+        TableNotFoundError: the source is not there.
+        TableReplacedError: the source is another table than the one that was absorbed.
+        SnapshotExpiredError: the target's own watermark is lost.
+    """
+    table = lake.table(source)
+    head = Mark(str(table.metadata.table_uuid), table.metadata.current_snapshot_id)
+    marks = read_marks(lake.table(target)) if lake.exists(target) else {}
+    mark = marks.get(str(source))
+    if mark and mark.uuid != head.uuid:
+        raise TableReplacedError(
+            f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was dropped and "
+            f"made again. What {target} holds may not be in it: drop {target} and run again to rebuild it"
+        )
+    return Window(source, mark, head)

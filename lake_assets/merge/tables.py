@@ -1,0 +1,99 @@
+"""Making and altering the tables that steps write, through Spark (PyIceberg does not write format version 3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from lake_assets.errors import TableClaimedError
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import literal
+from lake_assets.lake.watermark import PIPELINE_PROPERTY
+from lake_assets.merge.schema import Change, Columns
+
+KEY_PROPERTY = "lake-assets.key"
+
+# Row lineage (version 3) makes the changes of a table cheap to find; deletion vectors make small ones cheap to write.
+DEFAULT_PROPERTIES = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.parquet.compression-codec": "zstd",
+    # Batches are small: a shuffle in front of the write costs more than it saves.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    # A commit a batch: without this the metadata files add up.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+}
+
+
+def create(
+    lake: LakeBase,
+    table: TableId,
+    columns: Columns,
+    *,
+    pipeline: str,
+    key: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    partitioned_by: str = "",
+) -> None:
+    """Make the table unless it is there.
+
+    Raises:
+        TableClaimedError: it belongs to another pipeline.
+    """
+    if lake.exists(table):
+        check_owner(lake, table, pipeline)
+        return
+    lake.ensure_namespace(table.namespace)
+    all_properties = {
+        **DEFAULT_PROPERTIES,
+        PIPELINE_PROPERTY: pipeline,
+        KEY_PROPERTY: json.dumps(list(key)),
+        **(properties or {}),
+    }
+    body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
+    said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in all_properties.items())
+    partitioning = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
+    lake.spark().sql(
+        f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) USING iceberg {partitioning} TBLPROPERTIES ({said})"
+    )
+    check_owner(lake, table, pipeline)
+
+
+def check_owner(lake: LakeBase, table: TableId, pipeline: str) -> None:
+    """Raise TableClaimedError where a table was not made by this pipeline."""
+    owner = lake.table(table).properties.get(PIPELINE_PROPERTY)
+    if owner != pipeline:
+        by = f"belongs to pipeline {owner!r}" if owner else "was not made by a pipeline"
+        raise TableClaimedError(
+            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one of them, or drop the table if it "
+            "is to be made again"
+        )
+
+
+def columns_of(lake: LakeBase, table: TableId) -> dict[str, str]:
+    """The table's columns with their Spark SQL types."""
+    return {f.name: f.dataType.simpleString() for f in lake.spark().table(lake.sql_name(table)).schema.fields}
+
+
+def key_of(lake: LakeBase, table: TableId) -> tuple[str, ...]:
+    """The key that the table was made with."""
+    return tuple(json.loads(lake.table(table).properties.get(KEY_PROPERTY, "[]")))
+
+
+def alter(lake: LakeBase, table: TableId, change: Change) -> None:
+    """Apply one change that needs no other values than the stored ones."""
+    name, column = lake.sql_name(table), quote(change.column)
+    match change.kind:
+        case "add":
+            sql = f"ALTER TABLE {name} ADD COLUMN {column} {change.type}"
+        case "widen":
+            sql = f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {change.type}"
+        case "rename":
+            sql = f"ALTER TABLE {name} RENAME COLUMN {quote(change.was or '')} TO {column}"
+        case "replace":
+            raise ValueError("a replaced column needs its values converted: that is the caller's to do")
+    lake.spark().sql(sql)

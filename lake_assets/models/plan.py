@@ -1,0 +1,203 @@
+"""Reading a SQL model: its sources, its key, and the cheapest strategy that is exact for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError
+from sqlglot.optimizer.qualify import qualify
+
+from lake_assets.errors import ModelError
+from lake_assets.lake import TableId
+
+DIALECT = "spark"
+_NOT_REPEATABLE = (
+    exp.Rand,
+    exp.Randn,
+    exp.CurrentTimestamp,
+    exp.CurrentDate,
+    exp.CurrentTime,
+    exp.CurrentUser,
+    exp.Uuid,
+)
+_NOT_REPEATABLE_NAMES = {
+    "random",
+    "rand",
+    "randn",
+    "uuid",
+    "now",
+    "shuffle",
+    "monotonically_increasing_id",
+    "unix_timestamp",
+}
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """How a model is computed.
+
+    Attributes:
+        query: the parsed SELECT.
+        sources: every table it reads, each once.
+        key: output columns that identify a row; empty where there is none.
+        strategy: `keys` recomputes the groups that a change touches, `full` everything.
+        why: the reason for that strategy.
+    """
+
+    query: exp.Query
+    sources: tuple[TableId, ...]
+    key: tuple[str, ...]
+    strategy: Literal["keys", "full"]
+    why: str
+
+
+def parse(name: str, sql: str) -> exp.Query:
+    """The query of a model.
+
+    Raises:
+        ModelError: it is no single SELECT; says where in the text.
+    """
+    try:
+        statements = sqlglot.parse(sql, dialect=DIALECT)
+    except ParseError as e:
+        at = e.errors[0] if e.errors else {}
+        raise ModelError(f"model {name}: line {at.get('line', '?')} of its SQL: {at.get('description', e)}") from e
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise ModelError(
+            f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
+        )
+    query = statements[0]
+    for node in query.walk():
+        called = node.name.lower() if isinstance(node, exp.Anonymous) else ""
+        if isinstance(node, _NOT_REPEATABLE) or called in _NOT_REPEATABLE_NAMES:
+            raise ModelError(
+                f"model {name}: {node.sql(DIALECT)} gives another value each time, so that no incremental result could "
+                "equal a full one: take the value from a column instead"
+            )
+    return query
+
+
+def fingerprint(query: exp.Query) -> str:
+    """The same for two texts of a query that differ in comments or layout only."""
+    return hashlib.sha256(query.sql(DIALECT, comments=False, normalize=True).encode()).hexdigest()[:32]
+
+
+def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
+    """The tables that a query reads, without its own CTEs.
+
+    Raises:
+        ModelError: a table is named without its layer.
+    """
+    ctes = {c.alias for c in query.find_all(exp.CTE)}
+    found: dict[TableId, None] = {}
+    for table in query.find_all(exp.Table):
+        if not table.db and table.name in ctes:
+            continue
+        if not table.db:
+            raise ModelError(
+                f"model {name}: table {table.name} is named without its layer: write for example final.{table.name}"
+            )
+        found[TableId((table.db,), table.name)] = None
+    return tuple(found)
+
+
+def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key: Sequence[str] = ()) -> ModelPlan:
+    """Check a model against its sources' columns and choose its strategy.
+
+    Args:
+        name: the model's table, for messages.
+        sql: one SELECT in Spark's SQL.
+        schemas: Spark SQL types by column, by source.
+        key: output columns that identify a row; default: the grouping columns where the query has them.
+
+    Raises:
+        ModelError: the SQL is wrong, or names what its sources do not have.
+    """
+    query = parse(name, sql)
+    sources = sources_of(name, query)
+    nested: dict[str, dict[str, dict[str, str]]] = {}
+    for table in sources:
+        nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
+    try:
+        qualified = qualify(query.copy(), schema=nested, dialect=DIALECT, validate_qualify_columns=True)
+    except (OptimizeError, SchemaError, SqlglotError) as e:
+        known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in sources)
+        raise ModelError(f"model {name}: {str(e).splitlines()[0]}. {known}") from e
+    outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
+    if len({o.lower() for o in outputs}) < len(outputs):
+        raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
+    if missing := [k for k in key if k not in outputs]:
+        raise ModelError(f"model {name}: key {', '.join(missing)} is no output column; there are {', '.join(outputs)}")
+    grouping, obstacle = _grouping(qualified)
+    if obstacle:
+        return ModelPlan(qualified, sources, tuple(key), "full", obstacle)
+    if key and set(key) != set(grouping):
+        why = f"the key {list(key)} is not what the query groups by ({', '.join(grouping)})"
+        return ModelPlan(qualified, sources, tuple(key), "full", why)
+    why = f"inner joins grouped by {', '.join(grouping)}: a change touches the groups of its rows only"
+    return ModelPlan(qualified, sources, tuple(grouping), "keys", why)
+
+
+def _grouping(query: exp.Query) -> tuple[list[str], str]:
+    """Output names of the grouping columns, or why the groups that a change touches cannot be told."""
+    if not isinstance(query, exp.Select):
+        return [], "not a single SELECT"
+    if query.args.get("with_") or query.args.get("with") or query.find(exp.Subquery):
+        return [], "it has subqueries or CTEs"
+    group = query.args.get("group")
+    if not group or not group.expressions:
+        return [], "it does not group rows by columns"
+    if any(group.args.get(kind) for kind in ("cube", "rollup", "grouping_sets", "all", "totals")):
+        return [], "it groups by more than columns"
+    if any(
+        query.args.get(kind)
+        for kind in ("distinct", "limit", "offset", "order", "sort", "laterals", "qualify", "windows")
+    ):
+        return [], "it has DISTINCT, LIMIT, ORDER BY, QUALIFY or LATERAL"
+    if query.find(exp.Window):
+        return [], "it has window functions"
+    for join in query.args.get("joins") or []:
+        if (
+            join.side
+            or (join.kind and join.kind.upper() not in ("INNER", "CROSS"))
+            or not isinstance(join.this, exp.Table)
+        ):
+            return [], "it has joins other than inner ones of tables"
+    if not isinstance((query.args.get("from_") or query.args["from"]).this, exp.Table):
+        return [], "it selects from something else than a table"
+    names = []
+    for expression in group.expressions:
+        name = next((s.alias_or_name for s in query.selects if s.unalias() == expression), None)
+        if name is None:
+            return [], f"it groups by {expression.sql(DIALECT)}, which it does not select"
+        names.append(name)
+    return names, ""
+
+
+def replace_tables(query: exp.Query, view_of: Callable[[int, TableId], str]) -> exp.Query:
+    """The query over views: `view_of` gets the place of each table in the text and its name."""
+    query = query.copy()
+    for place, table in enumerate(t for t in query.find_all(exp.Table) if t.db):
+        view = exp.to_table(view_of(place, TableId((table.db,), table.name)), dialect=DIALECT)
+        table.replace(exp.alias_(view, table.alias_or_name, table=True, quoted=True))
+    return query
+
+
+def places(query: exp.Query) -> list[TableId]:
+    """The tables of a query in the order in which `replace_tables` counts them."""
+    return [TableId((t.db,), t.name) for t in query.find_all(exp.Table) if t.db]
+
+
+def key_query(query: exp.Query, key: Sequence[str]) -> exp.Query:
+    """The rows' keys before they are grouped: FROM, JOIN and WHERE of a grouped query."""
+    assert isinstance(query, exp.Select)
+    core = query.copy()
+    core.set("expressions", [s for s in core.selects if s.alias_or_name in key])
+    for part in ("group", "having"):
+        core.set(part, None)
+    return core.distinct()

@@ -1,0 +1,289 @@
+"""A pipeline over a lake: its tables in the order of their dependencies, what is pending, and absorbing it."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError, TableClaimedError
+from lake_assets.events import SourceTable, event_format
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.merge.landing import land, new_files, routes
+from lake_assets.merge.outcome import Absorbed, Outcome
+from lake_assets.merge.scd1 import absorb_changes
+from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
+from lake_assets.merge.staging import absorb_events
+from lake_assets.merge.steps import window
+from lake_assets.models.plan import parse, sources_of
+from lake_assets.models.run import absorb_sources
+from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline.config import LayerTables, PipelineConfig, Stream
+from lake_assets.pipeline.yaml_file import read_pipeline
+
+Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
+ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What one table has still to absorb of one source: found in metadata alone.
+
+    Attributes:
+        source: a table, or a landing folder.
+        start, end: snapshots (None for a folder).
+        files: landed files that are new (0 for a table).
+    """
+
+    table: str
+    source: str
+    start: int | None = None
+    end: int | None = None
+    files: int = 0
+
+
+class Pipeline:
+    """A declared pipeline; see `PipelineConfig` for what can be declared."""
+
+    def __init__(self, config: PipelineConfig, path: Path | None = None) -> None:
+        self.config, self.path = config, path
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.config.name
+
+    @classmethod
+    def load(cls, path: str | Path) -> Pipeline:
+        """The pipeline of a YAML file.
+
+        Raises:
+            PipelineError: the file is wrong; says where, all mistakes at once.
+        """
+        return cls(read_pipeline(Path(path)), Path(path))
+
+    # --- tables -------------------------------------------------------------------------------------------------
+
+    def specs(self, lake: LakeBase) -> list[Spec]:
+        """All tables, sources before what depends on them.
+
+        Patterns stand for the tables that the stream has shown so far, so that the list grows with it.
+
+        Raises:
+            TableClaimedError: two declarations make one table.
+            PipelineError: models that depend on each other in a circle.
+        """
+        specs: list[Spec] = []
+        for stream in self.config.streams:
+            raw = RawSpec(TableId(("raw",), stream.name), _landing(lake, stream), stream.format, self.name)
+            specs.append(raw)
+            for source, declared in self._tables(lake, stream, raw.table):
+                name = declared.name or source.name
+                staging = StagingSpec(
+                    TableId(("staging",), name), raw.table, source, stream.format, self.name, declared.rename
+                )
+                specs.append(staging)
+                if declared.final:
+                    specs.append(
+                        FinalSpec(
+                            TableId(("final",), name),
+                            staging.table,
+                            self.name,
+                            tuple(declared.key),
+                            declared.rename,
+                            declared.properties,
+                        )  # fmt: skip
+                    )
+        for model in self.config.models:
+            query = parse(model.name, model.sql)
+            specs.append(
+                ModelSpec(
+                    TableId.parse(model.name),
+                    model.sql,
+                    sources_of(model.name, query),
+                    self.name,
+                    tuple(model.key),
+                    model.properties,
+                )  # fmt: skip
+            )
+        return _ordered(specs, self.name)
+
+    def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:
+        named = [t for t in stream.tables if not t.is_pattern]
+        for declared in named:
+            yield SourceTable.parse(declared.table), declared
+        patterns = [t for t in stream.tables if t.is_pattern]
+        if not patterns:
+            return
+        taken = {t.table for t in named}
+        for source in routes(lake, raw):
+            text = str(source)
+            if text in taken or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
+                continue
+            declared = next((p for p in patterns if fnmatch.fnmatchcase(text, p.table)), None)
+            if declared:
+                yield source, declared
+
+    # --- what is to be done -------------------------------------------------------------------------------------
+
+    def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[Pending]:
+        """What each table has still to absorb of its sources as they are now. Reads metadata only.
+
+        Raises:
+            HistoryError: a source is another table than the one that was absorbed.
+        """
+        found: list[Pending] = []
+        for spec in self.specs(lake) if specs is None else specs:
+            found += pending_of(lake, spec)
+        return found
+
+    def run(
+        self,
+        lake: LakeBase,
+        select: Collection[str] | None = None,
+        *,
+        on_outcome: Callable[[Outcome], None] | None = None,
+        on_start: Callable[[str], None] | None = None,
+    ) -> list[Outcome]:
+        """Absorb everything that is pending and return what each table did.
+
+        A table that fails does not stop the ones that do not depend on it: its outcome is `failed`, and what depends
+        on it absorbs what it has. Running again goes on from where each table is.
+
+        Args:
+            lake: the lake.
+            select: names of tables; default: all.
+            on_outcome: called after each table.
+            on_start: called with the name of each table before it.
+        """
+        outcomes: list[Outcome] = []
+        done: set[TableId] = set()
+        while True:
+            # Landing may show tables that a pattern matches: they join the same run.
+            spec = next((s for s in self.specs(lake) if s.table not in done), None)
+            if spec is None:
+                return outcomes
+            done.add(spec.table)
+            if select is not None and str(spec.table) not in select:
+                continue
+            if on_start:
+                on_start(str(spec.table))
+            outcome = _guarded(lake, spec)
+            outcomes.append(outcome)
+            if on_outcome:
+                on_outcome(outcome)
+
+
+def _guarded(lake: LakeBase, spec: Spec) -> Outcome:
+    began = time.monotonic()
+    try:
+        return absorb(lake, spec)
+    except LakeError as e:
+        return Outcome(
+            str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began
+        )
+
+
+def absorb(lake: LakeBase, spec: Spec) -> Outcome:
+    """Absorb what is pending for one table; a race that was lost to another writer is run again from the watermark.
+
+    Raises:
+        LakeError: see the steps.
+    """
+    try:
+        for attempt in Retrying(
+            retry=retry_if_exception_type(ConcurrentWriteError),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+        ):
+            with attempt:
+                return _absorb(lake, spec)
+    except RetryError as e:
+        cause = e.last_attempt.exception()
+        raise ConcurrentWriteError(
+            f"{spec.table}: lost against another writer {ATTEMPTS} times in a row. Nothing is lost; run again when it is "
+            f"done. Last: {cause}"
+        ) from cause
+    raise AssertionError("unreachable: the loop returns or raises")
+
+
+def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
+    match spec:
+        case RawSpec():
+            began = time.monotonic()
+            landed = land(lake, spec.table, spec.landing, event_format(spec.format), spec.pipeline)
+            if not landed.files:
+                return Outcome(str(spec.table), "nothing")
+            window_ = Absorbed(str(spec.landing), None, None, landed.files, landed.bytes)
+            return Outcome(
+                str(spec.table), "absorbed", (window_,), inserted=landed.records, strategy="land",
+                why="new files of the landing folder", seconds=time.monotonic() - began, snapshot=landed.snapshot,
+            )  # fmt: skip
+        case StagingSpec():
+            return absorb_events(lake, spec)
+        case FinalSpec():
+            return absorb_changes(lake, spec)
+        case ModelSpec():
+            return absorb_sources(lake, spec)
+
+
+def sources(spec: Spec) -> tuple[TableId, ...]:
+    """The lake tables that a table is made of."""
+    match spec:
+        case RawSpec():
+            return ()
+        case StagingSpec():
+            return (spec.raw,)
+        case FinalSpec():
+            return (spec.staging,)
+        case ModelSpec():
+            return spec.sources
+
+
+def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
+    """What one table has still to absorb of its sources as they are now."""
+    name = str(spec.table)
+    if isinstance(spec, RawSpec):
+        files = new_files(lake, spec.table, spec.landing)
+        return [Pending(name, str(spec.landing), files=len(files))] if files else []
+    found: list[Pending] = []
+    for source in sources(spec):
+        if lake.exists(source):
+            w = window(lake, spec.table, source)
+            if not w.is_absorbed and w.head.snapshot is not None:
+                found.append(Pending(name, str(source), w.start, w.head.snapshot))
+    return found
+
+
+def _landing(lake: LakeBase, stream: Stream) -> Path:
+    folder = stream.landing or Path("landing") / stream.name
+    return lake.config.home / folder
+
+
+def _ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
+    by_name: dict[TableId, Spec] = {}
+    for spec in specs:
+        if spec.table in by_name:
+            raise TableClaimedError(
+                f"pipeline {pipeline!r} declares {spec.table} twice: give one of them another `name`"
+            )
+        by_name[spec.table] = spec
+    graph = {t: [s for s in sources(spec) if s in by_name] for t, spec in by_name.items()}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as e:
+        raise PipelineError(
+            f"pipeline {pipeline!r}: models depend on each other in a circle: {' -> '.join(str(t) for t in e.args[1])}"
+        ) from e
+    # In the order of declaration as far as dependencies allow: what belongs together stays together.
+    rank = {t: i for i, t in enumerate(by_name)}
+    return [by_name[t] for t in sorted(order, key=lambda t: (_depth(t, graph), rank[t]))]
+
+
+def _depth(table: TableId, graph: dict[TableId, list[TableId]]) -> int:
+    return 1 + max((_depth(s, graph) for s in graph[table]), default=0)

@@ -1,0 +1,65 @@
+"""Reading a pipeline's YAML file outside Dagster, with line numbers in what is said of mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from lake_assets.errors import PipelineError
+from lake_assets.pipeline.config import PipelineConfig
+
+COMPONENT = "lake_assets.LakePipeline"
+
+
+def read_pipeline(path: Path) -> PipelineConfig:
+    """The pipeline in a component file (`type: lake_assets.LakePipeline`, its settings under `attributes`).
+
+    Raises:
+        PipelineError: no such file, no YAML, or wrong settings: all of them, each with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise PipelineError(f"cannot read the pipeline {path}: {e}") from e
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as e:
+        line = e.problem_mark.line + 1 if e.problem_mark else "?"
+        raise PipelineError(f"{path}, line {line}: no valid YAML: {e.problem}") from e
+    if not isinstance(content, dict) or content.get("type") != COMPONENT or "attributes" not in content:
+        raise PipelineError(f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`")
+    try:
+        return PipelineConfig.model_validate(content["attributes"])
+    except ValidationError as e:
+        lines = [
+            f"{path}, line {_line(node, ('attributes', *error['loc']))}: "
+            f"{'.'.join(str(p) for p in error['loc'])}: {error['msg'].removeprefix('Value error, ')}"
+            for error in e.errors()
+        ]
+        raise PipelineError("\n".join(lines)) from e
+
+
+def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:
+    """The line of a setting, or of the nearest one around it that is written there."""
+    line = 1
+    for step in path:
+        if node is None:
+            break
+        line = node.start_mark.line + 1
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(step):
+                    line, found = key.start_mark.line + 1, value
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            found = node.value[step]
+            line = found.start_mark.line + 1
+        if found is None:
+            break
+        node = found
+    return line
