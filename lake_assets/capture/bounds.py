@@ -34,7 +34,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-EPOCH = datetime(1970, 1, 1)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (columns without a zone)
 # Writers cut bounds of these to a prefix (16 by default), and round the upper one up.
 CUT = (StringType, BinaryType)
 NANOS = (TimestampNanoType, TimestamptzNanoType)
@@ -59,7 +59,7 @@ def bound(kind: IcebergType, raw: bytes | None, *, upper: bool) -> Any:
         return None
     if isinstance(value, float) and math.isnan(value):
         return None  # says nothing: readers ignore it as well
-    return UUID(bytes=bytes(value)) if isinstance(kind, UUIDType) else value
+    return UUID(bytes=raw) if isinstance(kind, UUIDType) else value
 
 
 def from_int(kind: IcebergType, n: int, *, upper: bool) -> Any:
@@ -121,7 +121,7 @@ def _identity(kind: IcebergType, value: Any) -> Any:
 def _month(n: int) -> timedelta | None:
     """From 1970 to the first of the month `n` months later."""
     year = 1970 + n // 12
-    return datetime(year, n % 12 + 1, 1) - EPOCH if 1 <= year <= 9999 else None
+    return timedelta(days=(date(year, n % 12 + 1, 1) - date(1970, 1, 1)).days) if 1 <= year <= 9999 else None
 
 
 def _at(kind: IcebergType, since: timedelta) -> Any:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from lake_assets.capture import icdc
 from lake_assets.capture.bounds import of_partition
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.manifests import Entry, ManifestReader
-from lake_assets.capture.planning import Plan, plan
+from lake_assets.capture.opened import OpenTables
+from lake_assets.capture.parts import Part, by_snapshot, whole
+from lake_assets.capture.planning import Plan
 from lake_assets.capture.ranges import FieldRange, field_ranges
 from lake_assets.capture.windows import Bound, Window, resolve
-from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
+from lake_assets.errors import ColumnNotFoundError
 from lake_assets.lake import LakeBase, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets.capture.rows import View
 
 Granularity = Literal["net", "snapshot"]
 log = logging.getLogger(__name__)
@@ -42,92 +46,92 @@ class CapturedFile:
     why: str
 
 
-@dataclass
 class Capture:
     """What changed in one window of one table.
 
-    The DataFrames read ICDC tables that are made when first needed. These live until `close()`, the end of a
-    `with` block over the capture, or the end of the process, whichever comes first: use the rows before that.
+    The DataFrames read ICDC tables that are made when first needed. These live until `close()`, the end of a `with`
+    block over the capture, or the end of the process, whichever comes first: use the rows before that.
+
+    Attributes:
+        window: which two snapshots were compared, and what lies between them.
+        granularity: `net` effect of the window, or every `snapshot`'s own changes.
+        columns: what rows come with: the columns of the schema at the window's end.
+        schema: that schema.
     """
 
-    window: Window
-    granularity: Granularity
-    _lake: LakeBase = field(repr=False)
-    _source: Table = field(repr=False)
-    _plan: Plan = field(repr=False)
-    _written: dict[str, icdc.Written] | None = field(default=None, repr=False)
+    def __init__(self, lake: LakeBase, source: Table, window: Window, granularity: Granularity) -> None:
+        """Plan the capture: reads the manifests that differ."""
+        self.window = window
+        self.granularity: Granularity = granularity
+        self.schema: Schema = source.schemas()[window.schema_id]
+        self.columns: list[str] = [f.name for f in self.schema.fields]
+        self._lake = lake
+        self._source = source
+        self._reader = ManifestReader(source.io)
+        self._specs = source.specs()
+        self._unpartitioned = frozenset(i for i, spec in self._specs.items() if spec.is_unpartitioned())
+        planner = whole if granularity == "net" else by_snapshot
+        self._parts = planner(self._reader, window, self._unpartitioned)
+        self._tables = OpenTables(lake, source)
 
     @property
     def is_empty(self) -> bool:
         """Whether no file was captured: then no row changed either."""
-        return self._plan.is_empty
+        return not self._parts
 
     @cached_property
     def files(self) -> tuple[CapturedFile, ...]:
-        """The captured files, those of the end first."""
+        """The captured files, for each part those of the end first."""
         operations = {p.snapshot_id: p.operation for p in (*self.window.steps, *self.window.undone)}
-        out: list[CapturedFile] = []
-        for side, entries in (("after", self._plan.after.data), ("before", self._plan.before.data)):
-            for e in entries:
-                if e.path in self._plan.shared:
-                    why = "its deletes changed"
-                elif side == "before":
-                    why = "removed"
-                else:
-                    why = f"added by {operations.get(e.snapshot_id or 0, 'an expired snapshot')}"
-                partition = self._partition(e)
-                out.append(CapturedFile(e.path, e.records, e.bytes, partition, side, why))  # pyright: ignore[reportArgumentType]
-        return tuple(out)
+        return tuple(f for part in self._parts for f in self._files(part.plan, operations))
 
     @cached_property
     def ranges(self) -> dict[str, FieldRange]:
-        """The hull of every field over the captured files of both sides."""
-        schema = self._source.schemas()[self.window.schema_id]
-        return field_ranges((*self._plan.after.data, *self._plan.before.data), schema, self._source.specs())
-
-    def _partition(self, e: Entry) -> dict[str, Any]:
-        spec = self._source.specs()[e.spec_id]
-        schema = self._source.schemas()[self.window.schema_id]
-        out = {}
-        for p, value in zip(spec.fields, e.partition, strict=True):
-            readable = value
-            if value is not None and (source := _field_type(schema, p.source_id)) is not None:
-                first, last = of_partition(source, p, value)
-                readable = first if first is not None and first == last else value
-            out[p.name] = readable
-        return out
-
-    # --- reading ------------------------------------------------------------------------------------------------
+        """The hull of every field over the captured files of both sides, by the field's name."""
+        entries = [e for p in self._parts for side in (p.plan.after, p.plan.before) for e in side.data]
+        return field_ranges(entries, self.schema, self._specs)
 
     @contextlib.contextmanager
-    def icdc(self) -> Iterator[IcdcTables]:
-        """Metadata-only tables over the captured files, for any engine; dropped at the end of the block.
+    def icdc(self) -> Generator[IcdcTables]:
+        """Metadata-only tables over the files of the net change, for any engine; dropped at the end of the block.
 
         Raises:
-            CaptureWriteError: their metadata cannot be written.
+            MissingDataFileError: a captured file is gone.
+            CaptureWriteError: the tables cannot be made.
         """
-        held = self._written is not None
+        parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
+        tables = OpenTables(self._lake, self._source)
         try:
-            yield self._tables()
+            opened = tables.of(parts[0]) if parts else None
+            yield IcdcTables(opened.after, opened.before) if opened else IcdcTables(None, None)
         finally:
-            if not held:
-                self.close()
+            tables.close()
 
     def upserts(self, spark: SparkSession) -> DataFrame:
-        """Rows that were inserted or updated in the window, as of its end, with the end's columns."""
+        """Rows that were inserted or updated in the window, as of its end."""
         from lake_assets.capture import rows
 
-        return rows.upserts(self._view(spark))
+        return self._union(spark, lambda view: rows.upserts(view), [])
 
-    def feed(self, spark: SparkSession) -> DataFrame:
+    def feed(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """The row-level changes: the end's columns and `_change_type`.
 
         Taking the `delete` and `update_before` rows from the table at start and adding the `insert` and
-        `update_after` rows gives the table at end, duplicates counted.
+        `update_after` rows gives the table at end, duplicates counted. With granularity `snapshot` rows have
+        `_commit_snapshot_id`, `_commit_sequence_number` and `_commit_timestamp` as well.
+
+        Args:
+            spark: the session.
+            keys: columns by which a delete and an insert make an update, where row lineage (format v3) does not tell.
+                Default: the table's identifier fields where it has no row lineage.
+
+        Raises:
+            ColumnNotFoundError: the table has no such column at the window's end.
         """
         from lake_assets.capture import rows
 
-        return rows.feed(self._view(spark))
+        self._check(keys or ())
+        return self._union(spark, lambda view: rows.feed(view, keys), [rows.CHANGE])
 
     def keys(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
         """The distinct values of `columns` over all before- and after-images.
@@ -137,18 +141,13 @@ class Capture:
         """
         from lake_assets.capture import rows
 
-        for column in columns:
-            if column not in self.columns:
-                raise ColumnNotFoundError(
-                    f"{self.window.table} has no column {column!r}; it has: {', '.join(self.columns)}"
-                )
-        return rows.keys(self._view(spark), list(columns))
+        self._check(columns)
+        net = self._union(spark, lambda view: rows.keys(view, list(columns)), [], label=False, columns=list(columns))
+        return net.distinct()
 
     def close(self) -> None:
         """Drop the ICDC tables that the DataFrames of this capture read."""
-        written, self._written = self._written, None
-        for table in (written or {}).values():
-            icdc.drop(self._lake, table)
+        self._tables.close()
         _open.pop(id(self), None)
 
     def __enter__(self) -> Self:
@@ -157,45 +156,78 @@ class Capture:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns that rows come with: those of the schema at the window's end."""
-        return [f.name for f in self._source.schemas()[self.window.schema_id].fields]
+    def __repr__(self) -> str:
+        return f"Capture({self.window}, {self.granularity}, {'empty' if self.is_empty else f'{len(self.files)} files'})"
 
-    def _tables(self) -> IcdcTables:
-        if self._written is None:
-            self._written = {}
+    def _check(self, columns: Sequence[str]) -> None:
+        for column in columns:
+            if column not in self.columns:
+                there = ", ".join(self.columns)
+                raise ColumnNotFoundError(f"{self.window.table} has no column {column!r} at the window's end: {there}")
+
+    def _union(
+        self,
+        spark: SparkSession,
+        read: Callable[[View], DataFrame],
+        more: list[str],
+        *,
+        label: bool = True,
+        columns: list[str] | None = None,
+    ) -> DataFrame:
+        """What `read` gives for all parts, each row with its commit where the granularity asks for it."""
+        from lake_assets.capture import rows
+
+        label = label and self.granularity == "snapshot"
+        if self._parts:
             _open[id(self)] = self
-            name = icdc.new_name(self.window.table)
-            for side, files, point in (
-                ("after", self._plan.after, self.window.end),
-                ("before", self._plan.before, self.window.start),
-            ):
-                if files.data and point is not None:
-                    self._written[side] = icdc.write(
-                        self._lake, self._source, self.window, files, point, f"{name}_{side}"
-                    )
-        named = {side: str(w.table) for side, w in self._written.items()}
-        return IcdcTables(named.get("after"), named.get("before"))
+            frames = [rows.committed(view, read, p) if label else read(view) for p, view in self._views(spark)]
+            return reduce(lambda a, b: a.unionAll(b), frames)
+        source = spark.table(self._lake.sql_name(self.window.table))
+        return rows.nothing(source, self.columns if columns is None else columns, more, commits=label)
 
-    def _view(self, spark: SparkSession):
+    def _views(self, spark: SparkSession) -> Iterator[tuple[Part, View]]:
         from lake_assets.capture.rows import View
 
-        tables = self._tables()
-        sql = self._lake.sql_name
-        plan = self._plan
-        return View(
-            spark=spark,
-            after=sql(tables.after) if tables.after else None,
-            before=sql(tables.before) if tables.before else None,
-            columns=self.columns,
-            empty=self._lake.sql_name(self.window.table),
-            has_lineage=all(e.first_row_id is not None for e in (*plan.after.data, *plan.before.data)),
-            is_forward=self.window.is_forward,
-            since=self.window.ancestor.sequence_number if self.window.ancestor else None,
-            rows=sum(e.records for e in (*plan.after.data, *plan.before.data)),
-            table=str(self.window.table),
-        )
+        def sql(name: str | None) -> str | None:
+            return self._lake.sql_name(name) if name else None
+
+        for part in self._parts:
+            t = self._tables.of(part)
+            yield (
+                part,
+                View(
+                    spark=spark,
+                    columns=self.columns,
+                    after=sql(t.after),
+                    before=sql(t.before),
+                    shared=(self._lake.sql_name(t.shared[0]), self._lake.sql_name(t.shared[1])) if t.shared else None,
+                    only_before=sql(t.only_before),
+                    only_after=sql(t.only_after),
+                    has_lineage=part.plan.has_lineage,
+                    is_forward=part.window.is_forward,
+                    since=part.window.ancestor.sequence_number if part.window.ancestor else None,
+                    rows=part.plan.rows,
+                    identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
+                ),
+            )
+
+    def _files(self, planned: Plan, operations: dict[int, str]) -> Iterator[CapturedFile]:
+        for e in planned.after.data:
+            why = f"added by {operations.get(e.snapshot_id or 0, 'an expired snapshot')}"
+            why = "its deletes changed" if e.path in planned.shared else why
+            yield CapturedFile(e.path, e.records, e.bytes, self._partition(e), "after", why)
+        for e in planned.before.data:
+            why = "its deletes changed" if e.path in planned.shared else "removed"
+            yield CapturedFile(e.path, e.records, e.bytes, self._partition(e), "before", why)
+
+    def _partition(self, e: Entry) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for p, value in zip(self._specs[e.spec_id].fields, e.partition, strict=True):
+            known = p.source_id in self.schema.field_ids
+            hull = of_partition(self.schema.find_type(p.source_id), p, value) if known and value is not None else (0, 1)
+            # Dates and decimals read better than the numbers that they are stored as.
+            out[p.name] = hull[0] if hull[0] is not None and hull[0] == hull[1] else value
+        return out
 
 
 # Captures whose ICDC tables are registered. Garbage collection must not drop them: a DataFrame that was made from a
@@ -239,17 +271,4 @@ def capture(
     """
     name = TableId.parse(table)
     source = lake.table(name)
-    window = resolve(source, name, start, end, table_uuid=table_uuid)
-    if granularity == "snapshot":
-        raise UnsupportedCaptureError("granularity='snapshot' is not there yet")
-    if window.is_empty or window.end is None:
-        return Capture(window, granularity, lake, source, Plan())
-    unpartitioned = frozenset(i for i, spec in source.specs().items() if spec.is_unpartitioned())
-    begin = window.start.manifest_list if window.start else None
-    planned = plan(ManifestReader(source.io), begin, window.end.manifest_list, unpartitioned)
-    return Capture(window, granularity, lake, source, planned)
-
-
-def _field_type(schema: Any, field_id: int) -> Any:
-    found = schema.find_type(field_id) if field_id in schema.field_ids else None
-    return found
+    return Capture(lake, source, resolve(source, name, start, end, table_uuid=table_uuid), granularity)

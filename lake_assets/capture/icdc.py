@@ -22,7 +22,8 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
-from lake_assets.capture.manifests import AvroKind, Entry, encode, unreadable
+from lake_assets.capture.avro import AvroKind, encode, unreadable
+from lake_assets.capture.manifests import Entry
 from lake_assets.capture.planning import Side
 from lake_assets.capture.windows import Point, Window
 from lake_assets.errors import CaptureWriteError
@@ -190,7 +191,7 @@ def _line(
 ) -> dict[str, Any]:
     """The manifest list's line for one manifest."""
     # A manifest of format v1 has no sequence numbers of its own: the list's 0 is inherited.
-    numbered = any(f["name"] == "sequence_number" for f in kind.schema["fields"])
+    numbered = kind.has_field("sequence_number")
     counts = {"added": 0, "existing": len(entries), "deleted": 0}
     line: dict[str, Any] = {
         "manifest_path": path,

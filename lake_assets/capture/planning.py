@@ -6,11 +6,14 @@ still to be found. Values in, values out; no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lake_assets.capture.avro import AvroKind
 from lake_assets.capture.deletes import DeleteIndex
-from lake_assets.capture.manifests import AvroKind, Entry, Manifest, ManifestReader
+from lake_assets.capture.manifests import Entry, Manifest, ManifestReader
+from lake_assets.capture.windows import Window
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,35 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no file was captured."""
         return not self.after.data and not self.before.data
+
+    @property
+    def rows(self) -> int:
+        """Rows in the captured files, before deletes."""
+        return sum(e.records for e in (*self.after.data, *self.before.data))
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether every captured row has an id: files from before an upgrade to v3 give theirs none."""
+        known = all(e.first_row_id is not None for e in (*self.after.data, *self.before.data))
+        # A file that is listed twice would bring the ids that are written in it twice.
+        return known and all(len({e.path for e in side.data}) == len(side.data) for side in (self.after, self.before))
+
+    def split(self) -> tuple[Plan, Plan]:
+        """The files that are on both sides, with other deletes; and those that came or went."""
+        paths = [e.path for side in (self.after, self.before) for e in side.data]
+        # Positions do not tell rows apart where a file is listed twice.
+        counts = Counter(paths)
+        shared = {p for p in self.shared if counts[p] == 2}
+        return self._only(lambda e: e.path in shared), self._only(lambda e: e.path not in shared)
+
+    def _only(self, wanted: Callable[[Entry], bool]) -> Plan:
+        def part(side: Side) -> Side:
+            data = tuple(e for e in side.data if wanted(e))
+            return replace(side, data=data) if data else Side()
+
+        return Plan(part(self.after), part(self.before), self.shared)
 
 
 State = tuple[str, int]
@@ -80,6 +111,57 @@ def plan(reader: ManifestReader, start: str | None, end: str, unpartitioned: fro
     return Plan(after, before, frozenset(e.path for _, e in touched))
 
 
+def net(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -> Plan:
+    """The plan of a whole window, without the files that only upkeep exchanged.
+
+    Raises:
+        MissingDataFileError: a manifest is gone.
+        CorruptMetadataError: a manifest cannot be read.
+    """
+    if window.is_empty or window.end is None:
+        return Plan()
+    begin = window.start.manifest_list if window.start else None
+    planned = plan(reader, begin, window.end.manifest_list, unpartitioned)
+    if not (planned.before.data and window.is_forward and window.is_complete):
+        return planned
+    parents = {p.snapshot_id: p.manifest_list for p in (window.start, *window.steps) if p is not None}
+    for step in window.steps:
+        if step.operation == "replace" and step.parent_id in parents:
+            upkeep = plan(reader, parents[step.parent_id], step.manifest_list, unpartitioned)
+            planned = _without(planned, upkeep, unpartitioned)
+    return planned
+
+
+def _without(planned: Plan, upkeep: Plan, unpartitioned: frozenset[int]) -> Plan:
+    """`planned` without the exchange that `upkeep` made, if its files are as they were when the window started and
+    ended; files that the window itself brought, or has changed since, have to be compared row by row."""
+    after, before = _visible(planned.after, unpartitioned), _visible(planned.before, unpartitioned)
+    came, went = _visible(upkeep.after, unpartitioned), _visible(upkeep.before, unpartitioned)
+    lists = ((planned.after, after), (planned.before, before), (upkeep.after, came), (upkeep.before, went))
+    if any(len(visible) != len(side.data) for side, visible in lists):
+        return planned  # a file is listed twice
+    if not (came and went and came.keys() <= after.keys() and went.keys() <= before.keys()):
+        return planned
+
+    def rest(side: Side, have: dict[Visible, Entry], gone: dict[Visible, Entry]) -> Side:
+        return _side([e for v, e in have.items() if v not in gone], side.deletes, unpartitioned, side.list_kind)
+
+    return replace(planned, after=rest(planned.after, after, came), before=rest(planned.before, before, went))
+
+
+Visible = tuple[str, int, frozenset[tuple[str, int, int]]]
+
+
+def _visible(side: Side, unpartitioned: frozenset[int]) -> dict[Visible, Entry]:
+    """Data files by what is seen of them: path, sequence number and the deletes that apply."""
+    index = DeleteIndex(side.deletes, unpartitioned)
+    out: dict[Visible, Entry] = {}
+    for e in side.data:
+        applying = frozenset((d.path, d.offset, d.sequence_number) for d in index.applying_to(e))
+        out[e.path, e.sequence_number, applying] = e
+    return out
+
+
 def _states(entries: Iterable[Entry]) -> dict[State, list[Entry]]:
     """Data files by path and sequence number; a table may list one file twice."""
     out: dict[State, list[Entry]] = {}
@@ -110,8 +192,7 @@ def _touched(
         for m in common
         if m.min_sequence_number <= index.max_sequence_number and (specs is None or m.spec_id in specs)
     ]
-    found = [e for e in reader.entries(todo) if index.applying_to(e)]
-    found = reader.completed(found)
+    found = reader.completed(reader.entries(todo, keep=index.applying_to))
     # An upgrade to v3 gives row ids to manifests that exist: the file is the same, but start knows no ids for it.
     return [(e if _same_ids(e, starts) else _without_ids(e, starts[e.manifest.path]), e) for e in found]
 

@@ -38,6 +38,7 @@ class FieldRange:
 
     @property
     def is_bounded(self) -> bool:
+        """Whether both ends are known."""
         return not self.has_values or (self.low is not None and self.high is not None)
 
     def covers(self, value: Any) -> bool:

@@ -58,18 +58,22 @@ class Window:
 
     @property
     def start_snapshot_id(self) -> int | None:
+        """The start's snapshot id."""
         return self.start.snapshot_id if self.start else None
 
     @property
     def end_snapshot_id(self) -> int | None:
+        """The end's snapshot id."""
         return self.end.snapshot_id if self.end else None
 
     @property
     def start_sequence_number(self) -> int | None:
+        """The start's sequence number."""
         return self.start.sequence_number if self.start else None
 
     @property
     def end_sequence_number(self) -> int | None:
+        """The end's sequence number."""
         return self.end.sequence_number if self.end else None
 
     @property
@@ -237,7 +241,7 @@ def _missing(table: Table, name: TableId, snapshot_id: int) -> NoReturn:
             "so that their snapshots are kept"
         )
     raise SnapshotNotFoundError(
-        f"{name} has no snapshot {snapshot_id} and none of its {len(ids)} snapshots came from it: is it another table's?"
+        f"{name} has no snapshot {snapshot_id}, and none of its {len(ids)} snapshots came from it: another table's?"
     )
 
 

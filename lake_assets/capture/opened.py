@@ -1,0 +1,112 @@
+"""The ICDC tables that are open for a capture, and the data files behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+
+from lake_assets.capture import icdc
+from lake_assets.capture.manifests import THREADS
+from lake_assets.capture.parts import Part
+from lake_assets.capture.planning import Plan
+from lake_assets.errors import MissingDataFileError
+from lake_assets.lake import LakeBase
+
+
+@dataclass(frozen=True)
+class PartTables:
+    """The ICDC tables over one part; None: there is no file to read."""
+
+    after: str | None
+    before: str | None
+    shared: tuple[str, str] | None = None
+    """Where rows have no lineage: the files on both sides, as before and as after."""
+    only_before: str | None = None
+    only_after: str | None = None
+
+
+class OpenTables:
+    """Makes the tables of a capture's parts when they are asked for, once, and drops them together."""
+
+    def __init__(self, lake: LakeBase, source: Table) -> None:
+        self._lake = lake
+        self._source = source
+        self._written: list[icdc.Written] = []
+        self._of: dict[int, PartTables] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any table was made."""
+        return bool(self._written)
+
+    def of(self, part: Part) -> PartTables:
+        """The tables of a part.
+
+        Raises:
+            MissingDataFileError: a captured file is gone; names it.
+            CaptureWriteError: the tables cannot be made.
+        """
+        if id(part) not in self._of:
+            _check_files(self._source.io, part.plan)
+            self._of[id(part)] = self._open(part)
+        return self._of[id(part)]
+
+    def close(self) -> None:
+        """Drop them."""
+        self._of.clear()
+        while self._written:
+            icdc.drop(self._lake, self._written.pop())
+
+    def _open(self, part: Part) -> PartTables:
+        planned, name = part.plan, icdc.new_name(part.window.table)
+        before, after = self._sides(part, planned, name)
+        if planned.has_lineage or not (before and after):
+            return PartTables(after, before)
+        shared, moved = planned.split()
+        if shared.is_empty:
+            return PartTables(after, before, None, before, after)
+        if moved.is_empty:
+            return PartTables(after, before, (before, after))
+        went, came = self._sides(part, moved, f"{name}_moved")
+        was, now = self._sides(part, shared, f"{name}_shared")
+        return PartTables(after, before, (was, now) if was and now else None, went, came)
+
+    def _sides(self, part: Part, planned: Plan, name: str) -> tuple[str | None, str | None]:
+        """The tables as before and as after."""
+        named: list[str | None] = []
+        for which, side, point in (
+            ("before", planned.before, part.window.start),
+            ("after", planned.after, part.window.end),
+        ):
+            if side.data and point is not None:
+                self._written.append(icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}"))
+                named.append(str(self._written[-1].table))
+            else:
+                named.append(None)
+        return named[0], named[1]
+
+
+def _check_files(io: FileIO, planned: Plan) -> None:
+    """Raise for a captured file that is gone: a reader would only find out in the middle of its work."""
+
+    def gone(paths: Iterable[str]) -> list[str]:
+        with ThreadPoolExecutor(THREADS) as pool:
+            todo = list(paths)
+            return [
+                p
+                for p, there in zip(todo, pool.map(lambda p: io.new_input(p).exists(), todo), strict=True)
+                if not there
+            ]
+
+    sides = (planned.after, planned.before)
+    missing = gone({e.path for side in sides for e in (*side.data, *side.deletes)})
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise MissingDataFileError(
+            f"{missing[0]}{more} is gone, though a snapshot names it: it was deleted behind the table's back, by an "
+            "orphan removal with too short an age or by hand. Restore it, or start again from a full capture (start=None)"
+        )

@@ -1,0 +1,134 @@
+"""Changed rows where there is no row lineage (formats v1 and v2, and files from before an upgrade to v3).
+
+A file that is on both sides with other deletes is compared by position. Files that came and went are compared by
+value: what both have, they carried over, duplicates counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from lake_assets.capture.bitmaps import Identity, differences, named
+from lake_assets.errors import UnsupportedCaptureError
+from lake_assets.lake import quote
+
+SIGN = "__lake_sign"
+PAIR = "__lake_pair"
+_POSITION = Identity("_pos", within_file=True)
+
+
+def changes(
+    spark: SparkSession,
+    columns: list[str],
+    *,
+    shared: tuple[str, str] | None,
+    before: str | None,
+    after: str | None,
+    rows: int,
+) -> DataFrame:
+    """The rows that went (`SIGN` -1) and that came (`SIGN` 1).
+
+    Args:
+        spark: the session.
+        columns: what to read.
+        shared: SQL names of the tables over the files on both sides, as before and as after.
+        before: SQL name of the table over files that went.
+        after: SQL name of the table over files that came.
+        rows: how many rows the shared files have.
+    """
+    away, added = [_whole(spark, before, columns)], [_whole(spark, after, columns)]
+    if shared:
+        gone, new = differences(spark.table(shared[0]), spark.table(shared[1]), columns, _POSITION, rows)
+        away.append(gone.select(*named(columns)))
+        added.append(new.select(*named(columns)))
+    parts = [f.withColumn(SIGN, F.lit(sign)) for fs, sign in ((away, -1), (added, 1)) for f in fs if f is not None]
+    out = parts[0]
+    for part in parts[1:]:
+        out = out.unionAll(part)
+    # Nothing can have been carried over where no file went or none came.
+    return _net(out, columns) if before and after else out
+
+
+def _whole(spark: SparkSession, table: str | None, columns: list[str]) -> DataFrame | None:
+    return spark.table(table).select(*named(columns)) if table else None
+
+
+def _net(rows: DataFrame, columns: list[str]) -> DataFrame:
+    """`rows` without those that both sides have, as multisets."""
+    kinds = {f.name: f.dataType for f in rows.schema.fields}
+    keys, values = [], []
+    for i, c in enumerate(columns):
+        key = f"__lake_{i}"
+        kind = kinds[c]
+        keys.append(canonical(F.col(quote(c)), kind).alias(key))
+        if isinstance(kind, T.FloatType | T.DoubleType):
+            values.append((F.col(key).cast(kind).alias(c), None))
+        elif _is_plain(kind):
+            values.append((F.col(key).alias(c), None))
+        else:
+            # Not to be had back from its canonical form, so that one of the rows that are alike brings it.
+            values.append((F.col(f"{key}_value").alias(c), F.first(quote(c)).alias(f"{key}_value")))
+    carried = [v for _, v in values if v is not None]
+    grouped = rows.groupBy(*keys).agg(F.sum(SIGN).alias("__lake_n"), *carried).where("__lake_n <> 0")
+    repeated = grouped.withColumn("__lake_each", F.explode(F.expr("array_repeat(0, CAST(abs(__lake_n) AS INT))")))
+    return repeated.select(*(v for v, _ in values), F.signum("__lake_n").cast("int").alias(SIGN))
+
+
+def paired(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Match, one by one, what went and what came under the same `keys`, where `PAIR` has no match yet.
+
+    `PAIR` becomes the same text for both rows of a pair, and stays null for the others.
+    """
+    kinds = {f.name: f.dataType for f in rows.schema.fields}
+    by = [canonical(F.col(quote(k)), kinds[k]) for k in keys]
+    loose = F.col(PAIR).isNull()
+    same_key = Window.partitionBy(*by, loose)
+    nth = F.row_number().over(Window.partitionBy(*by, loose, SIGN).orderBy(F.lit(0)))
+    went = F.sum(F.when(F.col(SIGN) < 0, 1).otherwise(0)).over(same_key)
+    came = F.sum(F.when(F.col(SIGN) > 0, 1).otherwise(0)).over(same_key)
+    matched = rows.withColumn("__lake_nth", nth).withColumn("__lake_matches", F.least(went, came))
+    name = F.to_json(F.struct(*(k.alias(f"k{i}") for i, k in enumerate(by)), F.col("__lake_nth").alias("n")))
+    pair = F.coalesce(PAIR, F.when(F.col("__lake_nth") <= F.col("__lake_matches"), name))
+    return matched.withColumn(PAIR, pair).drop("__lake_nth", "__lake_matches")
+
+
+def _is_plain(kind: T.DataType) -> bool:
+    """Whether Spark's own grouping tells values of this type apart as they are."""
+    match kind:
+        case T.FloatType() | T.DoubleType() | T.MapType() | T.VariantType():
+            return False
+        case T.ArrayType():
+            return _is_plain(kind.elementType)
+        case T.StructType():
+            return all(_is_plain(f.dataType) for f in kind.fields)
+        case _:
+            return True
+
+
+def canonical(column: Column, kind: T.DataType) -> Column:
+    """A form of `column` that groups exactly: 0.0 is not -0.0 (Spark groups them), NaN is itself, maps group."""
+    if _is_plain(kind):
+        return column
+    match kind:
+        case T.FloatType() | T.DoubleType():
+            return column.cast("string")
+        case T.ArrayType():
+            return F.transform(column, lambda x: canonical(x, kind.elementType))
+        case T.MapType():
+            entries = F.transform(
+                F.map_entries(column),
+                lambda e: F.struct(canonical(e["key"], kind.keyType), canonical(e["value"], kind.valueType)),
+            )
+            return F.array_sort(entries)
+        case T.StructType():
+            fields = (canonical(column.getField(f.name), f.dataType).alias(f"_{i}") for i, f in enumerate(kind.fields))
+            return F.when(column.isNotNull(), F.struct(*fields))
+        case _:
+            raise UnsupportedCaptureError(
+                f"rows with a column of type {kind.simpleString()} cannot be compared by value, which a window that "
+                "rewrites files needs without row lineage: upgrade the table to format v3, and capture from there on"
+            )
