@@ -111,7 +111,7 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j()} -Dderby.system.home={config.home}/logs",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()} -Dderby.system.home={config.home}/logs",
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
@@ -120,7 +120,8 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
     }
 
 
-def _log4j() -> str:
+def log4j_file() -> str:
+    """Where the logging settings are: warnings and errors, to stderr."""
     with as_file(files("lake_assets.lake") / "log4j2.properties") as path:
         return str(path)
 

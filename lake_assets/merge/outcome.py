@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lake_assets.capture import Capture
+from lake_assets.capture import Capture, FieldRange
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,18 @@ class Absorbed:
             capture.window.end_snapshot_id,
             len(after),
             sum(f.bytes for f in after),
-            {name: str(r) for name, r in capture.ranges.items()},
+            {name: range_text(r) for name, r in capture.ranges.items()},
         )
+
+
+def range_text(found: FieldRange) -> str:
+    """A field range for people: `1..498`; an open end for what is not known, `~` where bounds are cut off."""
+    if not found.has_values:
+        return "null"
+    if not found.is_bounded and found.low is None and found.high is None:
+        return "unbounded"
+    low, high = ("" if v is None else str(v) for v in (found.low, found.high))
+    return f"{'' if found.exact else '~'}{low}..{high}{', null' if found.nulls else ''}"
 
 
 @dataclass(frozen=True)

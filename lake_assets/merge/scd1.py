@@ -154,22 +154,21 @@ class _Step:
                 "change of a row with an unchanged TOAST value). Set the source table's REPLICA IDENTITY to FULL"
             )
         why: list[str] = []
-        truncated = stats["truncated"]
+        truncated, unavailable = stats["truncated"], bool(stats["unavailable"])
         if before and before.high and (stats["low"]["sequence"], stats["low"]["position"]) <= before.high:
             events, truncated = self._with_history(events, before.high, head, bool(truncated))
+            unavailable = True
             why.append("late or repeated events: their keys are computed from all of their history")
         if truncated:
             events = events.where(_behind(truncated["sequence"], truncated["position"]))
         if stats["truncated"]:
             why.append("the source was truncated")
         names = list(self.columns)
-        rows = latest(events, self.key, names, with_unavailable=bool(stats["unavailable"])).persist()
+        rows = latest(events, self.key, names, with_unavailable=unavailable).persist()
         try:
             # Before a truncate's deletes there is nothing to prune: every row that is not in the window goes.
-            pruning = None if truncated else prune(rows, self.key)
-            self._merge(
-                rows, pruning.condition if pruning else "", pruning.values if pruning else {}, bool(truncated), marks
-            )
+            pruning = None if stats["truncated"] else prune(rows, self.key)
+            self._merge(rows, pruning, marks)
         finally:
             rows.unpersist()
         return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
@@ -184,7 +183,7 @@ class _Step:
         have arrived before it.
         """
         spark = self.lake.spark()
-        staging = spark.read.option("snapshot-id", str(head.snapshot)).table(self.lake.sql_name(self.spec.staging))
+        staging = spark.read.option("versionAsOf", str(head.snapshot)).table(self.lake.sql_name(self.spec.staging))
         truncated = staging.where(F.col(OP) == TRUNCATE).agg(F.max(order()).alias("last")).collect()[0]["last"]
         history = self._project(staging)
         if truncates:

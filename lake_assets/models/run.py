@@ -156,10 +156,14 @@ class _Step:
         query = key_query(self.model.query, self.model.key)
         at = places(self.model.query)
         parts: list[DataFrame] = []
+        feeds: dict[TableId, DataFrame] = {}
         for place, source in enumerate(at):
             if source not in captures or captures[source].is_empty:
                 continue
-            feed = captures[source].feed(self.spark)
+            if source not in feeds:
+                feeds[source] = captures[source].feed(self.spark).persist()
+                self.scope.callback(feeds[source].unpersist)
+            feed = feeds[source]
             for images, others in (
                 (feed.where("_change_type IN ('delete', 'update_before')"), "start"),
                 (feed.where("_change_type IN ('insert', 'update_after')"), "end"),
@@ -235,4 +239,4 @@ class _Step:
     def _as_of(self, table: TableId, at: str) -> DataFrame:
         window_ = self.windows[table]
         snapshot = window_.start if at == "start" else window_.head.snapshot
-        return self.spark.read.option("snapshot-id", str(snapshot)).table(self.lake.sql_name(table))
+        return self.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))

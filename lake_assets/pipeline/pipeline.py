@@ -183,7 +183,7 @@ def _guarded(lake: LakeBase, spec: Spec) -> Outcome:
     began = time.monotonic()
     try:
         return absorb(lake, spec)
-    except LakeError as e:
+    except Exception as e:  # noqa: BLE001 (kept in the outcome: one table's failure, of whatever kind, is its own)
         return Outcome(
             str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began
         )

@@ -1,0 +1,49 @@
+"""`lake-assets`: the commands, and how their errors are shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from lake_assets.commands.output import console
+from lake_assets.errors import LakeError
+
+app = typer.Typer(
+    name="lake-assets",
+    help="Keeps Iceberg tables up to date from what changed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _register() -> None:
+    from lake_assets.commands import capture, demo, machine, pipelines
+
+    app.command()(demo.demo)
+    app.command()(pipelines.run)
+    app.command()(pipelines.status)
+    app.command()(capture.capture)
+    app.command()(capture.changes)
+    app.command()(machine.setup)
+    app.command("spark-server")(machine.spark_server)
+
+
+def main() -> None:
+    """Run the command line: errors of this package are one message and exit code 1, without a traceback."""
+    _register()
+    try:
+        app()
+    except LakeError as e:
+        if os.environ.get("LAKE_DEBUG"):
+            raise
+        console.file = sys.stderr
+        console.print(f"[bold red]{type(e).__name__}[/]: ", end="")
+        console.print(str(e), markup=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""`lake-assets setup`, `lake-assets spark-server`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated
+
+import typer
+
+from lake_assets.commands.output import console
+from lake_assets.errors import ConfigError
+from lake_assets.lake import LakeConfig
+from lake_assets.lake.jars import resolve
+from lake_assets.lake.java import find_java
+from lake_assets.lake.server import PORT, command
+from lake_assets.lake.spark import packages
+
+
+def setup() -> None:
+    """Find Java and resolve Spark's jars, once; later calls only check."""
+    config = LakeConfig.load()
+    java = find_java()
+    with console.status("resolving Spark's jars"):
+        jars = resolve(packages(config))
+    console.print(f"Java at {java}, {len(jars)} jars in {jars[0].parent}")
+
+
+def spark_server(port: Annotated[int, typer.Option(help="on 127.0.0.1")] = PORT) -> None:
+    """Run a Spark Connect server on loopback until it is interrupted: one warm Spark that all runs share."""
+    config = LakeConfig.load()
+    with socket.socket() as probe:
+        # A server that went away a moment ago leaves its port in TIME_WAIT, which a new server may take.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as e:
+            raise ConfigError(f"port {port} on 127.0.0.1 is in use ({e}): choose another one with --port") from e
+    arguments, env = command(config, port)
+    console.print(
+        f"Spark Connect server at sc://127.0.0.1:{port}; use it with LAKE_SPARK__REMOTE=sc://127.0.0.1:{port}"
+    )
+    os.execve(arguments[0], arguments, env)

@@ -1,0 +1,83 @@
+"""How values are shown to people and to scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lake_assets.merge.outcome import Absorbed, Outcome
+
+# Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
+console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 150)
+STYLES = {"absorbed": "green", "nothing": "dim", "waiting": "yellow", "failed": "bold red"}
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, dataclasses as objects."""
+    print(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for scripts."""
+    return {k: v for k, v in vars(outcome).items() if k != "exception"} | {
+        "windows": [asdict(w) for w in outcome.windows],
+        "seconds": round(outcome.seconds, 3),
+    }
+
+
+def size(count: int) -> str:
+    """Bytes with a unit: 1234 -> 1.2 kB."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> Table:
+    """What each table did, a line each."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("table", "captured", "absorbed", "how", "s"):
+        table.add_column(header, justify="right" if header == "s" else "left", no_wrap=header == "table")
+    for outcome in outcomes:
+        style = STYLES[outcome.status]
+        table.add_row(
+            f"[{style}]{outcome.table}[/]",
+            "; ".join(_window(w) for w in outcome.windows),
+            absorbed(outcome),
+            outcome.error or ": ".join(filter(None, (outcome.strategy, outcome.why))),
+            f"{outcome.seconds:.1f}" if outcome.seconds else "",
+        )
+    return table
+
+
+def absorbed(outcome: Outcome) -> str:
+    """Rows inserted, updated and deleted: `+12 ~3 -1`; the status where there are none."""
+    if outcome.status != "absorbed":
+        return f"[{STYLES[outcome.status]}]{outcome.status}[/]"
+    return f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
+
+
+def _window(window: Absorbed) -> str:
+    said = f"{window.files} file{'s' if window.files != 1 else ''}, {size(window.bytes)}"
+    source = window.source.rsplit("/", 1)[-1]
+    shown = [f"{k} {v}" for k, v in list(window.ranges.items())[:1]]
+    return ", ".join([f"{source}: {said}", *shown])

@@ -1,0 +1,48 @@
+"""A Spark Connect server on loopback for a lake: one warm Spark that all runs share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyspark
+
+from lake_assets.lake.config import LakeConfig
+from lake_assets.lake.jars import resolve
+from lake_assets.lake.java import find_java
+from lake_assets.lake.spark import EXTENSIONS, log4j_file, packages
+
+PORT = 15002
+
+
+def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of a server process that has the lake's jars.
+
+    The catalog is not part of it: every session brings its own (see `catalog_conf`), so that one server serves
+    several lakes. It listens on 127.0.0.1 only.
+
+    Raises:
+        JavaNotFoundError, JarsError: what the server needs is not there.
+    """
+    conf = {
+        "spark.master": config.spark.master,
+        "spark.driver.memory": config.spark.driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.sql.shuffle.partitions": "8",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
+        **config.spark.conf,
+    }
+    arguments = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        *("--jars", ",".join(str(p) for p in resolve(packages(config)))),
+        *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+        "spark-internal",
+    ]
+    env = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_HOME")}
+    return arguments, {**env, "JAVA_HOME": str(find_java())}
