@@ -15,7 +15,7 @@ from lake_assets.lake import SparkConfig
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     home: Path = tmp_path_factory.mktemp("capture")
-    config = LakeConfig(home=home, spark=SparkConfig(driver_memory="2g", conf={"spark.sql.shuffle.partitions": "2"}))
+    config = LakeConfig(home=home, spark=SparkConfig(driver_memory="2g", conf={"spark.sql.shuffle.partitions": "1"}))
     lake = Lake(config)
     lake.spark()
     yield lake

@@ -80,3 +80,9 @@ def _covered(low_high: Any, value: Any) -> bool:
 def snapshots(lake: Lake, table: str) -> list[int]:
     """All snapshots, oldest first."""
     return [s.snapshot_id for s in lake.table(table).metadata.snapshots]
+
+
+def fields(lake: Lake, table: str) -> list[dict[int, Any]]:
+    """The rows of the current snapshot, their values by field id."""
+    ids = [f.field_id for f in lake.table(table).schema().fields]
+    return [dict(zip(ids, row, strict=True)) for row in lake.spark().table(lake.sql_name(table)).collect()]

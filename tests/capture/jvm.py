@@ -1,0 +1,99 @@
+"""What Spark SQL cannot do to an Iceberg table: Iceberg's own Java API, called in Spark's JVM.
+
+Spark never writes equality deletes (Flink does), nor does it list a file twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lake_assets import Lake
+
+
+class Java:
+    """Iceberg's Java API over the tables of a lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        spark: Any = lake.spark()
+        self._spark = spark
+        self._jvm = spark._jvm
+        self._gateway = spark.sparkContext._gateway
+        self._iceberg = self._jvm.org.apache.iceberg
+
+    def table(self, name: str) -> Any:
+        loader = self._iceberg.spark.Spark3Util
+        return loader.loadIcebergTable(self._spark._jsparkSession, f"{self._lake.config.name}.{name}")
+
+    def delete_where_equal(
+        self, name: str, rows: Sequence[Mapping[str, Any]], upserts: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
+        """Commit an equality delete for each of `rows`, with `upserts` as new rows of the same commit, as Flink does.
+
+        In a partitioned table the rows name the partition columns too, and all lie in one partition.
+        """
+        table = self.table(name)
+        columns = list(rows[0])
+        schema = table.schema().select(self._array(self._jvm.java.lang.String, columns))
+        ids = [table.schema().findField(c).fieldId() for c in columns]
+        builder = self._iceberg.data.GenericFileWriterFactory.Builder(table)
+        parquet = self._iceberg.FileFormat.PARQUET
+        factory = (
+            builder.dataSchema(table.schema())
+            .dataFileFormat(parquet)
+            .deleteFileFormat(parquet)
+            .equalityDeleteRowSchema(schema)
+            .equalityFieldIds(self._array(self._gateway.jvm.int, ids))
+            .build()
+        )
+        delta = table.newRowDelta()
+        writer = factory.newEqualityDeleteWriter(self._file(table), table.spec(), self._partition(table, rows[0]))
+        for row in rows:
+            writer.write(self._record(schema, row))
+        writer.close()
+        delta.addDeletes(writer.toDeleteFile())
+        if upserts:
+            data = factory.newDataWriter(self._file(table), table.spec(), self._partition(table, upserts[0]))
+            for row in upserts:
+                data.write(self._record(table.schema(), row))
+            data.close()
+            delta.addRows(data.toDataFile())
+        delta.commit()
+        return self._current(name)
+
+    def append_again(self, name: str) -> int:
+        """Append a data file that the table lists already."""
+        table = self.table(name)
+        files = table.newScan().planFiles().iterator()
+        file = files.next().file()
+        table.newAppend().appendFile(file.copyWithoutStats()).commit()
+        return self._current(name)
+
+    def _current(self, name: str) -> int:
+        snapshot = self._lake.table(name).current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
+
+    def _array(self, kind: Any, values: Sequence[Any]) -> Any:
+        array = self._gateway.new_array(kind, len(values))
+        for i, v in enumerate(values):
+            array[i] = v
+        return array
+
+    def _file(self, table: Any) -> Any:
+        factory = self._iceberg.io.OutputFileFactory.builderFor(table, 1, 1)
+        return factory.format(self._iceberg.FileFormat.PARQUET).build().newOutputFile()
+
+    def _record(self, schema: Any, row: Mapping[str, Any]) -> Any:
+        # Over py4j every small number is an Integer, whatever its column is; Iceberg's own parser knows the types.
+        by_id = {str(schema.findField(c).fieldId()): v for c, v in row.items() if v is not None}
+        return self._iceberg.SingleValueParser.fromJson(schema.asStruct(), json.dumps(by_id))
+
+    def _partition(self, table: Any, row: Mapping[str, Any]) -> Any:
+        if table.spec().isUnpartitioned():
+            return None
+        key = self._iceberg.PartitionKey(table.spec(), table.schema())
+        key.partition(self._record(table.schema(), row))
+        return key
