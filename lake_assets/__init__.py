@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lake_assets.facade import Lake
     from lake_assets.lake import LakeConfig
+    from lake_assets.orchestration import LakePipeline
     from lake_assets.pipeline import Pipeline
 
-__all__ = ["Lake", "LakeConfig", "Pipeline"]
+__all__ = ["Lake", "LakeConfig", "LakePipeline", "Pipeline"]
 
-_HOMES = {"Lake": "lake_assets.facade", "LakeConfig": "lake_assets.lake", "Pipeline": "lake_assets.pipeline"}
+_HOMES = {
+    "Lake": "lake_assets.facade",
+    "LakeConfig": "lake_assets.lake",
+    "LakePipeline": "lake_assets.orchestration",
+    "Pipeline": "lake_assets.pipeline",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -23,3 +29,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # Dagster's registry of components lists a module's names and then asks for each.
+    return sorted({*globals(), *_HOMES})

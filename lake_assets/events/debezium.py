@@ -26,9 +26,10 @@ class Debezium:
     """See the module."""
 
     # The envelope's schema names every column of the row; the key's schema says which of them are the key.
-    SCHEMA = "concat_ws('\\n', get_json_object(record, '$.value.schema'), get_json_object(record, '$.key.schema'))"
+    schema = "concat_ws('\\n', get_json_object(record, '$.value.schema'), get_json_object(record, '$.key.schema'))"
 
     def route(self, record: Any) -> SourceTable | None:
+        """See `EventFormat.route`."""
         if not isinstance(record, dict) or "value" not in record:
             raise MalformedRecordError('expected an object with "key" and "value"')
         value = record["value"]
@@ -44,6 +45,7 @@ class Debezium:
         return SourceTable(source.get("schema") or source.get("db") or "", source["table"])
 
     def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
+        """See `EventFormat.plan`."""
         envelope, _, key_schema = schema.partition("\n")
         images = {f["field"]: f for f in json.loads(envelope)["fields"]}
         fields: list[dict[str, Any]] = images["after"]["fields"]

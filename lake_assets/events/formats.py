@@ -13,8 +13,10 @@ from lake_assets.events.model import EventPlan, SourceTable
 class EventFormat(Protocol):
     """What a module of this package offers."""
 
-    SCHEMA: str
-    """SQL over `record` giving text that is the same for all records that one `EventPlan` fits."""
+    @property
+    def schema(self) -> str:
+        """SQL over `record` giving text that is the same for all records that one `EventPlan` fits."""
+        ...
 
     def route(self, record: Any) -> SourceTable | None:
         """The source table of a decoded JSON record; None for one that says nothing about a row (a tombstone).
@@ -25,7 +27,7 @@ class EventFormat(Protocol):
         ...
 
     def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
-        """The plan for records whose `SCHEMA` is `schema`, columns renamed as the table's owner declared.
+        """The plan for records whose `schema` text is `schema`, columns renamed as the table's owner declared.
 
         Raises:
             UnsupportedEventError: the schema holds something that cannot be read exactly.

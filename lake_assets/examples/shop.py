@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
@@ -27,7 +27,7 @@ from lake_assets.lake import LakeBase, TableId, quote
 DATA = Path(str(files("lake_assets.examples"))) / "data" / "shop"
 PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "shop" / "defs.yaml"
 # The owner's declaration in the pipeline; Postgres's earlier checkpoints still have the old name.
-RENAMED = {("users", "email"): "email_address"}
+RENAMED: Mapping[tuple[str, str], str] = {("users", "email"): "email_address"}
 EVENTS_A_FILE = 500
 
 
@@ -100,7 +100,7 @@ def compare(lake: LakeBase, checkpoint: Checkpoint) -> list[Comparison]:
 
 def _compare(lake: LakeBase, checkpoint: Checkpoint, table: str) -> Comparison:
     declared = checkpoint.tables[table]
-    names = {name: RENAMED.get((table, name), name) for name, _ in declared["columns"]}
+    names: dict[str, str] = {name: RENAMED.get((table, name)) or name for name, _ in declared["columns"]}
     kinds = {names[name]: kind for name, kind in declared["columns"]}
     with gzip.open(DATA / "checkpoints" / checkpoint.name / f"{table}.jsonl.gz", "rt", encoding="utf-8") as lines:
         held = [{names[k]: _value(v, kinds[names[k]]) for k, v in json.loads(line).items()} for line in lines]
@@ -110,7 +110,7 @@ def _compare(lake: LakeBase, checkpoint: Checkpoint, table: str) -> Comparison:
     there = [f.name for f in lake.table(final).schema().fields]
     if missing := [n for n in kinds if n not in there]:
         return Comparison(table, 0, (f"no column {', '.join(missing)}",))
-    # Times of day and moments as text: Python would turn them into the local time zone of whoever looks.
+    # Moments as microseconds: Python would turn them into the local time zone of whoever looks.
     rows = lake.spark().table(lake.sql_name(final)).select(*(_readable(n, kinds[n]) for n in kinds)).collect()
     expected, actual = Counter(_frozen(kinds, r) for r in held), Counter(_frozen(kinds, r) for r in rows)
     differences = [f"missing: {_shown(kinds, r)}" for r in (expected - actual)]
@@ -149,7 +149,7 @@ def _value(text: str | None, kind: str) -> Any:
     return text
 
 
-_MICROSECOND = datetime(1970, 1, 1, 0, 0, 0, 1) - datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def fed(landing: Path) -> Iterator[Checkpoint]:

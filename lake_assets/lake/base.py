@@ -91,6 +91,7 @@ class LakeBase:
             ) from e
 
     def exists(self, name: str | TableId) -> bool:
+        """Whether there is such a table."""
         return self.catalog.table_exists(TableId.parse(name).parts)
 
     def tables(self, namespace: str | tuple[str, ...]) -> list[TableId]:

@@ -59,6 +59,7 @@ class LakeConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Where settings come from, first wins (a hook of pydantic-settings)."""
         # The file comes last: environment variables have to win over it.
         return init_settings, env_settings, _FileSettings(settings_cls)
 

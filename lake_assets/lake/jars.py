@@ -23,9 +23,11 @@ from lake_assets.lake.java import find_java
 
 # What the default coordinates were when this version was tested. A jar that differs is not used.
 SHA256 = {
-    "org.apache.iceberg_iceberg-spark-runtime-4.1_2.13-1.12.0.jar": "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
-    "org.xerial_sqlite-jdbc-3.50.3.0.jar": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
-    "org.postgresql_postgresql-42.7.7.jar": "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460",
+    "org.apache.iceberg_iceberg-spark-runtime-4.1_2.13-1.12.0.jar": (
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"
+    ),
+    "org.xerial_sqlite-jdbc-3.50.3.0.jar": ("a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08"),
+    "org.postgresql_postgresql-42.7.7.jar": ("157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"),
 }
 
 

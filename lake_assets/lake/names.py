@@ -44,6 +44,7 @@ class TableId:
 
     @property
     def parts(self) -> tuple[str, ...]:
+        """Namespace and name, as PyIceberg takes them."""
         return (*self.namespace, self.name)
 
     def sql(self, catalog: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -111,7 +111,7 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()} -Dderby.system.home={config.home}/logs",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
@@ -184,7 +184,7 @@ def check_remote(remote: str) -> None:
 
 
 @contextlib.contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
+def _stderr_to(log: Path) -> Generator[None]:
     """While the JVM is started, file descriptor 2 is `log`: the JVM keeps it, so that terminals stay quiet."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()

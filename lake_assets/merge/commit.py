@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.errors import PySparkException
@@ -29,7 +29,7 @@ _LOST_RACE = (
 @contextlib.contextmanager
 def committing(
     spark: SparkSession, table: TableId, marks: Marks, more: Mapping[str, str] | None = None
-) -> Iterator[None]:
+) -> Generator[None]:
     """Whatever Iceberg commit the body makes in this session carries `marks` in its summary.
 
     Raises:

@@ -41,8 +41,9 @@ RAW_SCHEMA = Schema(
     NestedField(5, "arrived_at", TimestamptzType(), required=True),
     NestedField(6, "record", StringType(), required=True, doc="the line as it came"),
 )
-_ARROW = RAW_SCHEMA.as_arrow()
-_ARROW = pa.schema([f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in _ARROW])
+_ARROW: pa.Schema = pa.schema(
+    [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in RAW_SCHEMA.as_arrow()]
+)
 # PyIceberg writes format version 2; the record itself needs no bounds, the table it is about needs them whole.
 _PROPERTIES = {
     "format-version": "2",
@@ -191,7 +192,8 @@ class _Reading:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as e:
             raise MalformedRecordError(
-                f"{file}, line {number}: not JSON ({e}): {line[:120]!r}. Nothing of this batch was taken in; correct or "
+                f"{file}, line {number}: not JSON ({e}): {line[:120]!r}. Nothing of this batch was taken in; correct "
+                f"or "
                 "remove the file"
             ) from e
         try:
@@ -227,14 +229,16 @@ def lines(file: Path) -> Iterator[tuple[int, str]]:
                 text = raw.decode("utf-8").rstrip("\r\n")
                 if not raw.endswith(b"\n") and text and not _is_json(text):
                     raise TruncatedInputError(
-                        f"{file}, line {number}: the file ends in the middle of a record ({text[-60:]!r}). Nothing of this "
+                        f"{file}, line {number}: the file ends in the middle of a record ({text[-60:]!r}). Nothing "
+                        f"of this "
                         "batch was taken in; deliver the whole file (write elsewhere, then rename into the folder)"
                     )
                 if text.strip():
                     yield number, text
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         raise TruncatedInputError(
-            f"{file}, after line {number}: the compressed stream is cut or damaged ({e}). Nothing of this batch was taken "
+            f"{file}, after line {number}: the compressed stream is cut or damaged ({e}). Nothing of this batch was "
+            f"taken "
             "in; deliver the whole file"
         ) from e
     except UnicodeDecodeError as e:

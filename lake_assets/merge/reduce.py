@@ -35,7 +35,7 @@ def latest(events: DataFrame, key: Sequence[str], columns: Sequence[str], *, wit
     rest = [c for c in columns if c not in key]
     if with_unavailable:
         for i, column in enumerate(rest):
-            carried = ~F.coalesce(F.array_contains(UNAVAILABLE, F.lit(column)), F.lit(False)) & (F.col(OP) != DELETE)  # noqa: FBT003
+            carried = ~F.coalesce(F.array_contains(UNAVAILABLE, F.lit(column)), F.lit(False)) & (F.col(OP) != DELETE)
             value = F.struct(F.col(quote(column)).alias("value"))
             aggregates.append(F.max_by(F.when(carried, value), F.when(carried, order())).alias(f"v{i}"))
     last = rows.groupBy(*keys).agg(*aggregates)

@@ -150,7 +150,8 @@ class _Step:
         """MERGE the keys of the window; returns strategy and reason."""
         if stats["moved"]:
             raise UnsupportedEventError(
-                f"{self.spec.table}: {stats['moved']} rows were inserted with values that their events leave out (a key "
+                f"{self.spec.table}: {stats['moved']} rows were inserted with values that their events leave out (a "
+                f"key "
                 "change of a row with an unchanged TOAST value). Set the source table's REPLICA IDENTITY to FULL"
             )
         why: list[str] = []
@@ -225,7 +226,8 @@ class _Step:
         """Append the rows of a table without a key."""
         if stats["not_inserts"]:
             raise UnsupportedEventError(
-                f"{self.spec.table}: {self.spec.staging} has no key, and {stats['not_inserts']} of its new events are no "
+                f"{self.spec.table}: {self.spec.staging} has no key, and {stats['not_inserts']} of its new events "
+                f"are no "
                 "inserts: which rows they mean cannot be told. Give the source table a primary key, or declare `key`"
             )
         types = columns_of(self.lake, self.spec.table)

@@ -59,8 +59,10 @@ def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
             wide = widest(united.get(name, kind), kind)
             if wide is None:
                 raise SchemaConflictError(
-                    f"{table}: column {name} is {united[name]} and becomes {kind}, and no type holds both without a loss. "
-                    "Nothing was written. Convert the column at the source, or rename it there so that it becomes a new one"
+                    f"{table}: column {name} is {united[name]} and becomes {kind}, and no type holds both without a "
+                    f"loss. "
+                    "Nothing was written. Convert the column at the source, or rename it there so that it becomes a "
+                    "new one"
                 )
             united[name] = wide
     return united

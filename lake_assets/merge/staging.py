@@ -80,7 +80,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
 def _typed(records: DataFrame, spec: StagingSpec) -> tuple[DataFrame | None, tuple[str, ...]]:
     """The records as typed rows (with what is wrong with them in `_bad`), and the key; None without records."""
     reader = event_format(spec.format)
-    schema = F.expr(reader.SCHEMA)
+    schema = F.expr(reader.schema)
     # Tombstones and other records about no row were not routed here. A batch has one schema, or two where it changed.
     found = records.groupBy(schema.alias("schema")).agg(F.max("position").alias("last")).orderBy("last").collect()
     plans: list[tuple[str, EventPlan]] = []
@@ -113,7 +113,7 @@ def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str]) -> DataFra
         EVENT_TIME: F.expr(plan.event_time),
         ARRIVED_AT: F.col("arrived_at"),
     }
-    absent = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]  # noqa: FBT003
+    absent = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
     stage = stage.select(
         *(value.alias(name) for name, value in fixed.items()),
         *(
@@ -180,13 +180,13 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
     if (had := key_of(lake, spec.table)) != key:
         raise DefinitionChangedError(
-            f"{spec.table}: the stream's key was {list(had)} and is {list(key)} now. Drop {spec.table} and the tables below "
+            f"{spec.table}: the stream's key was {list(had)} and is {list(key)} now. Drop {spec.table} and the "
+            f"tables below "
             "it and run again to rebuild them from the raw table"
         )
     existing = columns_of(lake, spec.table)
-    changes = evolve(
-        str(spec.table), {c: t for c, t in existing.items() if not is_former(c, existing)}, wanted, spec.rename
-    )
+    current = {c: t for c, t in existing.items() if not is_former(c, existing)}
+    changes = evolve(str(spec.table), current, wanted, spec.rename)
     for change in changes:
         if change.kind == "replace":
             # Staging is history and never rewritten: earlier values stay under a name of their own, with their type.

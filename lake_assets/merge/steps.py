@@ -47,7 +47,8 @@ def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
     mark = marks.get(str(source))
     if mark and mark.uuid != head.uuid:
         raise TableReplacedError(
-            f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was dropped and "
+            f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was "
+            f"dropped and "
             f"made again. What {target} holds may not be in it: drop {target} and run again to rebuild it"
         )
     return Window(source, mark, head)

@@ -58,7 +58,8 @@ def create(
     said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in all_properties.items())
     partitioning = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
     lake.spark().sql(
-        f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) USING iceberg {partitioning} TBLPROPERTIES ({said})"
+        f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) USING iceberg {partitioning} TBLPROPERTIES "
+        f"({said})"
     )
     check_owner(lake, table, pipeline)
 
@@ -69,7 +70,8 @@ def check_owner(lake: LakeBase, table: TableId, pipeline: str) -> None:
     if owner != pipeline:
         by = f"belongs to pipeline {owner!r}" if owner else "was not made by a pipeline"
         raise TableClaimedError(
-            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one of them, or drop the table if it "
+            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one of them, or drop the table "
+            f"if it "
             "is to be made again"
         )
 
@@ -94,6 +96,6 @@ def alter(lake: LakeBase, table: TableId, change: Change) -> None:
             sql = f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {change.type}"
         case "rename":
             sql = f"ALTER TABLE {name} RENAME COLUMN {quote(change.was or '')} TO {column}"
-        case "replace":
+        case "replace" | "fold":
             raise ValueError("a replaced column needs its values converted: that is the caller's to do")
     lake.spark().sql(sql)

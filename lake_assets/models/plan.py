@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import sqlglot
 from sqlglot import exp
@@ -120,7 +120,7 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
     """
     query = parse(name, sql)
     sources = sources_of(name, query)
-    nested: dict[str, dict[str, dict[str, str]]] = {}
+    nested: dict[str, Any] = {}
     for table in sources:
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:

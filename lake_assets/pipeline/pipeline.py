@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import ConcurrentWriteError, LakeError, PipelineError, TableClaimedError
+from lake_assets.errors import ConcurrentWriteError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable, event_format
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.landing import land, new_files, routes
@@ -97,7 +97,7 @@ class Pipeline:
                             tuple(declared.key),
                             declared.rename,
                             declared.properties,
-                        )  # fmt: skip
+                        )
                     )
         for model in self.config.models:
             query = parse(model.name, model.sql)
@@ -109,7 +109,7 @@ class Pipeline:
                     self.name,
                     tuple(model.key),
                     model.properties,
-                )  # fmt: skip
+                )
             )
         return _ordered(specs, self.name)
 
@@ -183,7 +183,7 @@ def _guarded(lake: LakeBase, spec: Spec) -> Outcome:
     began = time.monotonic()
     try:
         return absorb(lake, spec)
-    except Exception as e:  # noqa: BLE001 (kept in the outcome: one table's failure, of whatever kind, is its own)
+    except Exception as e:  # kept in the outcome: one failure, of whatever kind, is its own
         return Outcome(
             str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began
         )
@@ -206,7 +206,8 @@ def absorb(lake: LakeBase, spec: Spec) -> Outcome:
     except RetryError as e:
         cause = e.last_attempt.exception()
         raise ConcurrentWriteError(
-            f"{spec.table}: lost against another writer {ATTEMPTS} times in a row. Nothing is lost; run again when it is "
+            f"{spec.table}: lost against another writer {ATTEMPTS} times in a row. Nothing is lost; run again when "
+            f"it is "
             f"done. Last: {cause}"
         ) from cause
     raise AssertionError("unreachable: the loop returns or raises")
@@ -221,9 +222,15 @@ def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
                 return Outcome(str(spec.table), "nothing")
             window_ = Absorbed(str(spec.landing), None, None, landed.files, landed.bytes)
             return Outcome(
-                str(spec.table), "absorbed", (window_,), inserted=landed.records, strategy="land",
-                why="new files of the landing folder", seconds=time.monotonic() - began, snapshot=landed.snapshot,
-            )  # fmt: skip
+                str(spec.table),
+                "absorbed",
+                (window_,),
+                inserted=landed.records,
+                strategy="land",
+                why="new files of the landing folder",
+                seconds=time.monotonic() - began,
+                snapshot=landed.snapshot,
+            )
         case StagingSpec():
             return absorb_events(lake, spec)
         case FinalSpec():

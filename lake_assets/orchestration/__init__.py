@@ -1,0 +1,12 @@
+"""Pipelines in Dagster: the component, the assets, the capture sensor and the Spark resource.
+
+The only folder that imports Dagster. What a table has to absorb, and absorbing it, is in `lake_assets.pipeline`; here
+it is shown, triggered, retried and reported. What does not belong here: anything that a run without Dagster needs.
+"""
+
+from lake_assets.orchestration.build import build_definitions
+from lake_assets.orchestration.claims import check_claims
+from lake_assets.orchestration.component import LakePipeline
+from lake_assets.orchestration.resources import LakePySparkResource
+
+__all__ = ["LakePipeline", "LakePySparkResource", "build_definitions", "check_claims"]

@@ -1,0 +1,68 @@
+"""A pipeline's definitions: assets, a job, the capture sensor, the Spark resource."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lake_assets.facade import Lake
+from lake_assets.lake import LakeConfig
+from lake_assets.orchestration.assets import pipeline_assets
+from lake_assets.orchestration.names import PIPELINE_TAG, valid_name
+from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource
+from lake_assets.orchestration.sensor import INTERVAL_SECONDS, capture_sensor
+from lake_assets.pipeline import Pipeline
+
+# One object for all pipelines of a code location: Dagster merges definitions that share a resource, not ones that
+# each bring their own under the same name.
+_PYSPARK = LakePySparkResource()
+
+
+def build_definitions(
+    pipeline: Pipeline,
+    lake: Lake | None = None,
+    *,
+    pyspark: object | None = None,
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
+    interval_seconds: int = INTERVAL_SECONDS,
+    sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.Definitions:
+    """The definitions of a pipeline, for use without YAML.
+
+    Reads metadata only where the pipeline has patterns, and nothing where it names its tables.
+
+    Args:
+        pipeline: what is declared.
+        lake: where its tables are; default: the lake of the environment (see `LakeConfig.load`).
+        pyspark: the resource that gives the Spark session: anything with a `spark_session`, such as dagster-pyspark's
+            own resources; default: `LakePySparkResource`.
+        executor: how a run's steps are executed; the default keeps them in one process with one Spark session.
+        interval_seconds: how often the capture sensor looks, at most.
+        sensor_status: whether the capture sensor runs without having been turned on.
+
+    Raises:
+        PipelineError: the pipeline contradicts itself.
+        CatalogUnavailableError: the tables that a pattern stands for cannot be looked up.
+    """
+    looked = Lake((lake.config if lake else None) or LakeConfig.load())
+    try:
+        specs = pipeline.specs(looked)
+    finally:
+        if "catalog" in vars(looked):
+            looked.catalog.close()
+    config = looked.config
+    assets = pipeline_assets(pipeline, specs, config)
+    job = dg.define_asset_job(
+        valid_name(pipeline.name),
+        selection=dg.AssetSelection.assets(*(key for a in assets for key in a.keys)),
+        description=f"Absorb what is pending in pipeline {pipeline.name}.",
+        tags={PIPELINE_TAG: pipeline.name},
+        executor_def=executor,
+    )
+    sensor = capture_sensor(pipeline, specs, config, job, interval_seconds=interval_seconds, status=sensor_status)
+    return dg.Definitions(
+        assets=assets,
+        jobs=[job],
+        sensors=[sensor],
+        resources={PYSPARK: pyspark or _PYSPARK},
+        executor=executor,
+    )

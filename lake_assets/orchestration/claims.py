@@ -1,0 +1,28 @@
+"""One table, one pipeline: found when definitions are loaded, before two runs write the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from lake_assets.errors import TableClaimedError
+
+
+def check_claims(definitions: Iterable[dg.Definitions]) -> None:
+    """Raise TableClaimedError where two pipelines make one table; Dagster's own error would not name them.
+
+    Args:
+        definitions: of any number of pipelines, or of whole folders of them.
+    """
+    owners: dict[dg.AssetKey, str | None] = {}
+    for made in definitions:
+        for asset in made.assets or []:
+            if isinstance(asset, dg.AssetsDefinition):
+                for spec in asset.specs:
+                    if spec.key in owners:
+                        raise TableClaimedError(
+                            f"{'.'.join(spec.key.path)} is declared by pipeline {owners[spec.key]!r} and by pipeline "
+                            f"{spec.group_name!r}: give it another `name` in one of them"
+                        )
+                    owners[spec.key] = spec.group_name

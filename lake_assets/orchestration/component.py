@@ -1,0 +1,54 @@
+"""The component that a pipeline's YAML names: `type: lake_assets.LakePipeline`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import dagster as dg
+from pydantic import BaseModel
+
+from lake_assets.orchestration.build import build_definitions
+from lake_assets.orchestration.scaffold import PipelineScaffolder
+from lake_assets.pipeline import Pipeline, PipelineConfig
+
+if TYPE_CHECKING:
+    from dagster import ComponentLoadContext, ResolutionContext
+
+
+@dg.scaffold_with(PipelineScaffolder)
+class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
+    """Iceberg tables kept up to date from what changed.
+
+    Streams of change events become raw, staging and final tables; SQL models become tables that follow their sources.
+    Each table is an asset, and one capture sensor asks for runs over what has something to absorb.
+
+    The tables are in the lake that the environment names: `LAKE_CONFIG` or `LAKE_HOME`, by default the folder `.lake`.
+    """
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """What may be written under `attributes`, for validation and the JSON schema."""
+        return PipelineConfig
+
+    @classmethod
+    def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
+        """The component of validated YAML, with templates such as `{{ env.NAME }}` filled in."""
+        values: Any = context.resolve_value(model.model_dump(mode="json", exclude_unset=True))
+        return cls.model_validate(values)
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What Dagster's listings say of the component."""
+        return dg.ComponentTypeSpec(
+            description=cls.__doc__,
+            tags=["iceberg", "spark", "cdc"],
+            produces=["asset", "job", "sensor", "resource"],
+        )
+
+    def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
+        """The pipeline's assets, job, capture sensor and resource."""
+        return self.build_pipeline(Pipeline(PipelineConfig.model_validate(self.model_dump(exclude_unset=True))))
+
+    def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:
+        """A hook for subclasses that call `build_definitions` with another resource, executor or interval."""
+        return build_definitions(pipeline)

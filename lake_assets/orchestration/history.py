@@ -1,0 +1,60 @@
+"""What Dagster's instance says of a pipeline's runs: which is at work, and what the past ones tried."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lake_assets.orchestration.names import PIPELINE_TAG
+from lake_assets.orchestration.planning import PastRun
+
+# The windows that a run was asked to absorb, as fingerprints.
+PENDING_TAG = "lake_assets/pending"
+PLAN_TAG = "lake_assets/plan"
+ATTEMPT_TAG = "lake_assets/attempt"
+RUNS_LOOKED_AT = 50
+
+AT_WORK = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+_OVER = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+
+
+def at_work(instance: dg.DagsterInstance, job: str, keys: frozenset[dg.AssetKey]) -> dg.DagsterRun | None:
+    """A run of the pipeline that is queued or in progress, whoever asked for it; None if there is none."""
+    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=RUNS_LOOKED_AT):
+        # One started by hand is a run of Dagster's own job and carries no tags of ours, but says its assets.
+        if run.job_name == job or keys.intersection(run.asset_selection or ()):
+            return run
+    return None
+
+
+def past_runs(instance: dg.DagsterInstance, pipeline: str, wanted: frozenset[str]) -> list[PastRun]:
+    """The newest finished runs of the pipeline that were asked for any of the wanted windows."""
+    found: list[PastRun] = []
+    filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline}, statuses=_OVER)
+    for record in instance.get_run_records(filters, limit=RUNS_LOOKED_AT):
+        run = record.dagster_run
+        fingerprints = frozenset(run.tags.get(PENDING_TAG, "").split())
+        if not fingerprints & wanted:
+            continue
+        succeeded = run.status == dg.DagsterRunStatus.SUCCESS
+        failed = frozenset[str]() if succeeded else _failed_steps(instance, run.run_id)
+        ended = record.end_time or record.update_timestamp.timestamp()
+        found.append(PastRun(run.run_id, fingerprints, failed, succeeded, ended))
+    return found
+
+
+def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
+    failures = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    steps = (r.event_log_entry.step_key for r in failures.records)
+    return frozenset(s for s in steps if s)
+
+
+def next_attempt(instance: dg.DagsterInstance, pipeline: str, plan: str) -> int:
+    """The number of the next try of a plan, counted from 1."""
+    filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline, PLAN_TAG: plan})
+    return max((int(r.tags.get(ATTEMPT_TAG, "1")) for r in instance.get_runs(filters, limit=1)), default=0) + 1

@@ -1,0 +1,96 @@
+"""Looking at the lake for the capture sensor: what is pending and how much that is, from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lake_assets.capture import Capture
+from lake_assets.errors import HistoryError, InputError, PipelineError
+from lake_assets.facade import Lake
+from lake_assets.merge.landing import new_files
+from lake_assets.merge.specs import RawSpec
+from lake_assets.orchestration.planning import Work, fingerprint
+from lake_assets.pipeline.pipeline import Pending, Spec, pending_of
+
+# Sizes and ranges are for people who look at a run; a tick must not become slow for them.
+MOST_CAPTURES = 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """One table's work and the windows it consists of."""
+
+    work: Work
+    windows: tuple[Pending, ...]
+
+
+def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found]:
+    """Which tables have something to absorb.
+
+    A table whose own history or input is broken is found as well: its step fails with the same error, where people see
+    it, and the other tables go on. An error of the lake as a whole is raised.
+
+    Args:
+        lake: opened for this look.
+        specs: the tables.
+        steps: by table, the step that absorbs it.
+
+    Raises:
+        CatalogUnavailableError: the catalog cannot be opened.
+    """
+    found: list[Found] = []
+    for spec in specs:
+        name = str(spec.table)
+        # A changed declaration is a new chance for a table that was given up.
+        declared = fingerprint(spec)
+        try:
+            windows = tuple(pending_of(lake, spec))
+        except (HistoryError, InputError, PipelineError) as e:
+            error = f"{type(e).__name__}: {e}"
+            found.append(Found(Work(name, steps[name], fingerprint(declared, error), error), ()))
+            continue
+        if windows:
+            facts = _files(lake, spec) if isinstance(spec, RawSpec) else windows
+            what = ", ".join(describe(w) for w in windows)
+            found.append(Found(Work(name, steps[name], fingerprint(declared, *facts), what), windows))
+    return found
+
+
+def _files(lake: Lake, spec: RawSpec) -> list[tuple[str, int, int]]:
+    # A file that was corrected in place is another one: the landing that failed on it is due again.
+    stats = [(f.name, f.stat()) for f in new_files(lake, spec.table, spec.landing)]
+    return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
+
+
+def describe(window: Pending) -> str:
+    """A window for people: `raw.events 12..34`, or the number of files that landed."""
+    if window.end is None:
+        return f"{window.files} files in {window.source}"
+    return f"{window.source} {window.start or 'empty'}..{window.end}"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much the windows hold, each (source, window) counted once."""
+
+    files: int
+    bytes: int
+    ranges: tuple[str, ...]
+
+
+def measure(lake: Lake, windows: Sequence[Pending]) -> Size:
+    """Captured files, bytes and ranges of some windows; one that cannot be captured is left to its step's error."""
+    files = size = 0
+    ranges: list[str] = []
+    distinct = dict.fromkeys((w.source, w.start, w.end) for w in windows if w.end is not None)
+    for source, start, end in list(distinct)[:MOST_CAPTURES]:
+        try:
+            capture: Capture = lake.capture(source, start, end)
+        except HistoryError:
+            continue
+        after = [f for f in capture.files if f.side == "after"]
+        files += len(after)
+        size += sum(f.bytes for f in after)
+        ranges += [f"{source}.{name} {r}" for name, r in list(capture.ranges.items())[:1]]
+    return Size(files + sum(w.files for w in windows), size, tuple(ranges))

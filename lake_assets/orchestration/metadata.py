@@ -1,0 +1,117 @@
+"""What a step did, as metadata that Dagster shows, plots and searches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+from pyiceberg.table import Table
+
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.merge.outcome import Absorbed, Outcome
+from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
+from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline.pipeline import Spec
+
+_WINDOW_COLUMNS = [
+    dg.TableColumn("source"),
+    # As text: a snapshot id has more digits than a number in a browser.
+    dg.TableColumn("start", description="snapshot that was absorbed before; empty: none"),
+    dg.TableColumn("end", description="snapshot that is absorbed now"),
+    dg.TableColumn("files", "int"),
+    dg.TableColumn("bytes", "int"),
+]
+
+
+def of_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Windows, files, bytes, ranges, rows, strategy and time of a step."""
+    metadata: dict[str, Any] = {
+        "status": outcome.status,
+        "files_captured": sum(w.files for w in outcome.windows),
+        "bytes_captured": sum(w.bytes for w in outcome.windows),
+        "rows_inserted": outcome.inserted,
+        "rows_updated": outcome.updated,
+        "rows_deleted": outcome.deleted,
+        "seconds": round(outcome.seconds, 3),
+    }
+    if outcome.strategy:
+        metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
+    if outcome.windows:
+        records = [dg.TableRecord(_window(w)) for w in outcome.windows]
+        metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
+    if ranges := {w.source: w.ranges for w in outcome.windows if w.ranges}:
+        metadata["ranges"] = dg.MetadataValue.json(ranges)
+    metadata |= {f"detail/{name}": _value(value) for name, value in outcome.details.items()}
+    return metadata
+
+
+def _window(window: Absorbed) -> dict[str, str | int]:
+    start, end = ("" if s is None else str(s) for s in (window.start, window.end))
+    return {"source": window.source, "start": start, "end": end, "files": window.files, "bytes": window.bytes}
+
+
+def _value(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def of_table(lake: LakeBase, table: TableId) -> dict[str, Any]:
+    """Columns, rows, place and snapshot of a table as it is now; only its name where it is not there."""
+    metadata: dict[str, Any] = {"dagster/table_name": table_name(lake, table)}
+    if not lake.exists(table):
+        return metadata
+    loaded = lake.table(table)
+    metadata["dagster/uri"] = loaded.location()
+    metadata["dagster/column_schema"] = column_schema(loaded)
+    if (rows := row_count(loaded)) is not None:
+        metadata["dagster/row_count"] = rows
+    if loaded.metadata.current_snapshot_id is not None:
+        metadata["snapshot"] = str(loaded.metadata.current_snapshot_id)
+    return metadata
+
+
+def table_name(lake: LakeBase, table: TableId) -> str:
+    """The table as an engine names it: catalog, layer, name."""
+    return f"{lake.config.name}.{table}"
+
+
+def column_schema(table: Table) -> dg.TableSchema:
+    """The columns as they are in the table."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(
+                field.name,
+                str(field.field_type),
+                description=field.doc,
+                constraints=dg.TableColumnConstraints(nullable=not field.required),
+            )
+            for field in table.schema().fields
+        ]
+    )
+
+
+def row_count(table: Table) -> int | None:
+    """The rows of the current snapshot as its summary says; None where equality deletes leave that open."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return 0
+    if snapshot.summary is None:
+        return None
+    said = snapshot.summary.additional_properties
+    total, deleted = said.get("total-records"), said.get("total-position-deletes", "0")
+    if total is None or said.get("total-equality-deletes", "0") != "0":
+        return None
+    return int(total) - int(deleted)
+
+
+def describe(spec: Spec) -> str:
+    """What a table is, for people who look at its asset."""
+    match spec:
+        case RawSpec():
+            return f"Records as they came ({spec.format}), from the files in `{spec.landing}`."
+        case StagingSpec():
+            return f"Every change of `{spec.source_table}`, typed and in order, from `{spec.raw}`."
+        case FinalSpec():
+            key = f" by {', '.join(spec.key)}" if spec.key else ""
+            return f"What the changes in `{spec.staging}` come to{key}."
+        case ModelSpec():
+            return f"Kept up to date from what changes in its tables:\n\n```sql\n{spec.sql.strip()}\n```"

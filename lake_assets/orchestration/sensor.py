@@ -1,0 +1,198 @@
+"""The capture sensor: compares watermarks with the sources' heads and asks for one run over what has to move.
+
+It keeps no state of its own. What is pending is in the lake, what was tried is in Dagster's runs: a cursor that is
+lost, set back or never written changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lake_assets.facade import Lake
+from lake_assets.lake import LakeConfig
+from lake_assets.orchestration import history
+from lake_assets.orchestration.looking import Found, Size, look, measure
+from lake_assets.orchestration.names import (
+    PIPELINE_TAG,
+    asset_key,
+    has_patterns,
+    new_tables_key,
+    op_name,
+    valid_name,
+)
+from lake_assets.orchestration.planning import (
+    Decision,
+    decide,
+    plan_id,
+    run_key,
+    shortened,
+    with_below,
+)
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.pipeline import Spec, sources
+
+INTERVAL_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a sensor watches.
+
+    Attributes:
+        loaded: the tables that have an asset in the loaded definitions.
+    """
+
+    pipeline: Pipeline
+    loaded: tuple[Spec, ...]
+    config: LakeConfig
+
+    @property
+    def job(self) -> str:
+        """The pipeline's job."""
+        return valid_name(self.pipeline.name)
+
+    @property
+    def known(self) -> list[str]:
+        """Names of the tables that have an asset."""
+        return [str(s.table) for s in self.loaded]
+
+    @property
+    def keys(self) -> frozenset[dg.AssetKey]:
+        """The pipeline's assets."""
+        tables = [asset_key(s.table) for s in self.loaded]
+        return frozenset([*tables, new_tables_key(self.pipeline)])
+
+    @property
+    def new_tables_step(self) -> str:
+        """The step that absorbs tables without an asset."""
+        return op_name(self.pipeline.name, "new_tables")
+
+
+def capture_sensor(
+    pipeline: Pipeline,
+    specs: Sequence[Spec],
+    config: LakeConfig,
+    job: dg.ExecutableDefinition,
+    *,
+    interval_seconds: int = INTERVAL_SECONDS,
+    status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """The sensor of a pipeline; see the module."""
+    watch = Watch(pipeline, tuple(specs), config)
+
+    @dg.sensor(
+        name=f"{valid_name(pipeline.name)}_capture_sensor",
+        job=job,
+        minimum_interval_seconds=interval_seconds,
+        default_status=status,
+        description=(
+            f"Compares the watermark of each table of {pipeline.name} with its sources and asks for one run over the "
+            "tables that have something to absorb and those below them. Reads metadata only."
+        ),
+    )
+    def sensor(context):  # type: ignore[no-untyped-def]
+        return tick(context, watch)
+
+    return sensor
+
+
+def tick(context: dg.SensorEvaluationContext, watch: Watch) -> dg.RunRequest | dg.SkipReason:
+    """One look at the lake.
+
+    Raises:
+        CatalogUnavailableError: the lake cannot be looked at; the next tick tries again, and nothing is lost.
+    """
+    busy = history.at_work(context.instance, watch.job, watch.keys)
+    if busy:
+        return dg.SkipReason(
+            f"run {busy.run_id[:8]} is {busy.status.value.lower()}: what is new meanwhile is absorbed after it"
+        )
+    lake = Lake(watch.config)
+    try:
+        specs = watch.pipeline.specs(lake)
+        # A declared table stays, whatever the streams show now.
+        specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
+        found = look(lake, specs, _steps(watch, specs))
+        wanted = frozenset(f.work.fingerprint for f in found)
+        runs = history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
+        decision = decide([f.work for f in found], runs, time.time())
+        for text in _held_back(decision):
+            context.log.warning(text)
+        if not decision.due:
+            held = _held_back(decision)
+            return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
+        due = {w.table for w in decision.due}
+        size = measure(lake, [w for f in found if f.work.table in due for w in f.windows])
+        return request(context.instance, watch, specs, found, decision, size)
+    finally:
+        if "catalog" in vars(lake):
+            lake.catalog.close()
+
+
+def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
+    known = set(watch.known)
+    return {
+        str(s.table): op_name(*s.table.parts) if str(s.table) in known else watch.new_tables_step for s in specs
+    }
+
+
+def request(
+    instance: dg.DagsterInstance,
+    watch: Watch,
+    specs: Sequence[Spec],
+    found: Sequence[Found],
+    decision: Decision,
+    size: Size,
+) -> dg.RunRequest:
+    """One run over what is due and what lies below it."""
+    name, known = watch.pipeline.name, set(watch.known)
+    made_of = {str(s.table): [str(t) for t in sources(s)] for s in specs}
+    tables = with_below([w.table for w in decision.due], made_of)
+    selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in known]
+    if has_patterns(watch.pipeline) and _may_be_new(tables, specs, known):
+        selection.append(new_tables_key(watch.pipeline))
+    config: dict[str, object] = {}
+    if new_tables_key(watch.pipeline) in selection:
+        config = {"ops": {watch.new_tables_step: {"config": {"known": watch.known}}}}
+    # What is below may be pending as well, though it was not due: it is tried too.
+    asked = [f.work for f in found if f.work.table in tables]
+    plan = plan_id(decision.due)
+    attempt = history.next_attempt(instance, name, plan)
+    tags = {
+        PIPELINE_TAG: name,
+        history.PLAN_TAG: plan,
+        history.ATTEMPT_TAG: str(attempt),
+        history.PENDING_TAG: " ".join(w.fingerprint for w in asked),
+        **_readable(decision, size),
+    }
+    return dg.RunRequest(run_key(name, plan, attempt), run_config=config, tags=tags, asset_selection=selection)
+
+
+def _may_be_new(tables: Sequence[str], specs: Sequence[Spec], known: set[str]) -> bool:
+    """Whether a landing may show new tables, or a table without an asset has something to absorb."""
+    roots = {str(s.table) for s in specs if not sources(s)}
+    return any(t in roots or t not in known for t in tables)
+
+
+def _readable(decision: Decision, size: Size) -> Mapping[str, str]:
+    said = {
+        "lake_assets/tables": shortened([w.table for w in decision.due]),
+        "lake_assets/windows": shortened([f"{w.table} < {w.what}" for w in decision.due]),
+        "lake_assets/captured": f"{size.files} files, {size.bytes:,} bytes",
+        "lake_assets/ranges": shortened(size.ranges),
+    }
+    return {k: v for k, v in said.items() if v}
+
+
+def _held_back(decision: Decision) -> list[str]:
+    given_up = [
+        f"gave up on {table} after {t.count} attempts, the last in run {t.last_run[:8]}: it is tried again when its "
+        "sources or its declaration change, or when it is materialized by hand"
+        for table, t in decision.given_up.items()
+    ]
+    waiting = [f"{table} failed and is tried again in {left:.0f} s" for table, left in decision.waiting.items()]
+    return [*given_up, *waiting]
