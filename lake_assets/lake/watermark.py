@@ -73,7 +73,7 @@ def read_marks(table: Table) -> dict[str, Mark]:
         return {}
     try:
         return {name: _mark(mark) for name, mark in json.loads(found[0]).items()}
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, AttributeError, LookupError) as e:
         raise CorruptMetadataError(
             f"{'.'.join(table.name())}: the watermark in snapshot {found[1].snapshot_id} is no watermark: {e}"
         ) from e

@@ -1,0 +1,81 @@
+"""Lakes for tests: one JVM for the whole session, a lake of its own for every test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.lake import SparkConfig
+
+# The data of a test is a handful of rows: what Spark does for big ones costs more than it saves.
+SMALL = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a Spark session is marked as such."""
+    for item in items:
+        if {"lake", "spark_lake"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_of_the_user() -> Iterator[None]:
+    """Whoever runs the tests may have a lake of their own configured; only the cache of jars is shared with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("LAKE_") and n != "LAKE_JARS"]:
+            patch.delenv(name)
+        yield
+
+
+def small_lake(home: Path) -> Lake:
+    """An embedded lake in `home` with settings for little data."""
+    return Lake(LakeConfig(home=home, spark=SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL)))
+
+
+@pytest.fixture(scope="session")
+def spark_lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake for tests that only compute; whichever is opened first starts the session's one JVM."""
+    lake = small_lake(tmp_path_factory.mktemp("spark"))
+    _small(lake)
+    return lake
+
+
+@pytest.fixture
+def new_lake(spark_lake: Lake, tmp_path: Path) -> Callable[[str], Lake]:
+    """Makes lakes in folders of the test, each with its own catalog and Spark session on the shared JVM."""
+
+    def make(name: str) -> Lake:
+        home = tmp_path / name
+        home.mkdir()
+        lake = small_lake(home)
+        _small(lake)
+        return lake
+
+    return make
+
+
+@pytest.fixture
+def lake(new_lake: Callable[[str], Lake]) -> Lake:
+    """The test's own lake."""
+    return new_lake("lake")
+
+
+@pytest.fixture
+def plain_lake(tmp_path: Path) -> Lake:
+    """A lake whose Spark is never started: catalog and files only."""
+    return Lake(LakeConfig(home=tmp_path / "plain"))
+
+
+def _small(lake: Lake) -> None:
+    # A JVM that was started elsewhere keeps its own defaults: settings of the session are set in the session.
+    for key, value in SMALL.items():
+        lake.spark().conf.set(key, value)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavailableError, TableNotFoundError
+from lake_assets.lake import SparkConfig, TableId
+from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
+from lake_assets.lake.spark import catalog_conf, check_remote, packages, session_conf
+from lake_assets.merge.landing import ensure_raw
+
+HOME = Path("/h")
+
+
+def conf(catalog: dict[str, str], **settings: str) -> dict[str, str]:
+    """Spark's settings of a catalog, without what they all have."""
+    prefix = "spark.sql.catalog.lake."
+    found = catalog_conf(LakeConfig(home=HOME, catalog=catalog, **settings))
+    assert found["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+    assert found["spark.sql.defaultCatalog"] == "lake"
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    return {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
+
+
+@pytest.mark.parametrize(
+    ("catalog", "expected"),
+    [
+        (
+            {},
+            {"type": "jdbc", "jdbc.schema-version": "V1", "uri": "jdbc:sqlite:/h/catalog.db",
+             "jdbc.busy_timeout": "60000", "warehouse": "file:///h/warehouse", "cache-enabled": "false"},
+        ),
+        (
+            {"type": "sql", "uri": "postgresql+psycopg2://me:secret@db:6543/lake", "warehouse": "s3://w",
+             "s3.endpoint": "http://s3", "s3.region": "eu"},
+            {"type": "jdbc", "jdbc.schema-version": "V1", "uri": "jdbc:postgresql://db:6543/lake", "jdbc.user": "me",
+             "jdbc.password": "secret", "warehouse": "s3://w", "s3.endpoint": "http://s3", "client.region": "eu",
+             "cache-enabled": "false"},
+        ),
+        (
+            {"uri": "https://rest/api", "token": "t", "warehouse": "w", "client.access-key-id": "k"},
+            {"type": "rest", "uri": "https://rest/api", "token": "t", "warehouse": "w", "s3.access-key-id": "k",
+             "cache-enabled": "false"},
+        ),
+        (
+            {"type": "hive", "uri": "thrift://hms:9083"},
+            {"type": "hive", "uri": "thrift://hms:9083", "warehouse": "file:///h/warehouse", "cache-enabled": "false"},
+        ),
+        (
+            {"type": "glue", "warehouse": "s3://w"},
+            {"type": "glue", "warehouse": "s3://w", "cache-enabled": "false"},
+        ),
+    ],
+    ids=["embedded", "postgres", "rest", "hive", "glue"],
+)  # fmt: skip
+def test_a_catalog_is_the_same_one_in_spark(catalog: dict[str, str], expected: dict[str, str]) -> None:
+    assert conf(catalog) == expected
+
+
+def test_a_password_with_special_characters_reaches_jdbc_as_it_is() -> None:
+    found = conf({"type": "sql", "uri": "postgresql://me%40home:p%2Fw%40d@db/lake"})
+    assert (found["jdbc.user"], found["jdbc.password"]) == ("me@home", "p/w@d")
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [{"type": "dynamodb"}, {"type": "sql", "uri": "mysql://x"}, {"type": "sql"}],
+    ids=["kind", "database", "no uri"],
+)
+def test_a_catalog_that_spark_and_pyiceberg_do_not_share_is_refused(catalog: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"dynamodb|mysql|uri"):
+        conf(catalog)
+
+
+@pytest.mark.parametrize(
+    ("uri", "jdbc"),
+    [("sqlite:///c.db", [SQLITE_JDBC]), ("postgresql://db/l", [POSTGRES_JDBC]), ("https://rest", [])],
+)
+def test_only_the_jars_that_are_needed_are_loaded(uri: str, jdbc: list[str]) -> None:
+    config = LakeConfig(catalog={"uri": uri}, spark=SparkConfig(packages=["my:own:1"]))
+    assert packages(config) == [ICEBERG_RUNTIME, *jdbc, "my:own:1"]
+
+
+def test_the_users_own_spark_settings_win() -> None:
+    config = LakeConfig(home=HOME, spark=SparkConfig(remote="sc://h:1", conf={"spark.sql.session.timeZone": "CET"}))
+    assert session_conf(config)["spark.sql.session.timeZone"] == "CET"
+    assert session_conf(config)["spark.remote"] == "sc://h:1"
+
+
+def test_a_session_over_connect_needs_neither_java_nor_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lake_assets.lake.spark.resolve", lambda _: pytest.fail("jars were resolved"))
+    assert "spark.jars" not in session_conf(LakeConfig(spark=SparkConfig(remote="sc://h:1")))
+
+
+@pytest.mark.parametrize("remote", ["http://h:1", "127.0.0.1:15002", "sc://"])
+def test_a_remote_that_is_none_is_a_wrong_setting(remote: str) -> None:
+    with pytest.raises(ConfigError, match=r"sc://host:port"):
+        check_remote(remote)
+
+
+def test_a_server_that_is_away_is_noticed_at_once() -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(SparkUnavailableError, match=r"spark-server") as caught:
+            Lake(LakeConfig(spark=SparkConfig(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}"))).spark()
+    assert not caught.value.permanent
+
+
+def test_the_embedded_catalog_is_made_when_its_home_can_be(tmp_path: Path) -> None:
+    lake = Lake(LakeConfig(home=tmp_path / "new"))
+    assert lake.tables("final") == []
+    with sqlite3.connect(tmp_path / "new" / "catalog.db") as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////nowhere/deep/catalog.db", "sqlite:///{home}/no/such/folder/c.db"])
+def test_a_catalog_in_a_folder_that_does_not_exist_is_named(tmp_path: Path, uri: str) -> None:
+    config = LakeConfig(home=tmp_path, catalog={"type": "sql", "uri": uri.format(home=tmp_path)})
+    with pytest.raises(CatalogUnavailableError, match=r"(nowhere/deep|no/such/folder) does not exist: make it"):
+        _ = Lake(config).catalog
+
+
+def test_a_file_that_is_no_catalog_is_named(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_text("this is no database" * 100)
+    with pytest.raises(CatalogUnavailableError, match=r"catalog\.db cannot be opened"):
+        _ = Lake(LakeConfig(home=tmp_path)).catalog
+
+
+def test_a_table_that_is_not_there_is_named_with_its_neighbours(plain_lake: Lake) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no table raw\.none.*raw holds: no tables"):
+        plain_lake.table("raw.none")
+    ensure_raw(plain_lake, TableId.parse("raw.events"), "p")
+    with pytest.raises(TableNotFoundError, match=r"raw holds: raw\.events"):
+        plain_lake.table("raw.none")
+    assert plain_lake.exists("raw.events")
+    assert not plain_lake.exists("raw.none")
+    assert not plain_lake.exists("other.events")
+
+
+def test_spark_and_pyiceberg_see_each_others_tables(lake: Lake) -> None:
+    ensure_raw(lake, TableId.parse("raw.`odd.name`"), "p")
+    assert lake.spark().table(lake.sql_name("raw.`odd.name`")).count() == 0
+    lake.spark().sql(f"CREATE TABLE {lake.sql_name('raw.made')} (x INT) USING iceberg")
+    assert [str(t) for t in lake.tables("raw")] == ["raw.made", "raw.`odd.name`"]

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lake_assets import LakeConfig
+from lake_assets.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_without_any_setting_the_lake_is_embedded_in_the_current_folder(tmp_path: Path) -> None:
+    config = LakeConfig.load()
+    assert config.home == tmp_path / ".lake"
+    assert config.catalog == {"type": "sql", "uri": f"sqlite:///{tmp_path}/.lake/catalog.db"}
+    assert config.warehouse == (tmp_path / ".lake" / "warehouse").as_uri()
+    assert config.is_embedded
+    assert config.spark.remote is None
+
+
+def test_arguments_win_over_the_environment_and_the_environment_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "my.yaml", "name: from_file\nwarehouse: file:///from_file\nspark: {driver_memory: 1g}\n")
+    assert LakeConfig.load(file).name == "from_file"
+    assert LakeConfig.load(file).warehouse == "file:///from_file"
+    monkeypatch.setenv("LAKE_NAME", "from_env")
+    monkeypatch.setenv("LAKE_SPARK__REMOTE", "sc://127.0.0.1:15002")
+    config = LakeConfig.load(file)
+    assert config.name == "from_env"
+    assert config.warehouse == "file:///from_file"
+    assert config.spark.remote == "sc://127.0.0.1:15002"
+    assert config.spark.driver_memory == "1g"
+    assert LakeConfig.load(file, name="from_code").name == "from_code"
+
+
+@pytest.mark.parametrize("where", ["argument", "LAKE_CONFIG", "LAKE_HOME", "current folder", "default home"])
+def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    folder = {"current folder": tmp_path, "default home": tmp_path / ".lake"}.get(where, tmp_path / "else")
+    file = write(folder / "lake.yaml", "name: found\n")
+    if where == "LAKE_CONFIG":
+        monkeypatch.setenv("LAKE_CONFIG", str(file))
+    if where == "LAKE_HOME":
+        monkeypatch.setenv("LAKE_HOME", str(folder))
+    assert LakeConfig.load(file if where == "argument" else None).name == "found"
+
+
+def test_a_relative_home_in_a_file_is_meant_from_where_the_file_is(tmp_path: Path) -> None:
+    file = write(tmp_path / "deep" / "lake.yaml", "home: data\n")
+    assert LakeConfig.load(file).home == tmp_path / "deep" / "data"
+
+
+def test_a_relative_home_elsewhere_is_meant_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_HOME", "data")
+    assert LakeConfig.load().home == tmp_path / "data"
+    assert LakeConfig(home=Path("other")).home == tmp_path / "other"
+
+
+def test_the_users_folder_can_be_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert LakeConfig.load(write(tmp_path / "lake.yaml", "home: ~/lake\n")).home == tmp_path / "me" / "lake"
+    assert LakeConfig(home=Path("~/lake")).home == tmp_path / "me" / "lake"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nmae: lake\n", "nmae"),
+        ("name: 'a-b'\n", "name"),
+        ("spark: {remotee: x}\n", "spark.remotee"),
+        ("spark: {packages: one}\n", "spark.packages"),
+        ("catalog: [1]\n", "catalog"),
+        ("- a\n", "found a list"),
+        ("name: [unclosed\n", "no valid YAML"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong_in_it(tmp_path: Path, text: str, said: str) -> None:
+    file = write(tmp_path / "bad.yaml", text)
+    with pytest.raises(ConfigError) as caught:
+        LakeConfig.load(file)
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_NAME", "not a name")
+    with pytest.raises(ConfigError, match=r"environment.*name"):
+        LakeConfig.load()
+
+
+@pytest.mark.parametrize("how", ["argument", "LAKE_CONFIG"])
+def test_a_file_that_is_asked_for_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    file = tmp_path / "none.yaml"
+    monkeypatch.setenv("LAKE_CONFIG", str(file))
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        LakeConfig.load(file if how == "argument" else None)
+
+
+def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    assert LakeConfig.load(write(tmp_path / "lake.yaml", "\n")).name == "lake"
+
+
+def test_a_file_read_once_does_not_shine_through_later(tmp_path: Path) -> None:
+    LakeConfig.load(write(tmp_path / "x.yaml", "name: first\n"))
+    assert LakeConfig().name == "lake"
+
+
+def test_a_rest_catalog_says_itself_where_tables_live() -> None:
+    config = LakeConfig(catalog={"type": "rest", "uri": "http://localhost:8181"})
+    assert config.warehouse is None
+    assert not config.is_embedded
+
+
+def test_the_catalogs_own_warehouse_counts() -> None:
+    assert LakeConfig(catalog={"type": "glue", "warehouse": "s3://w/"}).warehouse == "s3://w/"

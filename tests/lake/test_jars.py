@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lake_assets.errors import JarsError
+from lake_assets.lake import jars
+
+NAMES = ("org.one_a-1.jar", "org.two_b-2.jar")
+
+
+class Resolver:
+    """Stands for spark-submit: fills the Ivy folder that it is told, or fails as Ivy does."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.calls: list[list[str]] = []
+        self.fails = fails
+
+    def __call__(self, command: Sequence[str], **_: Any) -> SimpleNamespace:
+        self.calls.append(list(command))
+        if self.fails:
+            return SimpleNamespace(returncode=1, stderr=self.fails)
+        ivy = next(a for a in command if a.startswith("spark.jars.ivy=")).split("=", 1)[1]
+        folder = Path(ivy) / "jars"
+        folder.mkdir(parents=True)
+        for name in NAMES:
+            (folder / name).write_bytes(name.encode())
+        return SimpleNamespace(returncode=0, stderr="")
+
+
+@pytest.fixture
+def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    """No network and no Java: whatever would be downloaded is made up."""
+    made_up = Resolver()
+    monkeypatch.setenv("LAKE_JARS", str(tmp_path / "jars"))
+    monkeypatch.setattr(subprocess, "run", made_up)
+    monkeypatch.setattr(jars, "find_java", lambda: tmp_path / "java")
+    return made_up
+
+
+def test_jars_are_downloaded_once_for_a_set_of_coordinates(resolver: Resolver, tmp_path: Path) -> None:
+    first = jars.resolve(["a:b:1", "c:d:2"])
+    assert [f.name for f in first] == list(NAMES)
+    assert all(f.is_file() and f.is_relative_to(tmp_path / "jars") for f in first)
+    assert jars.resolve(["c:d:2", "a:b:1"]) == first
+    assert len(resolver.calls) == 1
+    assert jars.resolve(["a:b:1"]) != first
+    assert len(resolver.calls) == 2
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "no list", "a broken list"])
+def test_what_is_not_as_it_was_kept_is_downloaded_again(resolver: Resolver, harm: str) -> None:
+    kept = jars.resolve(["a:b:1"])[0]
+    match harm:
+        case "missing":
+            kept.unlink()
+        case "cut":
+            kept.write_bytes(b"x")
+        case "no list":
+            (kept.parent / "jars.json").unlink()
+        case _:
+            (kept.parent / "jars.json").write_text("{")
+    assert jars.resolve(["a:b:1"])[0].read_bytes() == NAMES[0].encode()
+    assert len(resolver.calls) == 2
+
+
+def test_a_failed_download_leaves_nothing_behind_and_says_why(resolver: Resolver, tmp_path: Path) -> None:
+    resolver.fails = "noise\n:: unresolved dependency: a#b;1: not found\n"
+    with pytest.raises(JarsError, match=r"a:b:1.*unresolved dependency"):
+        jars.resolve(["a:b:1"])
+    assert list((tmp_path / "jars").iterdir()) == []
+    resolver.fails = ""
+    assert jars.resolve(["a:b:1"])
+
+
+def test_a_known_jar_with_another_content_is_not_used(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(jars.SHA256, NAMES[0], hashlib.sha256(b"what it was").hexdigest())
+    with pytest.raises(JarsError, match="SHA-256"):
+        jars.resolve(["a:b:1"])
+    monkeypatch.setitem(jars.SHA256, NAMES[0], hashlib.sha256(NAMES[0].encode()).hexdigest())
+    assert jars.resolve(["a:b:1"])
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    resolver: Resolver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LAKE_JARS", str(tmp_path / "file" / "jars"))
+    with pytest.raises(JarsError, match="LAKE_JARS"):
+        jars.resolve(["a:b:1"])
+    assert not resolver.calls

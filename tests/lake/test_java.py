@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lake_assets.errors import JavaNotFoundError
+from lake_assets.lake import java
+
+
+def home(folder: Path, version: str | None, *, said: str = "") -> Path:
+    """A made-up Java home: with a `release` file, or with a `java` that says its version itself."""
+    binary = folder / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    binary.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    binary.chmod(0o755)
+    if version:
+        (folder / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither JAVA_HOME nor PATH nor the usual places of this machine."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(java, "_USUAL", (str(tmp_path / "usual" / "*"),))
+
+
+def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home(tmp_path / "usual" / "a", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", "21.0.2")))
+    assert java.find_java() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("version", ["25", "11.0.20", "1.8.0_392", None])
+def test_a_java_home_that_spark_does_not_run_on_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    good = home(tmp_path / "usual" / "a", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", version, said="no version")))
+    assert java.find_java() == good
+
+
+def test_the_java_on_the_path_is_followed_to_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = home(tmp_path / "real", "21")
+    links = tmp_path / "bin"
+    links.mkdir()
+    (links / "java").symlink_to(real / "bin" / "java")
+    monkeypatch.setenv("PATH", str(links))
+    assert java.find_java() == real
+
+
+def test_the_usual_places_are_looked_at_last(tmp_path: Path) -> None:
+    home(tmp_path / "usual" / "jdk-25", "25")
+    good = home(tmp_path / "usual" / "jdk-7", "17.0.9")
+    assert java.find_java() == good
+
+
+@pytest.mark.parametrize(
+    "said", ['openjdk version "17.0.9" 2023-10-17', 'java version "21" 2023-09-19 LTS', 'openjdk version "17-ea"']
+)
+def test_a_home_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("PATH", os.defpath)  # for the shell of the made-up java
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", None, said=said)))
+    assert java.find_java() == tmp_path / "mine"
+
+
+def test_without_any_the_error_says_what_was_found_and_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", "25.0.1")))
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(JavaNotFoundError) as caught:
+        java.find_java()
+    said = str(caught.value)
+    assert f"{tmp_path / 'mine'}: Java 25" in said
+    assert "17 or 21" in said
+    assert "apt-get install" in said
+    assert "JAVA_HOME" in said
+
+
+def test_a_java_home_that_does_not_exist_is_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(JavaNotFoundError, match="gone: no working Java"):
+        java.find_java()

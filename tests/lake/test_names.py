@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from lake_assets.errors import InvalidNameError
+from lake_assets.lake import TableId, quote
+from lake_assets.lake.names import literal
+
+HOSTILE = ["`; DROP TABLE final.users; --", "a b", "select", "ä€😀", "x'y\"z", "back\\slash", "new\nline", "``"]
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace", "name"),
+    [
+        ("final.users", ("final",), "users"),
+        ("a.b.c", ("a", "b"), "c"),
+        ("final.`a.b`", ("final",), "a.b"),
+        ("`x.y`.z", ("x.y",), "z"),
+        ("final.`tick``ed`", ("final",), "tick`ed"),
+        ("final.Order Items", ("final",), "Order Items"),
+    ],
+)
+def test_a_name_is_split_at_dots_outside_backticks(text: str, namespace: tuple[str, ...], name: str) -> None:
+    assert TableId.parse(text) == TableId(namespace, name)
+    assert TableId.parse(text).parts == (*namespace, name)
+
+
+@pytest.mark.parametrize("text", ["users", "", ".", "final.", ".users", "final..users", "final.`users", "``.users"])
+def test_what_is_no_table_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidNameError, match=r"no table name|not closed"):
+        TableId.parse(text)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "a.b", "..", "users"])
+def test_a_name_written_out_is_read_back(name: str) -> None:
+    table = TableId(("final",), name)
+    assert TableId.parse(str(table)) == table
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_quoted_name_is_one_identifier(name: str) -> None:
+    quoted = quote("final", name)
+    inside = quoted.removeprefix("`final`.`").removesuffix("`")
+    assert "`" not in inside.replace("``", "")
+    assert inside.replace("``", "`") == name
+
+
+@pytest.mark.parametrize("part", ["", "a\x00b"])
+def test_what_cannot_be_quoted_is_refused(part: str) -> None:
+    with pytest.raises(InvalidNameError, match="cannot be a name"):
+        quote("final", part)
+
+
+def test_a_table_knows_its_name_in_sql() -> None:
+    assert TableId.parse("final.`a.b`").sql("lake") == "`lake`.`final`.`a.b`"
+
+
+@pytest.mark.parametrize("text", ["plain", "it's", "back\\slash", "\\'", "ends with \\", *HOSTILE])
+def test_a_literal_is_the_text_itself(spark_lake, text: str) -> None:
+    assert spark_lake.spark().sql(f"SELECT {literal(text)} AS t").collect()[0]["t"] == text
