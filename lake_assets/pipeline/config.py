@@ -5,11 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from lake_assets.errors import LakeError
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
+from lake_assets.models.plan import parse, sources_of
 
 
 class _Strict(BaseModel):
@@ -20,7 +32,18 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Names = Annotated[list[str], BeforeValidator(_listed)]
+class _OrText:
+    """In the JSON schema: text, or else what the annotated type says.
+
+    By `if` instead of `anyOf`: a validator then says which setting of a mapping is wrong, and on which line, instead of
+    that the whole fits none of two schemas.
+    """
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
+
+
+Names = Annotated[list[str], BeforeValidator(_listed), _OrText()]
 """One name or a list of them."""
 
 
@@ -70,7 +93,7 @@ class Stream(_Strict):
     landing: Path | None = Field(
         None, description="folder where files of records arrive; relative: to the lake's home; default landing/<name>"
     )
-    tables: list[Annotated[LayerTables, BeforeValidator(_table_entry)]] = Field(
+    tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), _OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first that fits",
     )
@@ -90,6 +113,16 @@ class SqlModel(_Strict):
     def _name(cls, value: str) -> str:
         try:
             TableId.parse(value)
+        except LakeError as e:
+            raise ValueError(str(e)) from e
+        return value
+
+    @field_validator("sql")
+    @classmethod
+    def _sql(cls, value: str, info: ValidationInfo) -> str:
+        name = str(info.data.get("name", ""))
+        try:
+            sources_of(name, parse(name, value))
         except LakeError as e:
             raise ValueError(str(e)) from e
         return value

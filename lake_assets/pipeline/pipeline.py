@@ -111,7 +111,21 @@ class Pipeline:
                     model.properties,
                 )
             )
+        self._check_sources(lake, specs)
         return _ordered(specs, self.name)
+
+    def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
+        """A model's table that nothing makes is a slip of the pen, unless a pattern may still bring it."""
+        if any(t.is_pattern for stream in self.config.streams for t in stream.tables):
+            return
+        made = {s.table for s in specs}
+        for spec in specs:
+            for source in sources(spec):
+                if source not in made and not lake.exists(source):
+                    raise PipelineError(
+                        f"pipeline {self.name!r}: {spec.table} reads {source}, which the lake does not have and no "
+                        f"declaration makes. Declared are: {', '.join(str(t) for t in sorted(made))}"
+                    )
 
     def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:
         named = [t for t in stream.tables if not t.is_pattern]
