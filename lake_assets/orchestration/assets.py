@@ -1,7 +1,7 @@
 """Assets: one a table, whose step catches up with everything that is pending for it."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import dagster as dg
@@ -62,8 +62,8 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
         new_tables_key(pipeline),
         deps=[asset_key(s.table) for s in specs if isinstance(s, RawSpec)],
         description=(
-            "Tables that the streams have shown since this code location was loaded: they are kept up to date here, and "
-            "become assets of their own when the code location is reloaded."
+            "Tables that the streams have shown since this code location was loaded. They are kept up to date here, "
+            "and become assets of their own when the code location is reloaded."
         ),
         kinds={"iceberg", "spark"},
         group_name=valid_name(pipeline.name),
@@ -109,7 +109,7 @@ def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfi
 
 
 @contextlib.contextmanager
-def opened(context: dg.AssetExecutionContext, config: LakeConfig) -> Iterator[Lake]:
+def opened(context: dg.AssetExecutionContext, config: LakeConfig) -> Generator[Lake]:
     """The lake for one step, with the run's Spark session should the step need one."""
     resource: Any = getattr(context.resources, PYSPARK)
     lake = Lake(config, session=lambda: session_of(resource, config))
@@ -153,5 +153,3 @@ def fail(context: dg.AssetExecutionContext, error: LakeError) -> NoReturn:
         ) from error
     facts: Mapping[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}
     raise dg.Failure(f"{type(error).__name__}: {error}", metadata=facts, allow_retries=False) from error
-
-

@@ -135,9 +135,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch) -> dg.RunRequest | d
 
 def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
     known = set(watch.known)
-    return {
-        str(s.table): op_name(*s.table.parts) if str(s.table) in known else watch.new_tables_step for s in specs
-    }
+    return {str(s.table): op_name(*s.table.parts) if str(s.table) in known else watch.new_tables_step for s in specs}
 
 
 def request(
