@@ -10,7 +10,7 @@ from collections.abc import Generator
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 from lake_assets.errors import ConfigError, SparkUnavailableError
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
@@ -87,9 +87,9 @@ def _jdbc(uri: str) -> dict[str, str]:
     if parsed.scheme.startswith("postgresql"):
         conf = {"uri": f"jdbc:postgresql://{parsed.hostname}:{parsed.port or 5432}{parsed.path}"}
         if parsed.username:
-            conf["jdbc.user"] = parsed.username
+            conf["jdbc.user"] = unquote(parsed.username)
         if parsed.password:
-            conf["jdbc.password"] = parsed.password
+            conf["jdbc.password"] = unquote(parsed.password)
         return conf
     raise ConfigError(f"catalog uri {uri!r}: a sql catalog is shared with Spark over sqlite or postgresql")
 
