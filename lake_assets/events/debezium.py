@@ -41,6 +41,8 @@ class Debezium:
             raise MalformedRecordError('"value" is no Debezium envelope with schema: payload.source.table is missing')
         if not isinstance(value.get("schema"), dict):
             raise MalformedRecordError('"value" comes without its schema: set schemas.enable=true in the converter')
+        if not source["table"]:
+            return None  # a message (pg_logical_emit_message): about no table
         # Topic names are sanitised, so that two tables may share one: what the source says decides.
         return SourceTable(source.get("schema") or source.get("db") or "", source["table"])
 

@@ -28,6 +28,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, find_property
 from lake_assets.merge import ledger
 from lake_assets.merge.ledger import LandedFile
+from lake_assets.merge.tables import check_owner
 
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
@@ -83,8 +84,11 @@ def new_files(lake: LakeBase, table: TableId, folder: Path) -> list[Path]:
     there = listing(folder)
     if not there or not lake.exists(table):
         return there
-    seen = ledger.seen(lake, table)
-    return [f for f in there if ledger.is_new(f, seen)]
+    return _unseen(there, ledger.seen(lake, table))
+
+
+def _unseen(files: Sequence[Path], seen: dict[str, int]) -> list[Path]:
+    return [f for f in files if ledger.is_new(f, seen)]
 
 
 def listing(folder: Path) -> list[Path]:
@@ -101,9 +105,11 @@ def listing(folder: Path) -> list[Path]:
 
 def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:
     """The source tables that records have come for so far, as the landings' commits say."""
-    if not lake.exists(table):
-        return []
-    found = find_property(lake.table(table), ROUTES_PROPERTY)
+    return _routes(lake.table(table)) if lake.exists(table) else []
+
+
+def _routes(raw: Table) -> list[SourceTable]:
+    found = find_property(raw, ROUTES_PROPERTY)
     return [SourceTable.parse(r) for r in json.loads(found[0])] if found else []
 
 
@@ -115,13 +121,20 @@ def land(lake: LakeBase, table: TableId, folder: Path, event_format: EventFormat
             as it was.
         ChangedInputError: a file that was taken in has another size now.
         ConcurrentWriteError: another process landed beside this one; nothing of this batch is in the table.
+        TableClaimedError: the raw table belongs to another pipeline.
     """
     raw = ensure_raw(lake, table, pipeline)
+    check_owner(lake, table, pipeline)
     ledger.catch_up(lake, table)
-    files = new_files(lake, table, folder)
     total = Landed(0, 0, 0, raw.metadata.current_snapshot_id)
-    for first in range(0, len(files), FILES_A_COMMIT):
-        landed = _commit_batch(lake, table, files[first : first + FILES_A_COMMIT], event_format)
+    while there := listing(folder):
+        # The table that the batch is committed to is the one that did not have its files: where another process lands
+        # them in between, the commit is refused.
+        raw, seen = ledger.seen_by(lake, table)
+        files = _unseen(there, seen)[:FILES_A_COMMIT]
+        if not files:
+            break
+        landed = _commit_batch(lake, table, raw, files, event_format)
         total = Landed(
             total.files + landed.files, total.records + landed.records, total.bytes + landed.bytes, landed.snapshot
         )
@@ -129,10 +142,11 @@ def land(lake: LakeBase, table: TableId, folder: Path, event_format: EventFormat
     return total
 
 
-def _commit_batch(lake: LakeBase, table: TableId, files: Sequence[Path], event_format: EventFormat) -> Landed:
-    raw = lake.table(table)
+def _commit_batch(
+    lake: LakeBase, table: TableId, raw: Table, files: Sequence[Path], event_format: EventFormat
+) -> Landed:
     found = find_property(raw, POSITION_PROPERTY)
-    reading = _Reading(event_format, int(found[0]) if found else 0, {str(r) for r in routes(lake, table)})
+    reading = _Reading(event_format, int(found[0]) if found else 0, {str(r) for r in _routes(raw)})
     # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
     # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
@@ -222,6 +236,11 @@ def lines(file: Path) -> Iterator[tuple[int, str]]:
         MalformedRecordError: bytes that are no UTF-8.
     """
     number = 0
+    if file.suffix == ".gz" and not file.stat().st_size:
+        raise TruncatedInputError(
+            f"{file}, after line 0: an empty file is no gzip stream. Nothing of this batch was taken in; deliver the "
+            "whole file (write elsewhere, then rename into the folder)"
+        )
     try:
         with _open(file) as stream:
             for raw in stream:

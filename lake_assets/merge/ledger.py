@@ -63,12 +63,18 @@ def ledger_of(raw: TableId) -> TableId:
 
 def seen(lake: LakeBase, raw: TableId) -> dict[str, int]:
     """Names and sizes of all files in the raw table."""
-    pending, complete = _pending(lake, raw)
-    files = {f.name: f.size for f in pending}
-    if complete and lake.exists(ledger_of(raw)):
-        rows = lake.table(ledger_of(raw)).scan(selected_fields=("source_file", "bytes")).to_arrow()
+    return seen_by(lake, raw)[1]
+
+
+def seen_by(lake: LakeBase, raw: TableId) -> tuple[Table, dict[str, int]]:
+    """The raw table as it is now, and the files that are in it: what is committed to this very table cannot overlook
+    what another process has landed since."""
+    state = _state(lake, raw)
+    files = {f.name: f.size for f in state.pending}
+    if state.complete and state.ledger:
+        rows = state.ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
         files |= dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
-    return files
+    return state.raw, files
 
 
 def is_new(file: Path, files: dict[str, int]) -> bool:
@@ -89,49 +95,58 @@ def is_new(file: Path, files: dict[str, int]) -> bool:
 
 
 def catch_up(lake: LakeBase, raw: TableId) -> None:
-    """Bring the ledger to the raw table's current snapshot."""
-    pending, complete = _pending(lake, raw)
-    current = lake.table(raw)
-    head = current.metadata.current_snapshot_id
-    if complete and not pending:
+    """Bring the ledger to the raw table's current snapshot.
+
+    Raises:
+        ConcurrentWriteError: another process does it at the same time.
+    """
+    state = _state(lake, raw)
+    if state.complete and not state.pending:
         return
-    table = _ensure(lake, raw)
+    metadata = state.raw.metadata
     rows = pa.Table.from_pylist(
         [
             {"source_file": f.name, "bytes": f.size, "records": f.records, "arrived_at": f.arrived_at}
-            for f in sorted(pending, key=lambda f: f.name)
+            for f in sorted(state.pending, key=lambda f: f.name)
         ],
         schema=_SCHEMA.as_arrow(),
     )
-    properties = to_properties({str(raw): Mark(str(current.metadata.table_uuid), head)})
-    table.metadata.properties["commit.retry.num-retries"] = "0"
+    properties = to_properties({str(raw): Mark(str(metadata.table_uuid), metadata.current_snapshot_id)})
     try:
-        if complete:
+        table = state.ledger or lake.catalog.create_table(ledger_of(raw).parts, _SCHEMA, properties=_PROPERTIES)
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        if state.complete:
             table.append(rows, snapshot_properties=properties)
         else:
             table.overwrite(rows, snapshot_properties=properties)
-    except CommitFailedException as e:
+    except (CommitFailedException, TableAlreadyExistsError) as e:
         raise ConcurrentWriteError(f"{ledger_of(raw)}: another process landed files at the same time") from e
 
 
-def _ensure(lake: LakeBase, raw: TableId) -> Table:
-    name = ledger_of(raw)
-    if not lake.exists(name):
-        try:
-            return lake.catalog.create_table(name.parts, _SCHEMA, properties=_PROPERTIES)
-        except TableAlreadyExistsError:
-            return lake.table(name)
-    return lake.table(name)
+@dataclass(frozen=True)
+class _State:
+    """Both tables at one moment: what is written to them is refused where another process was quicker.
 
-
-def _pending(lake: LakeBase, raw: TableId) -> tuple[list[LandedFile], bool]:
-    """Files in the raw table that the ledger lacks; and whether the ledger's own content still holds.
-
-    It does not where the raw table was rolled back, made again, or has lost the snapshots in between: then the files
-    are read from the raw table's rows.
+    Attributes:
+        pending: files in the raw table that the ledger lacks.
+        complete: whether the ledger's own content still holds. It does not where the raw table was rolled back, made
+            again, or has lost the snapshots in between: then `pending` are all files, read from the raw table's rows.
     """
+
+    raw: Table
+    ledger: Table | None
+    pending: list[LandedFile]
+    complete: bool
+
+
+def _state(lake: LakeBase, raw: TableId) -> _State:
+    # The ledger first: the raw table is then never older than what the ledger says of it.
+    ledger = lake.table(ledger_of(raw)) if lake.exists(ledger_of(raw)) else None
     table = lake.table(raw)
-    mark = read_marks(lake.table(ledger_of(raw))).get(str(raw)) if lake.exists(ledger_of(raw)) else None
+    return _State(table, ledger, *_pending(table, read_marks(ledger).get(str(raw)) if ledger else None))
+
+
+def _pending(table: Table, mark: Mark | None) -> tuple[list[LandedFile], bool]:
     known = mark if mark and mark.uuid == str(table.metadata.table_uuid) else None
     files: list[LandedFile] = []
     last = None
@@ -143,7 +158,8 @@ def _pending(lake: LakeBase, raw: TableId) -> tuple[list[LandedFile], bool]:
             files += [LandedFile.from_json(f) for f in json.loads(said)]
     if last is None:
         return [], mark is None
-    if last.parent_snapshot_id is None and mark is None:
+    # A table's first snapshot has sequence number 1. Expiry may cut the link to the snapshots that it removes.
+    if mark is None and last.parent_snapshot_id is None and last.sequence_number == 1:
         return files, True
     return _from_rows(table), False
 

@@ -102,7 +102,9 @@ def encode(schema: Mapping[str, Any], value: Any) -> Any:
         case "io.debezium.time.Date":
             return (value - dt.date(1970, 1, 1)).days
         case "io.debezium.time.MicroTimestamp":
-            return (value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
+            return (value.replace(tzinfo=dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(
+                microseconds=1
+            )
         case _:
             return base64.b64encode(value).decode() if schema["type"] == "bytes" else value
 

@@ -1,0 +1,216 @@
+"""`lake-assets capture` and `lake-assets changes`: what changed in a table, as files and ranges or as rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from lake_assets.capture import Capture, FieldRange
+from lake_assets.commands.output import console
+from lake_assets.errors import ConfigError, KeyMissingError
+from lake_assets.facade import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN_FILES = 30
+
+Name = Annotated[str, typer.Argument(help="namespace.name", show_default=False)]
+From = Annotated[
+    str | None, typer.Option("--from", help="snapshot id, tag, branch or time (ISO 8601, UTC); default: the beginning")
+]
+To = Annotated[str | None, typer.Option("--to", help="the same; default: the current snapshot")]
+
+
+class Format(StrEnum):
+    """How a changed row is written."""
+
+    flat = "flat"
+    debezium = "debezium"
+
+
+class Images(StrEnum):
+    """How much of a changed row is written."""
+
+    before_after = "before-after"
+    before = "before"
+    key_only = "key-only"
+
+
+def capture(
+    table: Name,
+    start: From = None,
+    end: To = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show which data files of TABLE changed between two snapshots, and the field ranges over them (no Spark)."""
+    lake = Lake.load()
+    with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as found:
+        if as_json:
+            print(json.dumps(_facts(found), default=str, indent=2))
+        else:
+            _show(found)
+
+
+def changes(
+    table: Name,
+    start: From = None,
+    end: To = None,
+    form: Annotated[Format, typer.Option("--format", help="a row an image, or Debezium's envelope")] = Format.flat,
+    images: Annotated[
+        Images, typer.Option("--images", help="whole rows, whole rows before the change only, or keys only")
+    ] = Images.before_after,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="key column (repeatable); default: the identifier fields")
+    ] = None,
+    by_snapshot: Annotated[bool, typer.Option("--by-snapshot", help="every snapshot's own changes")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="FILE.parquet or FILE.jsonl; default: JSON lines on stdout")
+    ] = None,
+) -> None:
+    """Write the row-level changes of TABLE between two snapshots."""
+    if out is not None and out.suffix not in {".parquet", ".jsonl"}:
+        raise ConfigError(f"--out {out}: write a .parquet or a .jsonl file")
+    lake = Lake.load()
+    first, last = _bound(lake, table, start), _bound(lake, table, end)
+    with lake.capture(table, first, last, granularity="snapshot" if by_snapshot else "net") as found:
+        keys = key or sorted(found.schema.identifier_field_names())
+        if images is not Images.before_after and not keys:
+            raise KeyMissingError(
+                f"{table} has no identifier fields: say which columns are its key with --key, or write all images"
+            )
+        frame = _rows(lake, found, form, images, keys, key)
+        if out is None:
+            for line in _lines(frame):
+                sys.stdout.write(line + "\n")
+        else:
+            written = _write(frame, out)
+            console.print(f"{written} {'row' if written == 1 else 'rows'} written to {out}")
+
+
+def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | None:
+    if text is None or text.isdecimal():
+        return int(text) if text else None
+    if text in lake.table(table).metadata.refs:
+        return text
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text  # an unknown tag or branch, which the capture names together with those that there are
+
+
+def _facts(found: Capture) -> dict[str, Any]:
+    w = found.window
+    return {
+        "table": str(w.table),
+        "table_uuid": w.table_uuid,
+        "start": {"snapshot_id": w.start_snapshot_id, "sequence_number": w.start_sequence_number},
+        "end": {"snapshot_id": w.end_snapshot_id, "sequence_number": w.end_sequence_number},
+        "operations": w.operations,
+        "is_empty": found.is_empty,
+        "files": [
+            {
+                "path": f.path,
+                "records": f.records,
+                "bytes": f.bytes,
+                "partition": f.partition,
+                "side": f.side,
+                "why": f.why,
+            }
+            for f in found.files
+        ],
+        "ranges": {
+            name: {
+                "low": r.low,
+                "high": r.high,
+                "exact": r.exact,
+                "nulls": r.nulls,
+                "nans": r.nans,
+                "has_values": r.has_values,
+            }
+            for name, r in found.ranges.items()
+        },
+    }
+
+
+def _show(found: Capture) -> None:
+    w = found.window
+    console.print(
+        f"[bold]{w.table}[/] from {w.start_snapshot_id or 'the beginning'} to {w.end_snapshot_id or 'nothing'}"
+    )
+    console.print(f"operations inside: {', '.join(w.operations) or 'none'}")
+    if found.is_empty:
+        console.print("nothing changed")
+        return
+    files = Table("side", "why", "partition", "records", "bytes", "path")
+    for f in found.files[:SHOWN_FILES]:
+        partition = ", ".join(f"{k}={v}" for k, v in f.partition.items())
+        files.add_row(f.side, f.why, partition, f"{f.records:,}", f"{f.bytes:,}", f.path.rsplit("/", 1)[-1])
+    console.print(files)
+    if len(found.files) > SHOWN_FILES:
+        console.print(f"... and {len(found.files) - SHOWN_FILES} more (--json lists all)")
+    total = sum(f.bytes for f in found.files), sum(f.records for f in found.files)
+    console.print(f"{len(found.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
+    ranges = Table("field", "low", "high", "exact", "nulls")
+    for name, r in found.ranges.items():
+        ranges.add_row(name, *_ends(r), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
+    console.print(ranges)
+
+
+def _ends(r: FieldRange) -> tuple[str, str]:
+    if not r.has_values:
+        return "no values", "no values"
+    return ("unbounded" if r.low is None else str(r.low)), ("unbounded" if r.high is None else str(r.high))
+
+
+def _rows(
+    lake: Lake, found: Capture, form: Format, images: Images, keys: list[str], asked: list[str] | None
+) -> DataFrame:
+    spark = lake.spark()
+    if form is Format.debezium:
+        frame = found.events(spark, asked)
+    else:
+        frame = found.feed(spark, asked)
+    if images is Images.before_after:
+        return frame
+    from lake_assets.capture.events import reduced
+
+    return reduced(frame, keys, keep_before=images is Images.before)
+
+
+def _lines(frame: DataFrame) -> Iterator[str]:
+    from pyspark.sql import functions as F
+
+    options = {"ignoreNullFields": "false"}
+    lines = frame.select(F.to_json(F.struct("*"), options).alias("line"))
+    return (row["line"] for row in lines.toLocalIterator())
+
+
+def _write(frame: DataFrame, out: Path) -> int:
+    """Write all rows to `out`, which appears when it is whole."""
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        if out.suffix == ".jsonl":
+            rows = 0
+            with partial.open("w", encoding="utf-8") as f:
+                for line in _lines(frame):
+                    f.write(line + "\n")
+                    rows += 1
+        else:
+            import pyarrow.parquet as pq
+
+            table = frame.toArrow()
+            pq.write_table(table, partial, compression="zstd")
+            rows = table.num_rows
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    return rows
