@@ -100,6 +100,10 @@ class UnsupportedCaptureError(HistoryError):
     """A window holds something that cannot be captured exactly, so that it is not captured at all."""
 
 
+class ConsumerNotFoundError(HistoryError):
+    """A table has no consumer of this name."""
+
+
 class CaptureWriteError(HistoryError):
     """The metadata-only tables of a capture cannot be written."""
 

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,8 +20,9 @@ from lake_assets.capture.opened import OpenTables
 from lake_assets.capture.parts import Part, by_snapshot, whole
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.ranges import FieldRange, field_ranges
+from lake_assets.capture.types import spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
-from lake_assets.errors import ColumnNotFoundError
+from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Capture:
         """Rows that were inserted or updated in the window, as of its end."""
         from lake_assets.capture import rows
 
-        return self._union(spark, lambda view: rows.upserts(view), [])
+        return self._read(spark, rows.upserts)
 
     def feed(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """The row-level changes: the end's columns and `_change_type`.
@@ -131,7 +132,22 @@ class Capture:
         from lake_assets.capture import rows
 
         self._check(keys or ())
-        return self._union(spark, lambda view: rows.feed(view, keys), [rows.CHANGE])
+        return self._read(spark, lambda view: rows.feed(view, keys))
+
+    def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
+        """The changes as events, one a changed row: `op` (c, u, d), `before`, `after`, `source`.
+
+        Args:
+            spark: the session.
+            keys: see `feed`.
+
+        Raises:
+            ColumnNotFoundError: the table has no such column at the window's end.
+        """
+        from lake_assets.capture import events
+
+        self._check(keys or ())
+        return self._read(spark, lambda view: events.events(view, keys, str(self.window.table)))
 
     def keys(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
         """The distinct values of `columns` over all before- and after-images.
@@ -142,8 +158,7 @@ class Capture:
         from lake_assets.capture import rows
 
         self._check(columns)
-        net = self._union(spark, lambda view: rows.keys(view, list(columns)), [], label=False, columns=list(columns))
-        return net.distinct()
+        return self._read(spark, lambda view: rows.keys(view, list(columns))).distinct()
 
     def close(self) -> None:
         """Drop the ICDC tables that the DataFrames of this capture read."""
@@ -165,51 +180,44 @@ class Capture:
                 there = ", ".join(self.columns)
                 raise ColumnNotFoundError(f"{self.window.table} has no column {column!r} at the window's end: {there}")
 
-    def _union(
-        self,
-        spark: SparkSession,
-        read: Callable[[View], DataFrame],
-        more: list[str],
-        *,
-        label: bool = True,
-        columns: list[str] | None = None,
-    ) -> DataFrame:
-        """What `read` gives for all parts, each row with its commit where the granularity asks for it."""
-        from lake_assets.capture import rows
+    def _read(self, spark: SparkSession, read: Callable[[View], DataFrame]) -> DataFrame:
+        """What `read` gives for all parts together."""
+        if any(c.lower().startswith(("_change_type", "_commit_", "__lake_")) for c in self.columns):
+            raise UnsupportedCaptureError(
+                f"{self.window.table} has a column named like those that come with changes (_change_type, _commit_..., "
+                "__lake_...): rename it"
+            )
+        _open[id(self)] = self
+        views = [self._view(spark, part) for part in self._parts] or [self._view(spark, None)]
+        return reduce(lambda a, b: a.unionAll(b), map(read, views))
 
-        label = label and self.granularity == "snapshot"
-        if self._parts:
-            _open[id(self)] = self
-            frames = [rows.committed(view, read, p) if label else read(view) for p, view in self._views(spark)]
-            return reduce(lambda a, b: a.unionAll(b), frames)
-        source = spark.table(self._lake.sql_name(self.window.table))
-        return rows.nothing(source, self.columns if columns is None else columns, more, commits=label)
-
-    def _views(self, spark: SparkSession) -> Iterator[tuple[Part, View]]:
+    def _view(self, spark: SparkSession, part: Part | None) -> View:
         from lake_assets.capture.rows import View
 
-        def sql(name: str | None) -> str | None:
-            return self._lake.sql_name(name) if name else None
-
-        for part in self._parts:
-            t = self._tables.of(part)
-            yield (
-                part,
-                View(
-                    spark=spark,
-                    columns=self.columns,
-                    after=sql(t.after),
-                    before=sql(t.before),
-                    shared=(self._lake.sql_name(t.shared[0]), self._lake.sql_name(t.shared[1])) if t.shared else None,
-                    only_before=sql(t.only_before),
-                    only_after=sql(t.only_after),
-                    has_lineage=part.plan.has_lineage,
-                    is_forward=part.window.is_forward,
-                    since=part.window.ancestor.sequence_number if part.window.ancestor else None,
-                    rows=part.plan.rows,
-                    identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
-                ),
-            )
+        view = View(
+            spark,
+            self.columns,
+            spark_types(self.schema) if part is None else "",
+            identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
+            labelled=self.granularity == "snapshot",
+        )
+        if part is None:
+            return view
+        tables, sql = self._tables.of(part), self._lake.sql_name
+        return replace(
+            view,
+            after=sql(tables.after) if tables.after else None,
+            before=sql(tables.before) if tables.before else None,
+            shared=(sql(tables.shared[0]), sql(tables.shared[1])) if tables.shared else None,
+            only_before=sql(tables.only_before) if tables.only_before else None,
+            only_after=sql(tables.only_after) if tables.only_after else None,
+            has_lineage=part.plan.has_lineage,
+            is_forward=part.window.is_forward,
+            since=part.window.ancestor.sequence_number if part.window.ancestor else None,
+            rows=part.plan.rows,
+            commit=part.commit,
+            commits=part.commits,
+        )
 
     def _files(self, planned: Plan, operations: dict[int, str]) -> Iterator[CapturedFile]:
         for e in planned.after.data:

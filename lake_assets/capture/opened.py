@@ -108,5 +108,5 @@ def _check_files(io: FileIO, planned: Plan) -> None:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise MissingDataFileError(
             f"{missing[0]}{more} is gone, though a snapshot names it: it was deleted behind the table's back, by an "
-            "orphan removal with too short an age or by hand. Restore it, or start again from a full capture (start=None)"
+            "orphan removal with too short an age or by hand. Restore it, or start from a full capture (start=None)"
         )

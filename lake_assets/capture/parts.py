@@ -46,8 +46,9 @@ def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset
         )
     if not window.is_forward:
         raise NotAnAncestorError(
-            f"{window.table}: snapshot {window.start_snapshot_id} is no ancestor of {window.end_snapshot_id}: the table "
-            "was rolled back, so that no snapshots lead from one to the other. Ask for the net change "
+            f"{window.table}: snapshot {window.start_snapshot_id} is no ancestor of {window.end_snapshot_id}: the "
+            "table "
+            "was rolled back, so that no steps lead from one to the other. Ask for the net change "
             "(granularity='net'), or start from the common ancestor "
             f"{window.ancestor.snapshot_id if window.ancestor else '(there is none)'}"
         )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lake_assets.capture import lineage, values
 from lake_assets.capture.bitmaps import IN_BOTH, NUMBER, named
-from lake_assets.capture.parts import Part
 from lake_assets.capture.values import PAIR, SIGN
 from lake_assets.capture.windows import Point
 
@@ -30,29 +28,40 @@ class View:
 
     spark: SparkSession
     columns: list[str]
-    after: str | None
+    types: str
+    """The columns and their types as a schema string, where there is no table to read."""
+    after: str | None = None
     """Every file as of the end; None: there is none."""
-    before: str | None
-    shared: tuple[str, str] | None
+    before: str | None = None
+    shared: tuple[str, str] | None = None
     """Without lineage: the files that are on both sides, as before and as after."""
-    only_before: str | None
-    only_after: str | None
-    has_lineage: bool
-    is_forward: bool
-    since: int | None
-    rows: int
-    identifiers: list[str]
+    only_before: str | None = None
+    only_after: str | None = None
+    has_lineage: bool = False
+    is_forward: bool = True
+    since: int | None = None
+    rows: int = 0
+    identifiers: Sequence[str] = ()
     """The table's own key."""
+    labelled: bool = False
+    """Whether rows come with the snapshot that made the change."""
+    commit: Point | None = None
+    commits: Mapping[str, Point] = field(default_factory=dict[str, Point])
+    """That snapshot: one for all rows, or by the file that a row is in."""
+
+    @property
+    def output(self) -> list[str]:
+        """The names of the columns that rows come with."""
+        return [*self.columns, *(c for c, _ in COMMIT)] if self.labelled else self.columns
 
 
 def upserts(view: View) -> DataFrame:
     """Rows that were inserted or updated, as of the end."""
-    spark, columns = view.spark, view.columns
     if view.after and view.before is None:
-        return spark.table(view.after).select(*named(columns))
+        return _whole(view, view.after)
     if view.after and view.has_lineage and view.is_forward and view.since is not None:
-        return lineage.upserts(spark, view.after, columns, since=view.since)
-    return _signed(view).where(F.col(SIGN) > 0).select(*named(columns))
+        return _label(view, lineage.upserts(view.spark, view.after, view.columns, since=view.since))
+    return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
 
 def keys(view: View, columns: list[str]) -> DataFrame:
@@ -70,63 +79,59 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
         pairs: keep the column `PAIR`, which is the same for both images of an update and null for other rows.
     """
     rows = _signed(view)
-    by = list(by) if by is not None else [] if view.has_lineage else view.identifiers
+    by = list(by) if by is not None else [] if view.has_lineage else list(view.identifiers)
     if by and view.after and view.before:
         rows = values.paired(rows, by)
     paired = F.col(PAIR).isNotNull()
     change = F.when(F.col(SIGN) > 0, _either(paired, AFTER, INSERT)).otherwise(_either(paired, BEFORE, DELETE))
-    return rows.select(*named(view.columns), change.alias(CHANGE), *([F.col(PAIR)] if pairs else []))
-
-
-def committed(view: View, read: Callable[[View], DataFrame], part: Part) -> DataFrame:
-    """What `read` gives, every row with the snapshot that made the change."""
-    if part.commit is not None:
-        return read(view).select(
-            "*", *(F.lit(v).cast(t).alias(c) for (c, t), v in zip(COMMIT, _commit(part.commit), strict=True))
-        )
-    # The appends of several snapshots: the file tells which.
-    spark = view.spark
-    known = spark.createDataFrame(
-        [(path, *_commit(p)) for path, p in part.commits.items()],
-        f"__lake_path STRING, {', '.join(f'{c} {t}' for c, t in COMMIT)}",
-    )
-    rows = spark.table(view.after or "").withColumn("__lake_path", F.col("_file"))
-    labelled = rows.join(F.broadcast(known), "__lake_path")
-    shape = read(view).columns
-    change = [F.lit(INSERT).alias(CHANGE)] if CHANGE in shape else []
-    return labelled.select(*named(view.columns), *change, *(F.col(c) for c, _ in COMMIT))
-
-
-def nothing(source: DataFrame, columns: list[str], more: list[str], *, commits: bool) -> DataFrame:
-    """No rows, of the shape that some would have."""
-    empty = [F.lit(None).cast(t).alias(c) for c, t in COMMIT] if commits else []
-    return source.select(*named(columns), *(F.lit("").alias(c) for c in more), *empty).where(F.lit(False))
-
-
-def _commit(point: Point) -> tuple[int, int, datetime]:
-    return point.snapshot_id, point.sequence_number, point.timestamp
+    commits = view.output[len(view.columns) :]
+    kept = [*named(commits), *([F.col(PAIR)] if pairs else [])]
+    return rows.select(*named(view.columns), change.alias(CHANGE), *kept)
 
 
 def _signed(view: View) -> DataFrame:
     """What went (`SIGN` -1) and what came (`SIGN` 1), with `PAIR` where row lineage knows of a pair."""
     spark, columns = view.spark, view.columns
+    pair = F.lit(None).cast("string").alias(PAIR)
     if view.before is None or view.after is None:
-        rows = spark.table(view.after or view.before or "").select(
-            *named(columns), F.lit(1 if view.after else -1).alias(SIGN)
-        )
-    elif view.has_lineage:
-        went, came = lineage.changes(
-            spark, view.after, view.before, columns, since=view.since, forward=view.is_forward, rows=view.rows
-        )
-        pair = F.when(F.col(IN_BOTH), F.col(NUMBER).cast("string")).alias(PAIR)
-        both = ((went, -1), (came, 1))
-        went, came = (side.select(*named(columns), F.lit(sign).alias(SIGN), pair) for side, sign in both)
-        return went.unionAll(came)
-    else:
+        rows = _whole(view, view.after or view.before).withColumn(SIGN, F.lit(1 if view.after else -1))
+        return rows.withColumn(PAIR, pair)
+    if not view.has_lineage:
         rows = values.changes(
             spark, columns, shared=view.shared, before=view.only_before, after=view.only_after, rows=view.rows
         )
-    return rows.withColumn(PAIR, F.lit(None).cast("string"))
+        return _label(view, rows.withColumn(PAIR, pair))
+    went, came = lineage.changes(
+        spark, view.after, view.before, columns, since=view.since, forward=view.is_forward, rows=view.rows
+    )
+    pair = F.when(F.col(IN_BOTH), F.col(NUMBER).cast("string")).alias(PAIR)
+    went, came = (side.select(*named(columns), F.lit(sign).alias(SIGN), pair) for side, sign in ((went, -1), (came, 1)))
+    return _label(view, went.unionAll(came))
+
+
+def _whole(view: View, table: str | None) -> DataFrame:
+    """All rows of a table over captured files; none where there is no table."""
+    if table is None:
+        return _label(view, view.spark.createDataFrame([], view.types))
+    rows = view.spark.table(table)
+    if not (view.labelled and view.commits):
+        return _label(view, rows.select(*named(view.columns)))
+    known = [(path, p.snapshot_id, p.sequence_number, p.timestamp) for path, p in view.commits.items()]
+    types = ", ".join(f"{c} {t}" for c, t in COMMIT)
+    files = view.spark.createDataFrame(known, f"__lake_path STRING, {types}")
+    return (
+        rows.withColumn("__lake_path", F.col("_file"))
+        .join(F.broadcast(files), "__lake_path")
+        .select(*named(view.output))
+    )
+
+
+def _label(view: View, rows: DataFrame) -> DataFrame:
+    if not view.labelled:
+        return rows
+    p = view.commit
+    values = (p.snapshot_id, p.sequence_number, p.timestamp) if p else (None, None, None)
+    return rows.select("*", *(F.lit(v).cast(t).alias(c) for (c, t), v in zip(COMMIT, values, strict=True)))
 
 
 def _either(condition: Column, yes: str, no: str) -> Column:

@@ -1,0 +1,157 @@
+"""Consumers of a table: who still needs which of its snapshots.
+
+A consumer is a tag on its watermark snapshot in the source, so that `expire_snapshots`, whoever runs it, keeps what
+the consumer has yet to compare with. The tag is moved after the consumer has committed: it may lag behind, and never
+leads. Each move is a commit of the source's metadata; where that is too dear, move it now and then.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from lake_assets.capture.windows import resolve
+from lake_assets.errors import ConsumerNotFoundError, InvalidNameError, SnapshotNotFoundError
+from lake_assets.lake import LakeBase, TableId, quote
+
+PREFIX = "consumer."
+# Without an age of its own a tag has the table's `history.expire.max-ref-age-ms`, and may be expired itself.
+RETAIN_DAYS = 36500
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_retried = retry(
+    retry=retry_if_exception_type(CommitFailedException),
+    wait=wait_random_exponential(multiplier=0.05, max=2),
+    stop=stop_after_attempt(8),
+    reraise=True,
+)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A consumer of a table and how far it is behind.
+
+    Attributes:
+        name: the consumer's own.
+        table: what it consumes.
+        snapshot_id: the snapshot that it has absorbed.
+        timestamp: when that snapshot was made.
+        snapshots_behind: how many snapshots the table's main branch is ahead; None: it cannot be told, because some
+            between have expired.
+        behind: the time between the two; zero where the table was rolled back since.
+    """
+
+    name: str
+    table: TableId
+    snapshot_id: int
+    timestamp: datetime
+    snapshots_behind: int | None
+    behind: timedelta
+
+
+class Consumers:
+    """Registers, lists and removes the consumers of the lake's tables."""
+
+    def __init__(self, lake: LakeBase) -> None:
+        self._lake = lake
+
+    def register(self, table: str | TableId, name: str, snapshot_id: int | None = None) -> Consumer:
+        """Keep a snapshot for a consumer, a new one or one that has moved on.
+
+        Args:
+            table: what it consumes.
+            name: the consumer's own, of letters, digits, `_`, `.` and `-`: usually the name of the target.
+            snapshot_id: what it has absorbed; None: the current snapshot.
+
+        Raises:
+            InvalidNameError: the name cannot be one.
+            SnapshotNotFoundError: the table has no such snapshot, or none at all.
+            SnapshotExpiredError: the snapshot is gone.
+        """
+        table_id, tag = TableId.parse(table), _tag(name)
+        source = self._lake.table(table_id)
+        window = resolve(source, table_id, end=snapshot_id)
+        if window.end is None:
+            raise SnapshotNotFoundError(f"{table_id} has no snapshot yet that consumer {name!r} could have absorbed")
+        ref = source.metadata.refs.get(tag)
+        if ref is None or ref.snapshot_id != window.end.snapshot_id:
+            self._set_tag(source, table_id, tag, window.end.snapshot_id)
+        return self._consumer(self._lake.table(table_id), table_id, tag, window.end.snapshot_id)
+
+    advance = register
+
+    def list(self, table: str | TableId) -> list[Consumer]:
+        """The consumers of a table, those that are furthest behind first."""
+        table_id = TableId.parse(table)
+        source = self._lake.table(table_id)
+        found = [
+            self._consumer(source, table_id, name, ref.snapshot_id)
+            for name, ref in source.metadata.refs.items()
+            if name.startswith(PREFIX) and ref.snapshot_ref_type == SnapshotRefType.TAG
+        ]
+        return sorted(found, key=lambda c: (c.timestamp, c.name))
+
+    def remove(self, table: str | TableId, name: str) -> None:
+        """Forget a consumer: its snapshot may expire.
+
+        Raises:
+            ConsumerNotFoundError: the table has no such consumer.
+        """
+        table_id, tag = TableId.parse(table), _tag(name)
+        source = self._lake.table(table_id)
+        if tag not in source.metadata.refs:
+            there = ", ".join(c.name for c in self.list(table_id)) or "none"
+            raise ConsumerNotFoundError(f"{table_id} has no consumer {name!r}; it has: {there}")
+        if source.format_version >= 3:
+            self._sql(table_id, f"DROP TAG IF EXISTS {quote(tag)}")
+        else:
+            self._remove_tag(table_id, tag)
+
+    def _set_tag(self, source: Table, table: TableId, tag: str, snapshot_id: int) -> None:
+        # PyIceberg cannot commit to format v3; below, it spares the Spark session.
+        if source.format_version >= 3:
+            version = f"AS OF VERSION {int(snapshot_id)} RETAIN {RETAIN_DAYS} DAYS"
+            self._sql(table, f"CREATE OR REPLACE TAG {quote(tag)} {version}")
+        else:
+            self._commit_tag(table, tag, snapshot_id)
+
+    def _sql(self, table: TableId, change: str) -> None:
+        self._lake.spark().sql(f"ALTER TABLE {self._lake.sql_name(table)} {change}")
+
+    @_retried
+    def _commit_tag(self, table: TableId, tag: str, snapshot_id: int) -> None:
+        age = int(timedelta(days=RETAIN_DAYS).total_seconds() * 1000)
+        with self._lake.table(table).manage_snapshots() as change:
+            change.create_tag(snapshot_id, tag, max_ref_age_ms=age)
+
+    @_retried
+    def _remove_tag(self, table: TableId, tag: str) -> None:
+        source = self._lake.table(table)
+        if tag in source.metadata.refs:
+            with source.manage_snapshots() as change:
+                change.remove_tag(tag)
+
+    def _consumer(self, source: Table, table: TableId, tag: str, snapshot_id: int) -> Consumer:
+        window = resolve(source, table, start=snapshot_id)
+        assert window.start is not None
+        assert window.end is not None
+        return Consumer(
+            name=tag.removeprefix(PREFIX),
+            table=table,
+            snapshot_id=snapshot_id,
+            timestamp=window.start.timestamp,
+            snapshots_behind=len(window.steps) if window.is_complete else None,
+            behind=max(window.end.timestamp - window.start.timestamp, timedelta()),
+        )
+
+
+def _tag(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(f"{name!r} cannot be a consumer's name: use letters, digits, `_`, `.` and `-`")
+    return PREFIX + name

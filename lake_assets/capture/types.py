@@ -1,0 +1,70 @@
+"""Iceberg's types as Spark names them: for DataFrames of a table's shape that no table is read for."""
+
+from __future__ import annotations
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UnknownType,
+    UUIDType,
+)
+
+from lake_assets.errors import UnsupportedCaptureError
+from lake_assets.lake import quote
+
+_NAMES: dict[type[IcebergType], str] = {
+    BooleanType: "BOOLEAN",
+    IntegerType: "INT",
+    LongType: "BIGINT",
+    FloatType: "FLOAT",
+    DoubleType: "DOUBLE",
+    DateType: "DATE",
+    TimestampType: "TIMESTAMP_NTZ",
+    TimestamptzType: "TIMESTAMP",
+    StringType: "STRING",
+    UUIDType: "STRING",
+    FixedType: "BINARY",
+    BinaryType: "BINARY",
+    UnknownType: "VOID",
+}
+
+
+def spark_types(schema: Schema) -> str:
+    """The columns of `schema` as a schema string of Spark."""
+    return ", ".join(f"{quote(f.name)} {spark_type(f.field_type)}" for f in schema.fields)
+
+
+def spark_type(kind: IcebergType) -> str:
+    """The name that Spark has for `kind`.
+
+    Raises:
+        UnsupportedCaptureError: Spark has no such type.
+    """
+    match kind:
+        case StructType():
+            return f"STRUCT<{', '.join(f'{quote(f.name)}: {spark_type(f.field_type)}' for f in kind.fields)}>"
+        case ListType():
+            return f"ARRAY<{spark_type(kind.element_type)}>"
+        case MapType():
+            return f"MAP<{spark_type(kind.key_type)}, {spark_type(kind.value_type)}>"
+        case DecimalType():
+            return f"DECIMAL({kind.precision},{kind.scale})"
+        case _ if type(kind) in _NAMES:
+            return _NAMES[type(kind)]
+        case _:
+            raise UnsupportedCaptureError(f"Spark cannot read columns of type {kind}")
