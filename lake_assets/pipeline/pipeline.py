@@ -69,14 +69,19 @@ class Pipeline:
 
     # --- tables -------------------------------------------------------------------------------------------------
 
-    def specs(self, lake: LakeBase) -> list[Spec]:
+    def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
         """All tables, sources before what depends on them.
 
         Patterns stand for the tables that the stream has shown so far, so that the list grows with it.
 
+        Args:
+            lake: where the tables are.
+            alone: whether a model may read only what is there or is made here; false where other pipelines beside this
+                one may still make it.
+
         Raises:
             TableClaimedError: two declarations make one table.
-            PipelineError: models that depend on each other in a circle.
+            PipelineError: models that depend on each other in a circle, or read what nothing makes.
         """
         specs: list[Spec] = []
         for stream in self.config.streams:
@@ -111,7 +116,8 @@ class Pipeline:
                     model.properties,
                 )
             )
-        self._check_sources(lake, specs)
+        if alone:
+            self._check_sources(lake, specs)
         return _ordered(specs, self.name)
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
