@@ -49,7 +49,8 @@ _SIMPLE = {
 }
 _DATE = "date_add(DATE'1970-01-01', try_cast({t} AS INT))"
 _NTZ = "CAST(%s AS TIMESTAMP_NTZ)"
-_TIME = "date_format(%s, 'HH:mm:ss.SSSSSS')"
+# 24:00:00 is a time of day in Postgres; as a moment it would be the next day's midnight.
+_TIME = "CASE WHEN %s = TIMESTAMP'1970-01-02' THEN '24:00:00.000000' ELSE date_format(%s, 'HH:mm:ss.SSSSSS') END"
 _MILLIS, _MICROS = "timestamp_millis(try_cast({t} AS BIGINT))", "timestamp_micros(try_cast({t} AS BIGINT))"
 _NANOS = "timestamp_micros(try_cast({t} AS BIGINT) div 1000)"
 _INT = "try_cast({t} AS BIGINT)"
@@ -62,10 +63,10 @@ _LOGICAL = {
     "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS,)),
     "io.debezium.time.ZonedTimestamp": Reading("timestamp", ("try_cast({t} AS TIMESTAMP)",)),
     # Neither Iceberg in Spark nor Parquet readers agree on a time type yet: kept as ISO text, which sorts.
-    "io.debezium.time.Time": Reading("string", (_TIME % _MILLIS,)),
-    "org.apache.kafka.connect.data.Time": Reading("string", (_TIME % _MILLIS,)),
-    "io.debezium.time.MicroTime": Reading("string", (_TIME % _MICROS,)),
-    "io.debezium.time.NanoTime": Reading("string", (_TIME % _NANOS,)),
+    "io.debezium.time.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
+    "org.apache.kafka.connect.data.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
+    "io.debezium.time.MicroTime": Reading("string", (_TIME % (_MICROS, _MICROS),)),
+    "io.debezium.time.NanoTime": Reading("string", (_TIME % (_NANOS, _NANOS),)),
     "io.debezium.time.ZonedTime": Reading("string"),
     "io.debezium.time.MicroDuration": Reading("bigint", (_INT,)),
     "io.debezium.time.NanoDuration": Reading("bigint", (_INT,)),
@@ -98,8 +99,13 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     if kind == "array":
         item = f"x{depth}"
         inner = read_value(field["items"], depth + 1)
-        each = f"transform(from_json({{t}}, 'ARRAY<STRING>'), {item} -> {inner.inline(item)})"
-        return Reading(f"array<{inner.type}>", (each,) if inner.steps else ("from_json({t}, 'ARRAY<STRING>')",))
+        kind, texts = f"array<{inner.type}>", "from_json({t}, 'ARRAY<STRING>')"
+        if not inner.steps:
+            return Reading(kind, (texts,))
+        both = f"transform({texts}, {item} -> named_struct('t', {item}, 'v', {inner.inline(item)}))"
+        # One item that does not fit makes the whole value one that does not: a NULL in its place would be silent.
+        misfit = f"exists({{t}}, {item} -> {item}.t IS NOT NULL AND {item}.v IS NULL)"
+        return Reading(kind, (both, f"CASE WHEN NOT {misfit} THEN transform({{t}}, {item} -> {item}.v) END"))
     if kind in _SIMPLE:
         sql_type = _SIMPLE[kind]
         return Reading(sql_type, () if sql_type == "string" else (f"try_cast({{t}} AS {sql_type})",))
@@ -131,6 +137,7 @@ def _decimal(parameters: dict[str, str]) -> Reading:
             f"decimal({precision - scale},0)",
             (*_WIDE, f"try_cast({_text('{t}', str(scale))} AS DECIMAL({precision - scale},0))"),
         )
+    precision = max(precision, scale)  # numeric(3,5) holds 0.00999 at most
     kind = f"decimal({precision},{scale})"
     if precision <= 18 and scale:
         unit = "0." + "0" * (scale - 1) + "1"
@@ -141,29 +148,36 @@ def _decimal(parameters: dict[str, str]) -> Reading:
 
 
 # An integer in base64 (big-endian, two's complement), in Spark SQL: a Python function a row would cost more than all
-# the rest of the parsing. Up to 8 bytes in one piece; up to 16 as two halves, the upper one signed.
+# the rest of the parsing. Up to 8 bytes in one piece; up to 16 as two halves, the upper one signed. Of a negative
+# number 2^64 is taken from the lower half to the upper one, so that both have its sign: the upper half alone could be
+# less than a decimal holds.
 _HEX = "hex(try_to_binary({t}, 'base64'))"
 _FILL = "CASE WHEN substr({t}, 1, 1) >= '8' THEN 'F' ELSE '0' END"
 _NARROW = (
     _HEX,
     f"CASE WHEN length({{t}}) BETWEEN 2 AND 16 THEN CAST(conv(lpad({{t}}, 16, {_FILL}), 16, -10) AS DECIMAL(19,0)) END",
 )
+_D20 = "CAST(%s AS DECIMAL(20,0))"
+_PADDED, _SIGN, _HALF = (
+    f"lpad({{t}}, 32, {_FILL})",
+    "CAST(substr({t}, 1, 1) >= '8' AS INT)",
+    _D20 % "18446744073709551616",
+)
+_UPPER = _D20 % f"CAST(conv(substr({_PADDED}, 1, 16), 16, -10) AS DECIMAL(20,0)) + {_SIGN}"
+_LOWER = _D20 % f"CAST(conv(substr({_PADDED}, 17, 16), 16, 10) AS DECIMAL(20,0)) - {_SIGN} * {_HALF}"
 _WIDE = (
     _HEX,
-    f"CASE WHEN length({{t}}) BETWEEN 2 AND 32 THEN try_add(try_multiply("
-    f"CAST(conv(substr(lpad({{t}}, 32, {_FILL}), 1, 16), 16, -10) AS DECIMAL(20,0)), "
-    f"CAST(18446744073709551616 AS DECIMAL(20,0))), "
-    f"CAST(conv(substr(lpad({{t}}, 32, {_FILL}), 17, 16), 16, 10) AS DECIMAL(20,0))) END",
+    f"CASE WHEN length({{t}}) BETWEEN 2 AND 32 THEN try_add(try_multiply({_UPPER}, {_HALF}), {_LOWER}) END",
 )
 
 
 def _text(unscaled: str, scale: str) -> str:
     """SQL of the decimal text of an unscaled integer: -1234 with scale 2 -> -12.34. Text keeps every digit."""
-    digits = (
-        f"lpad(CAST(abs({unscaled}) AS STRING), greatest({scale} + 1, length(CAST(abs({unscaled}) AS STRING))), '0')"
-    )
+    # Not abs(): it rounds a decimal to 34 digits.
+    size = f"ltrim('-', CAST({unscaled} AS STRING))"
+    digits = f"lpad({size}, greatest({scale} + 1, length({size})), '0')"
     sign = f"CASE WHEN {unscaled} < 0 THEN '-' ELSE '' END"
     whole, fraction = f"left({digits}, length({digits}) - ({scale}))", f"right({digits}, {scale})"
     dotted = f"concat({sign}, {whole}, CASE WHEN {scale} > 0 THEN concat('.', {fraction}) ELSE '' END)"
-    zeros = f"concat({sign}, CAST(abs({unscaled}) AS STRING), repeat('0', -({scale})))"
+    zeros = f"concat({sign}, {size}, repeat('0', -({scale})))"
     return f"CASE WHEN {scale} >= 0 THEN {dotted} ELSE {zeros} END"

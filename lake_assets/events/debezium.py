@@ -59,8 +59,9 @@ class Debezium:
         if len({n.lower() for n in names.values()}) < len(names):
             raise UnsupportedEventError(f"columns {sorted(names)} become {sorted(names.values())}: two share one name")
         p = "e.value.payload"
-        op = "CASE {p}.op {cases} END".format(
-            p=p, cases=" ".join(f"WHEN {literal(k)} THEN {literal(v)}" for k, v in _OPS.items())
+        # An insert or update without its row would be a row of nulls.
+        op = "CASE WHEN {p}.op IN ('c', 'r', 'u') AND {p}.after IS NULL THEN NULL {cases} END".format(
+            p=p, cases=" ".join(f"WHEN {p}.op = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items())
         )
         return EventPlan(
             parsed=f"from_json(record, {literal(_RECORD)})",

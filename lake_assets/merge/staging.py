@@ -132,7 +132,7 @@ def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str]) -> DataFra
             }
         )
     bad = [
-        *_when(F.col(OP).isNull(), "no such op"),
+        *_when(F.col(OP).isNull(), "no such op, or no row after it"),
         *(_case(i, f"{c.name} does not fit {c.type}") for i, c in enumerate(plan.columns) if c.steps),
         *(
             F.when((F.col(OP) != TRUNCATE) & F.col(f"v{i}").isNull(), F.lit(f"key column {c.name} is missing"))

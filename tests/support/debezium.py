@@ -15,6 +15,7 @@ from typing import Any, Literal
 INT, BIGINT, TEXT = {"type": "int32"}, {"type": "int64"}, {"type": "string"}
 DATE = {"type": "int32", "name": "io.debezium.time.Date"}
 TIMESTAMP = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 UNAVAILABLE = "__debezium_unavailable_value"
 
 
