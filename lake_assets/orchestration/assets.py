@@ -12,6 +12,7 @@ from lake_assets.lake import LakeConfig
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration import metadata
+from lake_assets.orchestration.lineage import column_lineage
 from lake_assets.orchestration.names import asset_key, has_patterns, new_tables_key, op_name, pool, valid_name
 from lake_assets.orchestration.resources import PYSPARK, session_of
 from lake_assets.pipeline import Pipeline
@@ -86,7 +87,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
         # A run loads the definitions afresh and may know more tables than the code server that planned it.
         known: list[str] = context.op_execution_context.op_config.get("known", loaded)
         with opened(context, config) as lake:
-            new = {str(s.table): s for s in pipeline.specs(lake) if str(s.table) not in known}
+            new = {str(s.table): s for s in pipeline.specs(lake, alone=False) if str(s.table) not in known}
             outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 context.log.info(summary(outcome))
@@ -123,6 +124,8 @@ def opened(context: dg.AssetExecutionContext, config: LakeConfig) -> Generator[L
 def result(lake: Lake, spec: Spec, outcome: Outcome) -> dg.MaterializeResult[Any]:
     """What the step did and what the table is now."""
     table = metadata.of_table(lake, spec.table)
+    if found := column_lineage(lake, spec):
+        table["dagster/column_lineage"] = found
     # The snapshot is the data's version: a step that changed nothing does not make what lies below look outdated.
     version = dg.DataVersion(table["snapshot"]) if "snapshot" in table else None
     return dg.MaterializeResult(metadata={**metadata.of_outcome(outcome), **table}, data_version=version)

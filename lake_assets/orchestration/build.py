@@ -45,7 +45,7 @@ def build_definitions(
     """
     looked = Lake((lake.config if lake else None) or LakeConfig.load())
     try:
-        specs = pipeline.specs(looked)
+        specs = pipeline.specs(looked, alone=False)
     finally:
         if "catalog" in vars(looked):
             looked.catalog.close()

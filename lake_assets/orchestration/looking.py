@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lake_assets.capture import Capture
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.merge.landing import new_files
+from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.planning import Work, fingerprint
-from lake_assets.pipeline.pipeline import Pending, Spec, pending_of
+from lake_assets.pipeline.pipeline import Pending, Spec, pending_of, sources
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20
@@ -57,6 +57,13 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found
     return found
 
 
+def missing(lake: Lake, specs: Sequence[Spec]) -> list[str]:
+    """Tables that wait for one which is not there and which the pipeline does not make, for people."""
+    made = {s.table for s in specs}
+    outside = {(spec.table, source) for spec in specs for source in sources(spec) if source not in made}
+    return [f"{t} waits for {s}, which is not in the lake" for t, s in sorted(outside) if not lake.exists(s)]
+
+
 def _files(lake: Lake, spec: RawSpec) -> list[tuple[str, int, int]]:
     # A file that was corrected in place is another one: the landing that failed on it is due again.
     stats = [(f.name, f.stat()) for f in new_files(lake, spec.table, spec.landing)]
@@ -86,11 +93,10 @@ def measure(lake: Lake, windows: Sequence[Pending]) -> Size:
     distinct = dict.fromkeys((w.source, w.start, w.end) for w in windows if w.end is not None)
     for source, start, end in list(distinct)[:MOST_CAPTURES]:
         try:
-            capture: Capture = lake.capture(source, start, end)
+            captured = Absorbed.of(source, lake.capture(source, start, end))
         except HistoryError:
             continue
-        after = [f for f in capture.files if f.side == "after"]
-        files += len(after)
-        size += sum(f.bytes for f in after)
-        ranges += [f"{source}.{name} {r}" for name, r in list(capture.ranges.items())[:1]]
+        files += captured.files
+        size += captured.bytes
+        ranges += [f"{source}.{name} {text}" for name, text in list(captured.ranges.items())[:1]]
     return Size(files + sum(w.files for w in windows), size, tuple(ranges))

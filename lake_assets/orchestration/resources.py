@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.lake import LakeConfig
 from lake_assets.lake.java import find_java
-from lake_assets.lake.spark import check_remote, session_conf
+from lake_assets.lake.spark import adopt_session, check_remote, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +79,8 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     try:
         session: SparkSession = LazyPySparkResource(spark_config={**session_conf(config), **more}).spark_session
         # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
-        return session if remote else session.newSession()
+        session = session if remote else session.newSession()
+        adopt_session(session, config)
+        return session
     except (PySparkException, RuntimeError, OSError) as e:
         raise SparkUnavailableError(f"Spark did not start: {e}. The run's stderr holds what the JVM said") from e

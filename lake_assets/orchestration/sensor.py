@@ -15,7 +15,7 @@ import dagster as dg
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration import history
-from lake_assets.orchestration.looking import Found, Size, look, measure
+from lake_assets.orchestration.looking import Found, Size, look, measure, missing
 from lake_assets.orchestration.names import (
     PIPELINE_TAG,
     asset_key,
@@ -100,8 +100,13 @@ def capture_sensor(
     return sensor
 
 
-def tick(context: dg.SensorEvaluationContext, watch: Watch) -> dg.RunRequest | dg.SkipReason:
+def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = None) -> dg.RunRequest | dg.SkipReason:
     """One look at the lake.
+
+    Args:
+        context: for Dagster's instance and the tick's log.
+        watch: what to look at.
+        now: seconds since 1970, for how long a failed table has waited; default: the clock.
 
     Raises:
         CatalogUnavailableError: the lake cannot be looked at; the next tick tries again, and nothing is lost.
@@ -113,17 +118,17 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch) -> dg.RunRequest | d
         )
     lake = Lake(watch.config)
     try:
-        specs = watch.pipeline.specs(lake)
+        specs = watch.pipeline.specs(lake, alone=False)
         # A declared table stays, whatever the streams show now.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
         found = look(lake, specs, _steps(watch, specs))
         wanted = frozenset(f.work.fingerprint for f in found)
         runs = history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
-        decision = decide([f.work for f in found], runs, time.time())
+        decision = decide([f.work for f in found], runs, time.time() if now is None else now)
         for text in _held_back(decision):
             context.log.warning(text)
         if not decision.due:
-            held = _held_back(decision)
+            held = [*_held_back(decision), *missing(lake, specs)]
             return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
         due = {w.table for w in decision.due}
         size = measure(lake, [w for f in found if f.work.table in due for w in f.windows])

@@ -1,0 +1,55 @@
+"""Which columns of its sources each column of a table is made of, for Dagster's column lineage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node, lineage
+from sqlglot.optimizer.qualify import qualify
+
+from lake_assets.errors import LakeError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.models.plan import DIALECT, parse
+from lake_assets.models.spec import ModelSpec
+from lake_assets.orchestration.names import asset_key
+from lake_assets.pipeline.pipeline import Spec
+
+
+def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:
+    """The lineage of a final table's or a model's columns; None where it cannot be told: it is to look at only."""
+    try:
+        match spec:
+            case FinalSpec():
+                there = [f.name for f in lake.table(spec.staging).schema().fields]
+                columns = [f.name for f in lake.table(spec.table).schema().fields if f.name in there]
+                deps = {c: [dg.TableColumnDep(asset_key(spec.staging), c)] for c in columns}
+            case ModelSpec():
+                schema = _schema(lake, spec)
+                query = qualify(parse(str(spec.table), spec.sql), schema=schema, dialect=DIALECT)
+                deps = {n: _leaves(lineage(n, query, schema, dialect=DIALECT)) for n in query.named_selects}
+            case _:
+                return None
+    except (SqlglotError, LakeError, ValueError):
+        return None
+    return dg.TableColumnLineage(deps)
+
+
+def _schema(lake: LakeBase, spec: ModelSpec) -> dict[str, Any]:
+    nested: dict[str, dict[str, dict[str, str]]] = {}
+    for source in spec.sources:
+        columns = {f.name: "string" for f in lake.table(source).schema().fields}
+        nested.setdefault(source.namespace[0], {})[source.name] = columns
+    return nested
+
+
+def _leaves(node: Node) -> list[dg.TableColumnDep]:
+    found: dict[dg.TableColumnDep, None] = {}
+    for leaf in node.walk():
+        if not leaf.downstream and isinstance(leaf.source, exp.Table) and leaf.source.db:
+            table = TableId((leaf.source.db,), leaf.source.name)
+            found[dg.TableColumnDep(asset_key(table), leaf.name.split(".")[-1].strip('`"'))] = None
+    return list(found)

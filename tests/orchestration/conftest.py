@@ -1,0 +1,97 @@
+"""Pipelines for tests, and what a tick or a run of them does on an ephemeral instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake, Pipeline
+from lake_assets.examples import shop
+from lake_assets.orchestration import build_definitions
+from lake_assets.orchestration.sensor import Watch, tick
+
+
+@dataclass
+class OtherSession:
+    """A resource of somebody else's that gives a Spark session, as dagster-pyspark's do."""
+
+    lake: Lake
+
+    @property
+    def spark_session(self) -> Any:
+        return self.lake.spark()
+
+
+@dataclass
+class Harness:
+    """A pipeline on a lake and an instance: looks, runs what was asked for, looks again."""
+
+    pipeline: Pipeline
+    lake: Lake
+    instance: dg.DagsterInstance
+
+    def __post_init__(self) -> None:
+        self.reload()
+
+    def reload(self) -> None:
+        """What reloading the code location does."""
+        self.defs = build_definitions(self.pipeline, self.lake, pyspark=OtherSession(self.lake))
+        self.watch = Watch(self.pipeline, tuple(self.pipeline.specs(self.lake, alone=False)), self.lake.config)
+
+    @property
+    def job(self) -> dg.JobDefinition:
+        return self.defs.resolve_job_def(self.pipeline.name)
+
+    def tick(self, now: float | None = None) -> dg.RunRequest | dg.SkipReason:
+        with dg.build_sensor_context(instance=self.instance) as context:
+            return tick(context, self.watch, now)
+
+    def asked(self, now: float | None = None) -> dg.RunRequest:
+        found = self.tick(now)
+        assert isinstance(found, dg.RunRequest), found
+        return found
+
+    def skipped(self, now: float | None = None) -> str:
+        found = self.tick(now)
+        assert isinstance(found, dg.SkipReason), found
+        return found.skip_message or ""
+
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        return self.job.execute_in_process(
+            instance=self.instance,
+            run_config=request.run_config,
+            asset_selection=list(request.asset_selection or []),
+            tags=request.tags,
+            raise_on_error=False,
+        )
+
+
+def selected(request: dg.RunRequest) -> set[str]:
+    return {".".join(key.path) for key in request.asset_selection or []}
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def shop_pipeline() -> Pipeline:
+    return Pipeline.load(shop.PIPELINE)
+
+
+@pytest.fixture
+def dry(shop_pipeline: Pipeline, plain_lake: Lake, instance: dg.DagsterInstance) -> Harness:
+    """The shop on a lake whose Spark is never started."""
+    return Harness(shop_pipeline, plain_lake, instance)
+
+
+@pytest.fixture
+def wet(shop_pipeline: Pipeline, lake: Lake, instance: dg.DagsterInstance) -> Harness:
+    """The shop on a lake with Spark."""
+    return Harness(shop_pipeline, lake, instance)

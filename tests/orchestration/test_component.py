@@ -1,0 +1,116 @@
+"""The component as Dagster's tools see it: its registry, its YAML and its starter file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+import lake_assets
+from lake_assets import LakePipeline
+from lake_assets.examples import shop
+from lake_assets.orchestration.scaffold import PipelineScaffolder
+
+DG = Path(sys.executable).parent / "dg"
+# What `dg check yaml` says of this: every mistake, each with its line.
+WRONG = """\
+type: lake_assets.LakePipeline
+
+attributes:
+  name: my shop
+  streams:
+    - name: events
+      format: csv
+      tables:
+        - public.users
+        - tabel: public.orders
+        - table: public.accounts
+          key: [1]
+      exclude: 7
+  model: []
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's Dagster project with one pipeline."""
+    folder = tmp_path / "mine"
+    defs = folder / "mine" / "defs" / "shop"
+    defs.mkdir(parents=True)
+    (folder / "mine" / "__init__.py").touch()
+    (folder / "mine" / "defs" / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "mine"\n'
+        '[tool.dg.cli]\nsuppress_warnings = ["project_and_activated_venv_mismatch"]\n'
+    )
+    return folder
+
+
+def run_dg(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "LAKE_HOME": str(project / "lake"), "PYTHONPATH": str(project), "DG_CLI_CONFIG": os.devnull}
+    return subprocess.run(
+        [str(DG), *arguments],
+        cwd=project, env={**env, "DAGSTER_DISABLE_TELEMETRY": "yes"}, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+
+
+def test_mistakes_in_yaml_are_shown_all_at_once_with_their_lines(project: Path) -> None:
+    (project / "mine" / "defs" / "shop" / "defs.yaml").write_text(WRONG)
+    done = run_dg(project, "check", "yaml")
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    lines = {int(line.split(":", 1)[1].split(" ")[0]) for line in said.splitlines() if "defs.yaml:" in line}
+    assert {4, 7, 10, 12, 13, 14} <= lines, said
+
+
+def test_the_shipped_pipeline_fits_the_schema_that_editors_use() -> None:
+    schema = LakePipeline.model().model_json_schema()
+    attributes = yaml.safe_load(shop.PIPELINE.read_text(encoding="utf-8"))["attributes"]
+    assert not list(Draft202012Validator(schema).iter_errors(attributes))
+
+
+def test_importing_the_package_does_not_import_dagster() -> None:
+    code = "import sys, lake_assets; sys.exit('dagster' in sys.modules or 'pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_registry_finds_the_component_by_its_yaml_name() -> None:
+    assert "LakePipeline" in dir(lake_assets)
+    assert lake_assets.LakePipeline is LakePipeline
+
+
+def test_sql_that_is_none_is_refused_with_the_setting() -> None:
+    with pytest.raises(Exception, match=r"models\.0\.sql"):
+        LakePipeline.from_attributes_dict(
+            attributes={"name": "p", "models": [{"name": "agg.a", "sql": "SELEC 1 FROM"}]}
+        )
+
+
+def test_settings_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE_EVENTS_LAND", "/somewhere")
+    stream = {"name": "e", "landing": "{{ env.WHERE_EVENTS_LAND }}/e", "tables": ["public.a"]}
+    made = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream]})
+    assert made.streams[0].landing == Path("/somewhere/e")
+
+
+def test_the_starter_file_is_valid_as_it_is(project: Path) -> None:
+    folder = project / "mine" / "defs" / "web-shop"
+    folder.mkdir()
+    PipelineScaffolder().scaffold(
+        dg.ScaffoldRequest(
+            type_name="lake_assets.LakePipeline", target_path=folder, scaffold_format="yaml", project_root=project,
+            params=PipelineScaffolder.get_scaffold_params()(),
+        )
+    )  # fmt: skip
+    written = yaml.safe_load((folder / "defs.yaml").read_text(encoding="utf-8"))
+    assert written["type"] == "lake_assets.LakePipeline"
+    made = LakePipeline.from_attributes_dict(attributes=written["attributes"])
+    assert made.name == "web_shop"
+    assert made.streams[0].name == "web_shop_events"

@@ -1,0 +1,123 @@
+"""The asset graph that a pipeline becomes, and what is refused when definitions are loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake, Pipeline, definitions
+from lake_assets.errors import ConfigError, PipelineError, TableClaimedError
+from lake_assets.orchestration import build_definitions, check_claims
+from lake_assets.orchestration.names import op_name
+from lake_assets.pipeline import PipelineConfig
+from tests.orchestration.conftest import Harness
+
+SHOP = {
+    "raw/shop_events": set[str](),
+    "staging/accounts": {"raw/shop_events"},
+    "staging/clicks": {"raw/shop_events"},
+    "staging/order_item": {"raw/shop_events"},
+    "staging/user_city": {"raw/shop_events"},
+    "staging/users": {"raw/shop_events"},
+    "final/accounts": {"staging/accounts"},
+    "final/clicks": {"staging/clicks"},
+    "final/order_item": {"staging/order_item"},
+    "final/user_city": {"staging/user_city"},
+    "final/users": {"staging/users"},
+    "agg/city_population": {"final/users", "final/user_city"},
+    "shop/new_tables": {"raw/shop_events"},
+}
+
+
+def graph(defs: dg.Definitions) -> dict[str, set[str]]:
+    return {
+        spec.key.to_user_string(): {d.asset_key.to_user_string() for d in spec.deps}
+        for spec in defs.resolve_all_asset_specs()
+    }
+
+
+def test_the_shop_on_an_empty_lake_is_this_graph(dry: Harness) -> None:
+    assert graph(dry.defs) == SHOP
+
+
+def test_every_asset_says_what_and_where_it_is(dry: Harness) -> None:
+    for spec in dry.defs.resolve_all_asset_specs():
+        assert spec.group_name == "shop"
+        assert spec.description
+        assert "iceberg" in spec.kinds
+        assert ("spark" in spec.kinds) == (spec.key.path[0] != "raw")
+        if spec.key.path[0] != "shop":
+            assert spec.metadata["dagster/table_name"] == "lake." + ".".join(spec.key.path)
+
+
+def test_each_table_is_a_pool_of_its_own(dry: Harness) -> None:
+    pools = [a.node_def.pool for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]  # type: ignore[attr-defined]
+    assert "lake_assets/final.users" in pools
+    assert len(set(pools)) == len(SHOP)
+
+
+def test_tables_of_other_pipelines_are_dependencies(plain_lake: Lake) -> None:
+    model = {"name": "agg.n", "sql": "SELECT k, count(*) AS n FROM final.elsewhere GROUP BY k"}
+    defs = build_definitions(Pipeline(PipelineConfig.model_validate({"name": "p", "models": [model]})), plain_lake)
+    assert graph(defs)["agg/n"] == {"final/elsewhere"}
+
+
+def test_loading_named_tables_does_not_touch_the_lake(plain_lake: Lake) -> None:
+    stream = {"name": "e", "tables": ["public.a"]}
+    build_definitions(Pipeline(PipelineConfig.model_validate({"name": "p", "streams": [stream]})), plain_lake)
+    assert not plain_lake.config.home.exists()
+
+
+def test_names_that_dagster_does_not_allow_become_steps_of_their_own() -> None:
+    assert op_name("final", "users") == "final__users"
+    assert op_name("final", "a-b").isidentifier()
+    assert op_name("final", "a-b") != op_name("final", "a.b")
+
+
+def test_a_table_that_two_pipelines_claim_is_named(shop_pipeline: Pipeline, plain_lake: Lake) -> None:
+    model = {"name": "agg.city_population", "sql": "SELECT id, count(*) AS n FROM final.users GROUP BY id"}
+    other = Pipeline(PipelineConfig.model_validate({"name": "other", "models": [model]}))
+    made = [build_definitions(p, plain_lake) for p in (shop_pipeline, other)]
+    with pytest.raises(TableClaimedError, match=r"agg\.city_population .*'shop'.*'other'"):
+        check_claims(made)
+
+
+STREAM = "type: lake_assets.LakePipeline\nattributes:\n  name: mine\n  streams: [{name: mine, tables: [public.a]}]\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "pipelines"
+    (folder / "mine").mkdir(parents=True)
+    monkeypatch.setenv("LAKE_PIPELINES", str(folder))
+    monkeypatch.setenv("LAKE_HOME", str(tmp_path / "lake"))
+    return folder
+
+
+def test_the_code_location_has_the_shipped_pipelines_and_those_of_the_users_folder(own: Path) -> None:
+    (own / "mine" / "defs.yaml").write_text(STREAM)
+    found = definitions.defs()
+    assert set(graph(found)) >= {*SHOP, "raw/mine", "staging/a", "final/a"}
+    assert {j.name for j in found.jobs or []} == {"shop", "mine"}
+    dg.Definitions.validate_loadable(found)
+
+
+def test_a_table_claimed_in_the_users_folder_stops_the_location(own: Path) -> None:
+    (own / "mine" / "defs.yaml").write_text(STREAM.replace("public.a", "public.users"))
+    with pytest.raises(TableClaimedError, match=r"staging\.users"):
+        definitions.defs()
+
+
+def test_mistakes_in_the_users_folder_are_named_with_file_and_line(own: Path) -> None:
+    file = own / "mine" / "defs.yaml"
+    file.write_text(STREAM.replace("tables", "tabels"))
+    with pytest.raises(PipelineError, match=r"mine/defs\.yaml, line 4"):
+        definitions.defs()
+
+
+def test_a_users_folder_that_is_not_there_is_an_error(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_PIPELINES", str(own / "nowhere"))
+    with pytest.raises(ConfigError, match="nowhere"):
+        definitions.defs()

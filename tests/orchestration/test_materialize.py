@@ -1,0 +1,76 @@
+"""Runs of the shop in this process, with Spark."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake
+from lake_assets.examples import shop
+from lake_assets.orchestration import LakePySparkResource
+from lake_assets.orchestration.resources import session_of
+from tests.orchestration.conftest import Harness, selected
+from tests.orchestration.test_sensor import feed
+
+
+def metadata_of(result: dg.ExecuteInProcessResult, *key: str) -> dict[str, object]:
+    events = [e for e in result.get_asset_materialization_events() if e.asset_key == dg.AssetKey(key)]
+    assert len(events) == 1
+    return {name: value.value for name, value in events[0].materialization.metadata.items()}
+
+
+def test_the_first_checkpoint_through_dagster_equals_postgres(wet: Harness) -> None:
+    checkpoint = shop.checkpoints()[0]
+    feed(wet)
+    result = wet.run(wet.asked())
+    assert result.success
+    assert all(c.equal for c in shop.compare(wet.lake, checkpoint))
+
+    users = metadata_of(result, "final", "users")
+    assert users["status"] == "absorbed"
+    assert users["rows_inserted"] == users["dagster/row_count"] == 116
+    assert users["files_captured"] == 1
+    assert users["bytes_captured"]
+    assert users["snapshot"] == str(wet.lake.table("final.users").metadata.current_snapshot_id)
+    assert str(users["dagster/uri"]).startswith("file:")
+    schema = users["dagster/column_schema"]
+    assert isinstance(schema, dg.TableSchema)
+    assert {"id", "email_address"} <= {c.name for c in schema.columns}
+    lineage = metadata_of(result, "agg", "city_population")["dagster/column_lineage"]
+    assert isinstance(lineage, dg.TableColumnLineage)
+    assert lineage.deps_by_column["balance"] == [dg.TableColumnDep(dg.AssetKey(["final", "users"]), "balance")]
+    # The table that only a pattern names has joined the same run, and is reported as the asset that it will be.
+    assert metadata_of(result, "final", "checkpoint_marker")["rows_inserted"] == 1
+
+    assert wet.skipped().startswith("nothing new")
+    wet.reload()
+    assert wet.skipped().startswith("nothing new")
+    feed(wet, 1)
+    assert "final.checkpoint_marker" in selected(wet.asked())
+
+
+class Forbidden:
+    """A resource whose session must not be asked for."""
+
+    @property
+    def spark_session(self) -> object:
+        raise AssertionError("Spark was started")
+
+
+def test_a_step_with_nothing_to_do_succeeds_without_spark(dry: Harness) -> None:
+    assets = [a for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
+    result = dg.materialize(assets, resources={"pyspark": Forbidden()}, instance=dry.instance)
+    assert result.success
+    assert metadata_of(result, "raw", "shop_events")["status"] == "nothing"
+    assert metadata_of(result, "final", "users")["status"] == "waiting"
+
+
+@pytest.mark.spark
+def test_the_resource_gives_sessions_that_know_the_lake(lake: Lake, plain_lake: Lake) -> None:
+    first, second = LakePySparkResource(), LakePySparkResource()
+    for resource, one in ((first, lake), (second, plain_lake)):
+        one.ensure_namespace(("final",))
+        session = session_of(resource, one.config)
+        assert session is session_of(resource, one.config)
+        session.sql("CREATE TABLE lake.final.t (id INT) USING iceberg")
+        assert one.exists("final.t")

@@ -1,0 +1,137 @@
+"""What the capture sensor asks for, as tables of cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from lake_assets.orchestration.planning import (
+    LONGEST_WAIT_SECONDS,
+    MAX_ATTEMPTS,
+    PastRun,
+    Work,
+    decide,
+    plan_id,
+    run_key,
+    shortened,
+    tries,
+    wait_after,
+    with_below,
+)
+
+SOURCES = {
+    "raw.e": [],
+    "raw.other": [],
+    "staging.a": ["raw.e"],
+    "staging.b": ["raw.e"],
+    "final.a": ["staging.a"],
+    "final.b": ["staging.b"],
+    "agg.ab": ["final.a", "final.b"],
+    "agg.out": ["elsewhere.t"],
+}
+
+
+@pytest.mark.parametrize(
+    ("pending", "expected"),
+    [
+        ([], []),
+        (["raw.other"], ["raw.other"]),
+        (["raw.e"], ["raw.e", "staging.a", "staging.b", "final.a", "final.b", "agg.ab"]),
+        (["staging.b"], ["staging.b", "final.b", "agg.ab"]),
+        (["agg.ab"], ["agg.ab"]),
+        (["final.a", "agg.out"], ["final.a", "agg.ab", "agg.out"]),
+    ],
+)
+def test_what_is_pending_is_asked_for_with_all_that_lies_below(pending: list[str], expected: list[str]) -> None:
+    assert with_below(pending, SOURCES) == expected
+
+
+A, B = Work("final.a", "final__a", "aaaa"), Work("final.b", "final__b", "bbbb")
+
+
+def run(
+    *fingerprints: str, failed: tuple[str, ...] = (), succeeded: bool = False, ended: float = 0.0, run_id: str = "r"
+) -> PastRun:
+    return PastRun(run_id, frozenset(fingerprints), frozenset(failed), succeeded, ended)
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([], 0),
+        ([run("bbbb", failed=("final__b",))], 0),
+        ([run("aaaa", failed=("final__a",))], 1),
+        # Only the other table failed: this one was skipped or never reached.
+        ([run("aaaa", "bbbb", failed=("final__b",))], 0),
+        # Killed before any step could fail.
+        ([run("aaaa", "bbbb")], 1),
+        # Succeeded, and the window is where it was: it must not run in a loop.
+        ([run("aaaa", succeeded=True)], 1),
+        ([run("aaaa", failed=("final__a",)), run("aaaa", failed=("final__a", "final__b"))], 2),
+    ],
+)
+def test_a_try_is_a_run_that_came_to_the_table_with_this_window(runs: list[PastRun], expected: int) -> None:
+    assert tries(A, runs).count == expected
+
+
+def failures(count: int, last_ended: float = 0.0) -> list[PastRun]:
+    return [run("aaaa", failed=("final__a",), ended=last_ended - i, run_id=f"run{i}") for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "passed", "expected"),
+    [
+        (0, 0, "due"),
+        (1, 0, "waiting"),
+        (1, 29, "waiting"),
+        (1, 30, "due"),
+        (2, 119, "waiting"),
+        (2, 120, "due"),
+        (MAX_ATTEMPTS - 1, LONGEST_WAIT_SECONDS, "due"),
+        (MAX_ATTEMPTS, 10 * LONGEST_WAIT_SECONDS, "given up"),
+    ],
+)
+def test_a_failed_table_waits_longer_each_time_and_is_given_up(count: int, passed: float, expected: str) -> None:
+    decision = decide([A], failures(count, last_ended=1000.0), now=1000.0 + passed)
+    assert {
+        "due": A in decision.due,
+        "waiting": A.table in decision.waiting,
+        "given up": A.table in decision.given_up,
+    } == {state: state == expected for state in ("due", "waiting", "given up")}
+
+
+def test_a_broken_table_does_not_hold_up_the_others() -> None:
+    assert decide([A, B], failures(MAX_ATTEMPTS), now=0.0).due == (B,)
+
+
+def test_the_last_run_is_named_where_a_table_is_given_up() -> None:
+    assert decide([A], failures(MAX_ATTEMPTS), now=0.0).given_up["final.a"].last_run == "run0"
+
+
+def test_a_window_that_moved_on_starts_anew() -> None:
+    moved = Work(A.table, A.step, "a2a2")
+    assert decide([moved], failures(MAX_ATTEMPTS), now=0.0).due == (moved,)
+
+
+def test_waits_grow_up_to_a_limit() -> None:
+    waits = [wait_after(n) for n in range(8)]
+    assert waits == sorted(waits)
+    assert waits[0] == 0
+    assert waits[-1] == LONGEST_WAIT_SECONDS
+
+
+def test_a_plan_is_its_windows_in_any_order() -> None:
+    assert plan_id([A, B]) == plan_id([B, A])
+    assert plan_id([A]) != plan_id([A, B])
+
+
+def test_attempts_of_one_plan_have_run_keys_of_their_own() -> None:
+    keys = {run_key("shop", plan_id([A]), attempt) for attempt in (1, 2, 3)}
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [([], ""), (["a"], "a"), (["a", "b"], "a, b"), (["a" * 9, "b", "c"], "a" * 9 + " and 2 more")],
+)
+def test_long_lists_are_cut_and_say_so(items: list[str], expected: str) -> None:
+    assert shortened(items, limit=10) == expected

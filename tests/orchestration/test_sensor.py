@@ -1,0 +1,169 @@
+"""Ticks of the capture sensor on real lakes and an ephemeral instance; none of them starts Spark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake, LakeConfig, Pipeline
+from lake_assets.errors import CatalogUnavailableError
+from lake_assets.events import event_format
+from lake_assets.examples import shop
+from lake_assets.lake import TableId
+from lake_assets.merge.landing import ensure_raw, land
+from lake_assets.orchestration.planning import MAX_ATTEMPTS
+from lake_assets.pipeline import PipelineConfig
+from tests.orchestration.conftest import Harness, selected
+from tests.orchestration.test_definitions import SHOP
+
+ALL = {name.replace("/", ".") for name in SHOP}
+RAW = TableId(("raw",), "shop_events")
+
+
+def landing(harness: Harness) -> Path:
+    return harness.lake.config.home / "landing" / "shop_events"
+
+
+def feed(harness: Harness, checkpoint: int = 0) -> None:
+    shop.feed(landing(harness), shop.checkpoints()[checkpoint])
+
+
+def test_an_empty_lake_is_up_to_date(dry: Harness) -> None:
+    assert dry.skipped().startswith("nothing new")
+
+
+def test_landed_files_ask_for_raw_and_everything_below(dry: Harness) -> None:
+    feed(dry)
+    request = dry.asked()
+    assert selected(request) == ALL
+    assert request.tags["lake_assets/tables"] == "raw.shop_events"
+    assert request.tags["lake_assets/captured"].startswith("2 files")
+
+
+def test_looking_again_asks_with_the_same_run_key(dry: Harness) -> None:
+    feed(dry)
+    assert dry.asked().run_key == dry.asked().run_key
+
+
+def test_a_request_can_be_launched_as_it_is(dry: Harness) -> None:
+    feed(dry)
+    request = dry.asked()
+    assert dg.validate_run_config(dry.job, dict(request.run_config))
+
+
+def test_what_landed_without_dagster_asks_for_what_lies_below_raw(dry: Harness) -> None:
+    feed(dry)
+    ensure_raw(dry.lake, RAW, "shop")
+    land(dry.lake, RAW, landing(dry), event_format("debezium"), "shop")
+    request = dry.asked()
+    # The stream has shown a table that only the pattern names; it has no asset yet.
+    assert selected(request) == ALL - {"raw.shop_events"}
+    assert "raw.shop_events.position 0..726" in request.tags["lake_assets/ranges"]
+    assert "staging.checkpoint_marker" not in request.run_config["ops"]["shop__new_tables"]["config"]["known"]
+    dry.reload()
+    assert selected(dry.asked()) >= {"staging.checkpoint_marker", "final.checkpoint_marker"}
+    assert "shop.new_tables" not in selected(dry.asked())
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
+def test_a_run_at_work_holds_the_next_one_back(dry: Harness, status: dg.DagsterRunStatus) -> None:
+    feed(dry)
+    run = dry.instance.create_run_for_job(dry.job, status=status)
+    assert run.run_id[:8] in dry.skipped()
+
+
+def test_a_run_by_hand_of_some_of_its_assets_does_as_well(dry: Harness) -> None:
+    feed(dry)
+    by_hand = dry.defs.resolve_implicit_global_asset_job_def()
+    keys = frozenset({dg.AssetKey(["final", "users"])})
+    run = dry.instance.create_run_for_job(by_hand, status=dg.DagsterRunStatus.STARTED, asset_selection=keys)
+    assert run.run_id[:8] in dry.skipped()
+
+
+def test_a_run_of_other_assets_does_not(dry: Harness) -> None:
+    @dg.job
+    def elsewhere() -> None: ...
+
+    feed(dry)
+    dry.instance.create_run_for_job(elsewhere, status=dg.DagsterRunStatus.STARTED)
+    assert selected(dry.asked()) == ALL
+
+
+def cut(harness: Harness) -> Path:
+    """A file that ends in the middle of a record: landing it fails, without Spark."""
+    landing(harness).mkdir(parents=True, exist_ok=True)
+    file = landing(harness) / "0001.jsonl"
+    file.write_text('{"payload": {"op"')
+    return file
+
+
+def test_a_failed_run_waits_is_tried_again_and_is_given_up(dry: Harness) -> None:
+    cut(dry)
+    keys: set[str] = set()
+    now = time.time()
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        request = dry.asked(now)
+        keys.add(request.run_key or "")
+        assert request.tags["lake_assets/attempt"] == str(attempt)
+        assert not dry.run(request).success
+        if attempt < MAX_ATTEMPTS:
+            assert "raw.shop_events failed and is tried again in" in dry.skipped(time.time())
+        now = time.time() + 3600
+    assert len(keys) == MAX_ATTEMPTS
+    assert f"gave up on raw.shop_events after {MAX_ATTEMPTS} attempts" in dry.skipped(now)
+
+
+def test_a_corrected_file_is_taken_at_once(dry: Harness) -> None:
+    file = cut(dry)
+    dry.run(dry.asked())
+    file.unlink()
+    feed(dry)
+    assert selected(dry.asked()) == ALL
+
+
+def test_a_failure_says_what_was_wrong_and_is_not_retried(dry: Harness) -> None:
+    file = cut(dry)
+    result = dry.run(dry.asked())
+    failure = result.failure_data_for_node("raw__shop_events")
+    assert failure
+    assert failure.error
+    assert "TruncatedInputError" in (failure.error.message or "")
+    assert str(file) in (failure.error.message or "")
+    assert failure.user_failure_data
+    assert failure.user_failure_data.metadata["permanent"].value is True
+    assert not [e for e in result.all_events if e.is_step_up_for_retry]
+
+
+def test_a_table_with_broken_input_is_asked_for_so_that_its_step_says_so(dry: Harness) -> None:
+    feed(dry)
+    ensure_raw(dry.lake, RAW, "shop")
+    land(dry.lake, RAW, landing(dry), event_format("debezium"), "shop")
+    with sorted(landing(dry).iterdir())[0].open("a") as file:
+        file.write("{}\n")
+    request = dry.asked()
+    assert "raw.shop_events < ChangedInputError" in request.tags["lake_assets/windows"]
+    assert "staging.users" in selected(request)
+
+
+def test_a_catalog_that_is_away_fails_the_tick(
+    shop_pipeline: Pipeline, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    home = tmp_path / "lake"
+    harness = Harness(shop_pipeline, Lake(LakeConfig.load(home=home)), instance)
+    config = LakeConfig.load(home=home, catalog={"type": "sql", "uri": f"sqlite:///{tmp_path}/away/catalog.db"})
+    harness.watch = type(harness.watch)(shop_pipeline, harness.watch.loaded, config)
+    with pytest.raises(CatalogUnavailableError, match="away"):
+        harness.tick()
+
+
+def test_a_model_of_a_table_that_is_not_there_says_what_it_waits_for(
+    plain_lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    model = {"name": "agg.n", "sql": "SELECT k, count(*) AS n FROM final.elsewhere GROUP BY k"}
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "models": [model]}))
+    assert Harness(pipeline, plain_lake, instance).skipped() == (
+        "agg.n waits for final.elsewhere, which is not in the lake"
+    )

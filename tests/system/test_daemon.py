@@ -1,0 +1,57 @@
+"""The whole of it as users run it: `dagster dev`, the capture sensor, runs in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.examples import shop
+from tests.conftest import small_lake
+from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+
+pytestmark = [pytest.mark.system, pytest.mark.spark]
+
+SECONDS = 600.0
+
+
+def settled(dagster: Dagster, after: int) -> list[dict[str, Any]]:
+    """The runs beyond the first `after`, as soon as there are some, all are over, and a tick has found nothing new."""
+    runs = dagster.runs()[after:]
+    if not runs or any(r["status"] not in ("SUCCESS", "FAILURE", "CANCELED") for r in runs):
+        return []
+    return runs if "nothing new" in last_tick(dagster) else []
+
+
+def last_tick(dagster: Dagster) -> str:
+    said = dagster.ask(
+        """{sensorOrError(sensorSelector:{repositoryLocationName:"lake_assets", repositoryName:"__repository__",
+        sensorName:"shop_capture_sensor"}){... on Sensor{sensorState{ticks(limit:1){status skipReason}}}}}"""
+    )
+    ticks = said["sensorOrError"]["sensorState"]["ticks"]
+    return (ticks[0]["skipReason"] or "") if ticks else ""
+
+
+def assert_equals_postgres(lake: Lake, checkpoint: shop.Checkpoint) -> None:
+    assert [c.table for c in shop.compare(lake, checkpoint) if not c.equal] == []
+
+
+def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path) -> None:
+    home = tmp_path / "lake"
+    home.mkdir()
+    landing = home / "landing" / "shop_events"
+    first, second = shop.checkpoints()[:2]
+    with dagster_dev(tmp_path, LAKE_HOME=str(home), LAKE_SPARK__DRIVER_MEMORY="2g") as dagster:
+        dagster.start_sensor("shop_capture_sensor")
+        shop.feed(landing, first)
+        runs = wait_for("the first checkpoint", lambda: settled(dagster, 0), SECONDS, dagster.log)
+        assert [r["status"] for r in runs] == ["SUCCESS"]
+        lake = small_lake(home)
+        assert_equals_postgres(lake, first)
+
+        shop.feed(landing, second)
+        runs = wait_for("the micro-batch", lambda: settled(dagster, len(runs)), SECONDS, dagster.log)
+        assert [r["status"] for r in runs] == ["SUCCESS"]
+        assert_equals_postgres(lake, second)
