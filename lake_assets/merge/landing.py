@@ -22,7 +22,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from lake_assets.errors import ConcurrentWriteError, InputError, MalformedRecordError, TruncatedInputError
+from lake_assets.capture import capture
+from lake_assets.errors import (
+    ConcurrentWriteError,
+    InputError,
+    MalformedRecordError,
+    SnapshotExpiredError,
+    TruncatedInputError,
+)
 from lake_assets.events import EventFormat, SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, find_property
@@ -53,6 +60,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "50",
     "write.metadata.metrics.column.record": "none",
     "write.metadata.metrics.column.source_table": "full",
+    "history.expire.min-snapshots-to-keep": "20",
 }
 
 
@@ -142,11 +150,25 @@ def land(lake: LakeBase, table: TableId, folder: Path, event_format: EventFormat
     return total
 
 
+def _next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
+    found = find_property(raw, POSITION_PROPERTY)
+    if found or raw.metadata.current_snapshot_id is None:
+        return int(found[0]) if found else 0
+    # The snapshots that said so have expired; the bounds of the data files still know.
+    with capture(lake, table, None, raw.metadata.current_snapshot_id) as everything:
+        highest = everything.ranges["position"].high
+    if highest is None:
+        raise SnapshotExpiredError(
+            f"{table} does not tell which positions are taken: its landings' snapshots have expired and its data files "
+            "have no bounds of `position`. Rewrite its data files with metrics of that column (`full`), and run again"
+        )
+    return highest + 1
+
+
 def _commit_batch(
     lake: LakeBase, table: TableId, raw: Table, files: Sequence[Path], event_format: EventFormat
 ) -> Landed:
-    found = find_property(raw, POSITION_PROPERTY)
-    reading = _Reading(event_format, int(found[0]) if found else 0, {str(r) for r in _routes(raw)})
+    reading = _Reading(event_format, _next_position(lake, table, raw), {str(r) for r in _routes(raw)})
     # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
     # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"

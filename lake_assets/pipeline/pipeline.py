@@ -16,6 +16,7 @@ from lake_assets.events import SourceTable, event_format
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.landing import land, new_files, routes
 from lake_assets.merge.outcome import Absorbed, Outcome
+from lake_assets.merge.retention import keep_own, keep_sources
 from lake_assets.merge.scd1 import absorb_changes
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
@@ -222,7 +223,10 @@ def absorb(lake: LakeBase, spec: Spec) -> Outcome:
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
             with attempt:
-                return _absorb(lake, spec)
+                outcome = _absorb(lake, spec)
+                if outcome.status == "absorbed" and not isinstance(spec, RawSpec):
+                    _keep(lake, spec)
+                return outcome
     except RetryError as e:
         cause = e.last_attempt.exception()
         raise ConcurrentWriteError(
@@ -231,6 +235,12 @@ def absorb(lake: LakeBase, spec: Spec) -> Outcome:
             f"done. Last: {cause}"
         ) from cause
     raise AssertionError("unreachable: the loop returns or raises")
+
+
+def _keep(lake: LakeBase, spec: Spec) -> None:
+    """Keep the snapshots that the next step needs. A run killed before this leaves the tags behind: they may lag."""
+    keep_own(lake, spec.table)
+    keep_sources(lake, spec.table, sources(spec))
 
 
 def _absorb(lake: LakeBase, spec: Spec) -> Outcome:

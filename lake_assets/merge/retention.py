@@ -1,0 +1,62 @@
+"""What keeps the snapshots that a pipeline needs from being expired, whoever runs `expire_snapshots`.
+
+Two things need keeping: in each source, the snapshot that a target has absorbed (a consumer's tag); in each target,
+the snapshot whose summary says so (the retention of its main branch, which counts for more than what a call of
+`expire_snapshots` asks for).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from lake_assets.capture.consumers import PREFIX, Consumers
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
+
+# Upkeep between two steps of a pipeline makes a snapshot or two; so many are kept.
+SNAPSHOTS_KEPT = 20
+
+
+def consumer_name(target: TableId) -> str:
+    """The consumer that a target is to its sources."""
+    name = str(target)
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        return name
+    return "table-" + hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) -> None:
+    """Move the target's tag in each source to the snapshot it has absorbed.
+
+    After every commit, though each move is a commit of the source's metadata: a target that is switched off for a week
+    cannot move its tag any more, and needs the very snapshot that it absorbed last.
+    """
+    if not lake.exists(target):
+        return
+    marks, name = read_marks(lake.table(target)), consumer_name(target)
+    for source in sources:
+        mark = marks.get(str(source))
+        if mark is None or mark.snapshot is None:
+            continue
+        table = lake.table(source)
+        if PIPELINE_PROPERTY not in table.properties:
+            continue  # not ours to write: its own retention counts, and lost history is noticed
+        ref = table.metadata.refs.get(PREFIX + name)
+        if (ref is None or ref.snapshot_id != mark.snapshot) and table.snapshot_by_id(mark.snapshot):
+            Consumers(lake).register(source, name, mark.snapshot)
+
+
+def keep_own(lake: LakeBase, table: TableId) -> None:
+    """Let the table's main branch keep its newest snapshots: among them the one with the watermark.
+
+    For tables that only a pipeline's own steps write: setting it names the snapshot that main is at.
+    """
+    metadata = lake.table(table).metadata
+    main = metadata.refs.get("main")
+    if main and main.min_snapshots_to_keep is None:
+        lake.spark().sql(
+            f"ALTER TABLE {lake.sql_name(table)} REPLACE BRANCH main AS OF VERSION {main.snapshot_id} "
+            f"WITH SNAPSHOT RETENTION {SNAPSHOTS_KEPT} SNAPSHOTS"
+        )

@@ -1,0 +1,52 @@
+"""Whoever expires snapshots, a pipeline goes on from where it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from lake_assets import Lake, Pipeline
+from lake_assets.capture.consumers import PREFIX
+from lake_assets.examples import shop
+from lake_assets.lake import TableId
+from lake_assets.lake.watermark import read_marks
+from lake_assets.merge.retention import SNAPSHOTS_KEPT, consumer_name
+
+pytestmark = pytest.mark.spark
+
+TABLES = ["raw.shop_events", "staging.users", "staging.clicks", "final.users", "final.clicks", "agg.city_population"]
+
+
+def test_compaction_and_expiry_by_others_between_two_runs_lose_nothing(lake: Lake) -> None:
+    pipeline, landing = Pipeline.load(shop.PIPELINE), lake.config.home / "landing" / "shop_events"
+    first, second = shop.checkpoints()[:2]
+    select = [*TABLES, "staging.user_city", "final.user_city"]
+    shop.feed(landing, first)
+    assert not [o for o in pipeline.run(lake, select) if o.status == "failed"]
+
+    spark = lake.spark()
+    for table in TABLES:
+        spark.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
+        spark.sql(
+            f"CALL lake.system.expire_snapshots(table => '{table}', "
+            "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
+        )
+
+    shop.feed(landing, second)
+    assert not [o for o in pipeline.run(lake, select) if o.status == "failed"]
+    by_table = {c.table: c for c in shop.compare(lake, second)}
+    assert by_table["users"].equal
+    assert by_table["clicks"].equal
+    positions = spark.table("raw.shop_events").selectExpr("count(*)", "count(DISTINCT position)", "max(position)")
+    assert tuple(positions.collect()[0]) == (second.lines, second.lines, second.lines - 1)
+
+
+def test_every_source_keeps_the_snapshot_that_a_target_has_absorbed(lake: Lake) -> None:
+    pipeline, landing = Pipeline.load(shop.PIPELINE), lake.config.home / "landing" / "shop_events"
+    shop.feed(landing, shop.checkpoints()[0])
+    pipeline.run(lake, ["raw.shop_events", "staging.users", "final.users"])
+
+    for target, source in (("staging.users", "raw.shop_events"), ("final.users", "staging.users")):
+        absorbed = read_marks(lake.table(target))[source].snapshot
+        tag = lake.table(source).metadata.refs[PREFIX + consumer_name(TableId.parse(target))]
+        assert tag.snapshot_id == absorbed
+        assert lake.table(target).metadata.refs["main"].min_snapshots_to_keep == SNAPSHOTS_KEPT
