@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def wait_for(what: str, done: Callable[[], Any], seconds: float, log: Path) -> A
 
 
 @contextlib.contextmanager
-def dagster_dev(folder: Path, **settings: str) -> Iterator[Dagster]:
+def dagster_dev(folder: Path, **settings: str) -> Generator[Dagster]:
     """`dagster dev` with an instance in `folder`; everything that it started is ended afterwards.
 
     Args:
