@@ -25,7 +25,8 @@ from pyiceberg.table import Table
 from lake_assets.capture.avro import AvroKind, encode, unreadable
 from lake_assets.capture.manifests import Entry
 from lake_assets.capture.planning import Side
-from lake_assets.capture.windows import Point, Window
+from lake_assets.capture.points import Point
+from lake_assets.capture.windows import Window
 from lake_assets.errors import CaptureWriteError
 from lake_assets.lake import LakeBase, TableId
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from lake_assets.capture.manifests import Entry, ManifestReader
 from lake_assets.capture.planning import Plan, Side, net, plan
-from lake_assets.capture.windows import Point, Window
+from lake_assets.capture.points import Point
+from lake_assets.capture.windows import Window
 from lake_assets.errors import NotAnAncestorError, SnapshotExpiredError
 
 
@@ -38,13 +39,7 @@ def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset
     """
     if window.end is None or window.start_snapshot_id == window.end_snapshot_id:
         return []
-    if not window.is_complete:
-        raise SnapshotExpiredError(
-            f"{window.table}: snapshots between {window.start_snapshot_id or 'the beginning'} and "
-            f"{window.end_snapshot_id} have been expired, so that their own changes cannot be told. The net change "
-            "(granularity='net') does not need them"
-        )
-    if not window.is_forward:
+    if window.start is not None and window.ancestor is not None and not window.is_forward:
         raise NotAnAncestorError(
             f"{window.table}: snapshot {window.start_snapshot_id} is no ancestor of {window.end_snapshot_id}: the "
             "table "
@@ -52,6 +47,8 @@ def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset
             "(granularity='net'), or start from the common ancestor "
             f"{window.ancestor.snapshot_id if window.ancestor else '(there is none)'}"
         )
+    if not window.is_complete:
+        raise _lost(window)
     parts: list[Part] = []
     appended: list[tuple[Entry, Point]] = []
     last: Plan | None = None
@@ -59,6 +56,8 @@ def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset
     for step in window.steps:
         if step.operation != "replace":
             planned = plan(reader, parent.manifest_list if parent else None, step.manifest_list, unpartitioned)
+            if parent is None and any(e.snapshot_id != step.snapshot_id for e in planned.after.data):
+                raise _lost(window)  # what expires snapshots may also have cut the link to them
             if step.operation == "append" and not planned.before.data and not planned.after.deletes:
                 appended += [(e, step) for e in planned.after.data]
                 last = planned
@@ -84,3 +83,11 @@ def _one_by_one(window: Window, appended: list[tuple[Entry, Point]], last: Plan)
         Part(replace(window, end=step), Plan(after=Side(tuple(es), (), last.after.list_kind)), commit=step)
         for step, es in files.items()
     ]
+
+
+def _lost(window: Window) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{window.table}: snapshots between {window.start_snapshot_id or 'the beginning'} and {window.end_snapshot_id} "
+        "have been expired, so that their own changes cannot be told. The net change (granularity='net') does not need "
+        "them"
+    )

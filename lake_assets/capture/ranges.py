@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -47,8 +48,14 @@ class FieldRange:
             return self.nulls
         if isinstance(value, float) and math.isnan(value):
             return self.nans
+        if isinstance(value, datetime) and value.tzinfo is None and self._is_zoned:
+            value = value.replace(tzinfo=UTC)  # as Spark gives times in a session that runs on UTC
         above = self.low is None or value >= self.low
         return self.has_values and above and (self.high is None or value <= self.high)
+
+    @property
+    def _is_zoned(self) -> bool:
+        return any(isinstance(end, datetime) and end.tzinfo is not None for end in (self.low, self.high))
 
     def __or__(self, other: FieldRange) -> FieldRange:
         """The hull of both."""

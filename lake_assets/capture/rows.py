@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import lineage, values
 from lake_assets.capture.bitmaps import IN_BOTH, NUMBER, named
+from lake_assets.capture.points import Point
 from lake_assets.capture.values import PAIR, SIGN
-from lake_assets.capture.windows import Point
 
 CHANGE = "_change_type"
 COMMIT = (

@@ -6,33 +6,19 @@ end), and it may have been rolled back (then what it held beyond the common ance
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import NoReturn
+from datetime import datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError, TableReplacedError, WindowError
+from lake_assets.capture.points import Point, ancestors, find, point, time, utc
+from lake_assets.errors import SnapshotNotFoundError, TableReplacedError, WindowError
 from lake_assets.lake import TableId
 
 Bound = int | str | datetime | None
-
-
-@dataclass(frozen=True)
-class Point:
-    """One snapshot of a table."""
-
-    snapshot_id: int
-    parent_id: int | None
-    sequence_number: int
-    timestamp: datetime
-    operation: str
-    manifest_list: str
-    schema_id: int | None
 
 
 @dataclass(frozen=True)
@@ -124,15 +110,15 @@ def resolve(
             f"{name} is not the table that was absorbed: it has uuid {meta.table_uuid}, expected {table_uuid}. It was "
             "dropped and made again; start from a full capture (start=None)"
         )
-    if isinstance(start, datetime) and isinstance(end, datetime) and _utc(start) > _utc(end):
+    if isinstance(start, datetime) and isinstance(end, datetime) and utc(start) > utc(end):
         raise WindowError(f"{name}: the window's start {start} is after its end {end}: swap them")
-    first = None if start is None else _find(table, name, start)
+    first = None if start is None else find(table, name, start)
     if start is not None and first is None and not isinstance(start, datetime):
         raise SnapshotNotFoundError(f"{name}: branch {start!r} has no snapshot yet")
     if end is None:
         last = meta.current_snapshot()
     else:
-        last = _find(table, name, end)
+        last = find(table, name, end)
         if last is None:
             raise SnapshotNotFoundError(f"{name} had no snapshot at {end}: its first is later. Name a later end")
     if first is not None and last is None:
@@ -142,106 +128,34 @@ def resolve(
     window = _between(meta, name, first, last, meta.current_schema_id if schema_id is None else schema_id)
     if first and last and first is not last and not window.steps and not _was_rolled_back(meta, first, last):
         raise WindowError(
-            f"{name}: the window's start {first.snapshot_id} ({_time(first)}) is newer than its end {last.snapshot_id} "
-            f"({_time(last)}), and the table was never rolled back to it: swap them"
+            f"{name}: the window's start {first.snapshot_id} ({time(first)}) is newer than its end {last.snapshot_id} "
+            f"({time(last)}), and the table was never rolled back to it: swap them"
         )
     return window
 
 
 def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: Snapshot | None, schema: int) -> Window:
-    ends = list(_ancestors(meta, last))
-    starts = list(_ancestors(meta, first))
+    ends = list(ancestors(meta, last))
+    starts = list(ancestors(meta, first))
     start_ids = {s.snapshot_id for s in starts}
     ancestor = next((s for s in ends if s.snapshot_id in start_ids), None)
 
     def until_ancestor(chain: list[Snapshot]) -> tuple[Point, ...]:
         ids = [s.snapshot_id for s in chain]
         beyond = chain[: ids.index(ancestor.snapshot_id)] if ancestor else chain
-        return tuple(_point(s) for s in reversed(beyond))
+        return tuple(point(s) for s in reversed(beyond))
 
-    rooted = all(not chain or chain[-1].parent_snapshot_id is None for chain in (ends, starts))
+    rooted = first is None and (not ends or ends[-1].parent_snapshot_id is None)
     return Window(
         table=name,
         table_uuid=str(meta.table_uuid),
-        start=_point(first) if first else None,
-        end=_point(last) if last else None,
-        ancestor=_point(ancestor) if ancestor else None,
+        start=point(first) if first else None,
+        end=point(last) if last else None,
+        ancestor=point(ancestor) if ancestor else None,
         steps=until_ancestor(ends),
         undone=until_ancestor(starts),
         is_complete=ancestor is not None or rooted,
         schema_id=schema,
-    )
-
-
-def _ancestors(meta: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-    """`snapshot` and what it comes from, newest first, as far as it has not expired."""
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = meta.snapshot_by_id(parent) if parent is not None else None
-
-
-def _point(s: Snapshot) -> Point:
-    return Point(
-        snapshot_id=s.snapshot_id,
-        parent_id=s.parent_snapshot_id,
-        sequence_number=s.sequence_number or 0,
-        timestamp=datetime.fromtimestamp(s.timestamp_ms / 1000, UTC),
-        operation=s.summary.operation.value if s.summary else "overwrite",
-        manifest_list=s.manifest_list,
-        schema_id=s.schema_id,
-    )
-
-
-def _find(table: Table, name: TableId, at: int | str | datetime) -> Snapshot | None:
-    """The snapshot meant by `at`; None: there was none yet at that time."""
-    meta = table.metadata
-    if isinstance(at, datetime):
-        return _as_of(meta, name, at)
-    if isinstance(at, str) and not at.isdecimal():
-        if ref := meta.refs.get(at):
-            return _by_id(table, name, ref.snapshot_id)
-        if at == "main":
-            return None
-        known = ", ".join(sorted(meta.refs)) or "none"
-        raise SnapshotNotFoundError(f"{name} has no tag or branch {at!r}; it has: {known}")
-    return _by_id(table, name, int(at))
-
-
-def _by_id(table: Table, name: TableId, snapshot_id: int) -> Snapshot:
-    return table.metadata.snapshot_by_id(snapshot_id) or _missing(table, name, snapshot_id)
-
-
-def _as_of(meta: TableMetadata, name: TableId, at: datetime) -> Snapshot | None:
-    millis = _utc(at).timestamp() * 1000
-    past = [entry for entry in meta.snapshot_log if entry.timestamp_ms <= millis]
-    if past and (found := meta.snapshot_by_id(past[-1].snapshot_id)):
-        return found
-    oldest = list(_ancestors(meta, meta.current_snapshot()))[-1:]
-    if past or (oldest and oldest[0].parent_snapshot_id is not None):
-        raise SnapshotExpiredError(
-            f"{name}: what was current at {at} has been expired; the oldest snapshot that is left is of "
-            f"{_time(oldest[0]) if oldest else 'never'}. Name a later time, or start from a full capture (start=None)"
-        )
-    return None
-
-
-def _missing(table: Table, name: TableId, snapshot_id: int) -> NoReturn:
-    """Say whether a snapshot that is not there was expired or never was."""
-    meta = table.metadata
-    known = {s.parent_snapshot_id for s in meta.snapshots} | {entry.snapshot_id for entry in meta.snapshot_log}
-    ids = {s.snapshot_id for s in meta.snapshots}
-    lost_history = any(s.parent_snapshot_id not in ids for s in meta.snapshots if s.parent_snapshot_id is not None)
-    if snapshot_id in known or lost_history:
-        surely = "has been expired" if snapshot_id in known else "is not there: expired, or of another table"
-        oldest = min(meta.snapshots, key=lambda s: s.timestamp_ms, default=None)
-        raise SnapshotExpiredError(
-            f"{name}: snapshot {snapshot_id} {surely}; the oldest that is left is of "
-            f"{_time(oldest) if oldest else 'never'}. Start from a full capture (start=None), and register consumers "
-            "so that their snapshots are kept"
-        )
-    raise SnapshotNotFoundError(
-        f"{name} has no snapshot {snapshot_id}, and none of its {len(ids)} snapshots came from it: another table's?"
     )
 
 
@@ -258,11 +172,3 @@ def _was_rolled_back(meta: TableMetadata, first: Snapshot, last: Snapshot) -> bo
 def _is_branch(meta: TableMetadata, name: str) -> bool:
     ref = meta.refs.get(name)
     return ref is not None and ref.snapshot_ref_type == SnapshotRefType.BRANCH
-
-
-def _utc(at: datetime) -> datetime:
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-def _time(s: Snapshot) -> str:
-    return datetime.fromtimestamp(s.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,12 @@ from lake_assets.lake import SparkConfig
 
 
 @pytest.fixture(scope="session")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     home: Path = tmp_path_factory.mktemp("capture")
     config = LakeConfig(home=home, spark=SparkConfig(driver_memory="2g", conf={"spark.sql.shuffle.partitions": "1"}))
     lake = Lake(config)
     lake.spark()
-    yield lake
+    return lake
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_a_row_that_came_back_shows_every_change(lake: Lake, namespace: str, ver
 def test_steps_must_all_be_there(lake: Lake, namespace: str) -> None:
     table = f"{namespace}.t"
     ids = sql(lake, table, CREATE % 2, *(f"INSERT INTO {{t}} VALUES ({i}, 'a')" for i in range(4)))
-    sql(lake, table, "CALL lake.system.rollback_to_snapshot('{n}', %d)" % ids[1], "INSERT INTO {t} VALUES (9, 'x')")
+    sql(lake, table, f"CALL lake.system.rollback_to_snapshot('{{n}}', {ids[1]})", "INSERT INTO {t} VALUES (9, 'x')")
     with pytest.raises(NotAnAncestorError, match="rolled back"):
         lake.capture(table, ids[3], granularity="snapshot")
     other = snapshots(lake, table)[-1]

@@ -1,0 +1,290 @@
+"""What captures cost: changes against create_changelog_view, planning against the table's size, reading against files.
+
+    make bench-capture
+
+Ratios are of one run on one machine; every figure is the best of some repetitions, after a warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.lake import SparkConfig
+
+REQUIRED = {
+    "upserts / create_changelog_view": ("at least", 15.0),
+    "feed / create_changelog_view": ("at least", 5.0),
+    "feed, merge-on-read / copy-on-write": ("at most", 1.0),
+    "planning, 10,000 files / 100 files": ("at most", 1.5),
+    "append-only window / reading the files": ("at most", 1.1),
+    "planning 1 of 1,000,001 files, MB": ("at most", 300.0),
+    "catalog requests for an unchanged table": ("at most", 1.0),
+}
+
+
+def best(action: Callable[[], Any], repeat: int) -> float:
+    """Seconds of the fastest of `repeat` runs."""
+    times: list[float] = []
+    for _ in range(repeat):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def noop(frame: Any) -> None:
+    """Compute all rows of a DataFrame and drop them."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def changes(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
+    """A table of 8 files, of which 1,000 updates and 101 deletes touch 4."""
+    spark = lake.spark()
+    lake.ensure_namespace(("bench",))
+    seconds: dict[str, float] = {}
+    for mode in ("copy-on-write", "merge-on-read"):
+        name = f"bench.{mode.replace('-', '_')}"
+        spark.sql(f"DROP TABLE IF EXISTS lake.{name}")
+        modes = ",".join(f"'write.{w}.mode'='{mode}'" for w in ("merge", "update", "delete"))
+        spark.sql(
+            f"CREATE TABLE lake.{name} (id BIGINT, name STRING, amount DOUBLE, at TIMESTAMP, note STRING) USING iceberg "
+            f"TBLPROPERTIES ('format-version'='3', 'write.distribution-mode'='none', {modes})"
+        )
+        spark.range(0, rows, 1, 8).selectExpr(
+            "id",
+            "concat('name ', id) AS name",
+            "id * 1.5D AS amount",
+            "timestamp_seconds(1700000000 + id) AS at",
+            "md5(CAST(id AS STRING)) AS note",
+        ).writeTo(f"lake.{name}").append()
+        start = lake.table(name).current_snapshot()
+        assert start is not None
+        half = rows // 2
+        spark.sql(
+            f"MERGE INTO lake.{name} t USING (SELECT id * {half // 1101} AS id, id < 1000 AS keep FROM range(1101)) s "
+            f"ON t.id = s.id AND t.id < {half} WHEN MATCHED AND s.keep THEN UPDATE SET amount = -1 WHEN MATCHED THEN DELETE"
+        )
+        end = lake.table(name).current_snapshot()
+        assert end is not None
+        window = (start.snapshot_id, end.snapshot_id)
+
+        def upserts(name: str = name, window: tuple[int, int] = window) -> None:
+            with lake.capture(name, *window) as capture:
+                noop(capture.upserts(spark))
+
+        def feed(name: str = name, window: tuple[int, int] = window) -> None:
+            with lake.capture(name, *window) as capture:
+                noop(capture.feed(spark))
+
+        with lake.capture(name, *window) as capture:
+            counts = {r["_change_type"]: r["count"] for r in capture.feed(spark).groupBy("_change_type").count().collect()}
+            assert counts == {"update_before": 1000, "update_after": 1000, "delete": 101}, counts
+        seconds[f"upserts, {mode}"] = best(upserts, repeat)
+        seconds[f"feed, {mode}"] = best(feed, repeat)
+        if mode == "copy-on-write":
+
+            def changelog(name: str = name, window: tuple[int, int] = window) -> None:
+                options = f"map('start-snapshot-id', '{window[0]}', 'end-snapshot-id', '{window[1]}')"
+                spark.sql(
+                    f"CALL lake.system.create_changelog_view(table => '{name}', options => {options}, "
+                    "changelog_view => 'bench_changelog')"
+                )
+                noop(spark.table("bench_changelog"))
+
+            changelog()
+            seconds["create_changelog_view"] = best(changelog, repeat)
+    view = seconds["create_changelog_view"]
+    return seconds, {
+        "upserts / create_changelog_view": view / seconds["upserts, copy-on-write"],
+        "feed / create_changelog_view": view / seconds["feed, copy-on-write"],
+        "feed, merge-on-read / copy-on-write": seconds["feed, merge-on-read"] / seconds["feed, copy-on-write"],
+    }
+
+
+def append_only(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
+    """An append of half a table, through the capture and as plain Parquet files."""
+    spark = lake.spark()
+    name = "bench.copy_on_write"
+    start = lake.table(name).current_snapshot()
+    assert start is not None
+    spark.table(f"lake.{name}").where(f"id >= {rows // 2}").writeTo(f"lake.{name}").append()
+    with lake.capture(name, start.snapshot_id) as capture:
+        paths = [f.path for f in capture.files]
+
+        def through_capture() -> None:
+            with lake.capture(name, start.snapshot_id) as again:
+                noop(again.upserts(spark))
+
+        def directly() -> None:
+            noop(spark.table(f"lake.{name}").select("*").where("false") if not paths else spark.read.parquet(*paths))
+
+        # The files without Iceberg, and Iceberg's own scan of what was appended: the faster of the two counts.
+        def scan() -> None:
+            reader = spark.read.option("start-snapshot-id", start.snapshot_id)
+            noop(reader.table(f"lake.{name}"))
+
+        for warm in (through_capture, directly, scan):
+            warm()
+        seconds = {
+            "append-only window": best(through_capture, repeat),
+            "its files as Parquet": best(directly, repeat),
+            "Iceberg's incremental append scan": best(scan, repeat),
+        }
+    ratio = seconds["append-only window"] / seconds["its files as Parquet"]
+    return seconds, {"append-only window / reading the files": ratio}
+
+
+def fill(lake: Lake, name: str, files: int, a_manifest: int = 100_000) -> None:
+    """A table of `files` files as metadata only: nothing but the manifests is there."""
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    lake.ensure_namespace(("bench",))
+    if lake.exists(name):
+        lake.catalog.drop_table(name)
+    table = lake.catalog.create_table(name, pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    for first in range(0, files, a_manifest):
+        with table.transaction() as change, change.update_snapshot().fast_append() as append:
+            for i in range(first, min(files, first + a_manifest)):
+                bounds = {1: i.to_bytes(8, "little"), 2: b"name"}
+                append.append_data_file(
+                    DataFile.from_args(
+                        content=DataFileContent.DATA,
+                        file_path=f"{table.location()}/data/{i:032d}.parquet",
+                        file_format=FileFormat.PARQUET,
+                        partition=Record(),
+                        record_count=1000,
+                        file_size_in_bytes=100_000,
+                        column_sizes={1: 8000, 2: 8000},
+                        value_counts={1: 1000, 2: 1000},
+                        null_value_counts={1: 0, 2: 0},
+                        nan_value_counts={},
+                        lower_bounds=bounds,
+                        upper_bounds=bounds,
+                        key_metadata=None,
+                        split_offsets=[4],
+                        equality_ids=None,
+                        sort_order_id=None,
+                        spec_id=0,
+                    )
+                )
+
+
+def append_one(lake: Lake, name: str) -> int:
+    """Append one row; returns the snapshot before."""
+    import pyarrow as pa
+
+    table = lake.table(name)
+    before = table.current_snapshot()
+    assert before is not None
+    table.append(pa.table({"id": [1], "name": ["new"]}))
+    return before.snapshot_id
+
+
+def planning(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Planning one new file in tables of 100 and of 10,000 files."""
+    seconds: dict[str, float] = {}
+    for files in (100, 10_000):
+        name = f"bench.files_{files}"
+        fill(lake, name, files)
+        start = append_one(lake, name)
+        lake.capture(name, start)
+        seconds[f"planning, {files:,} files"] = best(lambda n=name, s=start: lake.capture(n, s), repeat * 10)
+    ratio = seconds["planning, 10,000 files"] / seconds["planning, 100 files"]
+    return seconds, {"planning, 10,000 files / 100 files": ratio, **requests(lake)}
+
+
+def requests(lake: Lake) -> dict[str, float]:
+    """How often the catalog is asked when a sensor looks at a table that has not changed."""
+    from sqlalchemy import event
+
+    name = "bench.files_100"
+    head = lake.table(name).current_snapshot()
+    assert head is not None
+    asked: list[str] = []
+    catalog: Any = lake.catalog
+    event.listen(catalog.engine, "before_cursor_execute", lambda *a: asked.append(a[2]))
+    assert lake.capture(name, head.snapshot_id).is_empty
+    return {"catalog requests for an unchanged table": float(len(asked))}
+
+
+def million(home: Path, files: int) -> dict[str, float]:
+    """The memory of a process of its own that plans one new file in a table of a million."""
+    script = (
+        "import sys, pathlib, resource\n"
+        "from lake_assets import Lake, LakeConfig\n"
+        "lake = Lake(LakeConfig(home=pathlib.Path(sys.argv[1])))\n"
+        "capture = lake.capture(sys.argv[2], int(sys.argv[3]))\n"
+        "assert len(capture.files) == 1, len(capture.files)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    lake = Lake(LakeConfig(home=home))
+    name = "bench.million"
+    fill(lake, name, files)
+    start = append_one(lake, name)
+    command = [sys.executable, "-c", script, str(home), name, str(start)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # Linux counts kilobytes, macOS bytes.
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
+    return {f"planning 1 of {files + 1:,} files, MB": int(done.stdout) / unit}
+
+
+def main() -> int:
+    """Run the benchmarks; exit code 1 where a required ratio is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--files", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=["changes", "planning", "memory"])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    seconds: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-capture-") as temp:
+        lake = Lake(LakeConfig(home=Path(temp) / "lake", spark=SparkConfig(driver_memory="4g")))
+        (Path(temp) / "lake").mkdir()
+        if args.only in (None, "planning"):
+            s, r = planning(lake, args.repeat)
+            seconds, ratios = seconds | s, ratios | r
+        if args.only in (None, "memory"):
+            ratios |= million(Path(temp) / "lake", args.files)
+        if args.only in (None, "changes"):
+            for part in (changes, append_only):
+                s, r = part(lake, args.rows, args.repeat)
+                seconds, ratios = seconds | s, ratios | r
+            lake.spark().stop()
+    return report(seconds, ratios, as_json=args.json)
+
+
+def report(seconds: dict[str, float], ratios: dict[str, float], *, as_json: bool) -> int:
+    """Print the figures; 1 where one misses what is required."""
+    missed = [
+        name
+        for name, value in ratios.items()
+        if (required := REQUIRED.get(name)) and (value < required[1] if required[0] == "at least" else value > required[1])
+    ]
+    if as_json:
+        print(json.dumps({"seconds": seconds, "ratios": ratios, "missed": missed}, indent=2))
+        return bool(missed)
+    print("| what | seconds |\n|---|---|")
+    for name, value in seconds.items():
+        print(f"| {name} | {value:.3f} |")
+    print("\n| ratio | measured | required |\n|---|---|---|")
+    for name, value in ratios.items():
+        how, limit = REQUIRED.get(name, ("", 0.0))
+        print(f"| {name} | {value:.2f}{' **missed**' if name in missed else ''} | {how} {limit:g} |")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
