@@ -24,6 +24,7 @@ _NOT_REPEATABLE = (
     exp.CurrentTime,
     exp.CurrentUser,
     exp.Uuid,
+    exp.TableSample,
 )
 _NOT_REPEATABLE_NAMES = {
     "random",
@@ -91,7 +92,7 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
     """The tables that a query reads, without its own CTEs.
 
     Raises:
-        ModelError: a table is named without its layer.
+        ModelError: a table is named without its layer, with a catalog, or as of a version.
     """
     ctes = {c.alias for c in query.find_all(exp.CTE)}
     found: dict[TableId, None] = {}
@@ -101,6 +102,14 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
         if not table.db:
             raise ModelError(
                 f"model {name}: table {table.name} is named without its layer: write for example final.{table.name}"
+            )
+        if table.catalog:
+            raise ModelError(
+                f"model {name}: {table.sql(DIALECT)} names a catalog: write layer.table, of the lake's own"
+            )
+        if table.args.get("version") or table.args.get("when"):
+            raise ModelError(
+                f"model {name}: {table.sql(DIALECT)}: which snapshots a model reads is decided by what it has absorbed"
             )
         found[TableId((table.db,), table.name)] = None
     return tuple(found)
@@ -147,8 +156,12 @@ def _grouping(query: exp.Query) -> tuple[list[str], str]:
     """Output names of the grouping columns, or why the groups that a change touches cannot be told."""
     if not isinstance(query, exp.Select):
         return [], "not a single SELECT"
-    if query.args.get("with_") or query.args.get("with") or query.find(exp.Subquery):
+    # EXISTS holds its SELECT without a Subquery around it.
+    nested = query.find(exp.Subquery) or any(s is not query for s in query.find_all(exp.Query))
+    if query.args.get("with_") or query.args.get("with") or nested:
         return [], "it has subqueries or CTEs"
+    if query.find(exp.Pivot):
+        return [], "it has PIVOT"
     group = query.args.get("group")
     if not group or not group.expressions:
         return [], "it does not group rows by columns"

@@ -66,7 +66,7 @@ class Event:
             "schema": {"type": "struct", "fields": _fields(table, table.key), "optional": False},
             "payload": {k: encode(table.columns[k], self.row[k]) for k in table.key},
         } if has_key else None  # fmt: skip
-        schema_name, name = table.name.split(".")
+        schema_name, name = table.name.split(".", 1)
         source = {
             "connector": "postgresql", "snapshot": "true" if op == "r" else "false", "db": "made_up",
             "sequence": json.dumps([str(n) for n in self.sequence]), "schema": schema_name, "table": name,

@@ -1,0 +1,245 @@
+"""What a pipeline's YAML may say, and which tables it stands for: without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import PipelineError, TableClaimedError
+from lake_assets.events import SourceTable, event_format
+from lake_assets.examples import shop
+from lake_assets.lake import TableId
+from lake_assets.merge.landing import land
+from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
+from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline import PipelineConfig
+from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
+from tests.support.streams import pipeline
+
+GOOD = """\
+type: lake_assets.LakePipeline
+
+attributes:
+  name: p
+  streams:
+    - name: s
+      tables:
+        - public.users
+        - table: public.orders
+          key: [id]
+  models:
+    - name: agg.m
+      sql: SELECT id, count(*) AS n FROM final.users GROUP BY id
+"""
+
+
+def load(tmp_path: Path, text: str) -> Pipeline:
+    file = tmp_path / "defs.yaml"
+    file.write_text(text)
+    return Pipeline.load(file)
+
+
+def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
+    config = load(tmp_path, GOOD).config
+    assert config.name == "p"
+    assert [t.table for t in config.streams[0].tables] == ["public.users", "public.orders"]
+    assert config.streams[0].tables[1].key == ["id"]
+    assert config.models[0].name == "agg.m"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("    - name: s\n", "    - name: s\n      formatt: debezium\n", 7, "formatt"),
+        ("    - name: s\n", "    - name: a-b\n", 6, "name"),
+        ("  name: p\n", "  nmae: p\n", 4, "nmae"),
+        ("        - public.users\n", "        - users\n", 8, "no table name"),
+        ("        - public.users\n", "        - a.b.c\n", 8, "no source table"),
+        ("          key: [id]\n", "          key: {a: 1}\n", 10, "key"),
+        ("        - table: public.orders\n", "        - table: public.*\n          name: x\n", 9, "several tables"),
+        ("    - name: agg.m\n", "    - name: m\n", 12, "no table name"),
+        ("      sql: SELECT", "      query: SELECT", 13, "query"),
+        ("    - name: s\n", "    - name: s\n      format: avro\n", 7, "debezium"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, said: str) -> None:
+    assert GOOD.count(old) == 1
+    with pytest.raises(PipelineError) as caught:
+        load(tmp_path, GOOD.replace(old, new))
+    assert f"defs.yaml, line {line}: " in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError) as caught:
+        load(tmp_path, GOOD.replace("public.users", "users").replace("agg.m", "m"))
+    assert [line.split(": ")[0].rsplit(" ", 1)[-1] for line in str(caught.value).splitlines()] == ["8", "12"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("attributes: [", r"line 1: no valid YAML|line 2: no valid YAML"),
+        ("type: other\nattributes: {}", r"type: lake_assets\.LakePipeline"),
+        ("type: lake_assets.LakePipeline\n", "attributes"),
+        ("- 1\n", "attributes"),
+        ("", "attributes"),
+        ("type: lake_assets.LakePipeline\nattributes: 3\n", "line 2"),
+    ],
+)
+def test_what_is_no_pipeline_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(PipelineError, match=said):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"none\.yaml"):
+        Pipeline.load(tmp_path / "none.yaml")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def names(lake: Lake, p: Pipeline) -> list[str]:
+    return [str(s.table) for s in p.specs(lake)]
+
+
+def show(lake: Lake, *tables: str) -> None:
+    """Let the stream have shown these source tables."""
+    folder = lake.config.home / "landing" / "events"
+    events = [Event(Table({"id": BIGINT}, name=t), "c", (1, i), {"id": i}) for i, t in enumerate(tables)]
+    write_lines(folder / "a.jsonl", to_lines(events))
+    land(lake, TableId.parse("raw.events"), folder, event_format("debezium"), "made_up")
+
+
+def test_sources_come_before_what_depends_on_them(plain_lake: Lake) -> None:
+    models = [
+        {"name": "agg.b", "sql": "SELECT id FROM agg.a"},
+        {"name": "agg.a", "sql": "SELECT id FROM final.users"},
+    ]
+    found = names(plain_lake, pipeline("public.users", {"table": "public.orders", "final": False}, models=models))
+    assert found == ["raw.events", "staging.users", "staging.orders", "final.users", "agg.a", "agg.b"]
+
+
+def test_specs_carry_what_was_declared(plain_lake: Lake) -> None:
+    p = pipeline(
+        {"table": "public.users", "name": "people", "key": "id", "rename": {"a": "b"}, "properties": {"x": "y"}},
+        models=[{"name": "agg.m", "sql": "SELECT id FROM final.people", "key": "id"}],
+    )
+    raw, staging, final, model = p.specs(plain_lake)
+    home = plain_lake.config.home
+    table = TableId.parse
+    assert raw == RawSpec(table("raw.events"), home / "landing" / "events", "debezium", "made_up")
+    assert staging == StagingSpec(
+        table("staging.people"), table("raw.events"), SourceTable("public", "users"), "debezium", "made_up", {"a": "b"}
+    )
+    assert final == FinalSpec(
+        table("final.people"), table("staging.people"), "made_up", ("id",), {"a": "b"}, {"x": "y"}
+    )
+    assert isinstance(model, ModelSpec)
+    assert (model.sources, model.key) == ((table("final.people"),), ("id",))
+
+
+def test_a_landing_folder_is_meant_from_the_lakes_home_or_absolute(plain_lake: Lake, tmp_path: Path) -> None:
+    for folder, meant in (
+        ("in/here", plain_lake.config.home / "in" / "here"),
+        (str(tmp_path / "abs"), tmp_path / "abs"),
+    ):
+        config = PipelineConfig.model_validate({"name": "p", "streams": [{"name": "s", "landing": folder}]})
+        (raw,) = Pipeline(config).specs(plain_lake)
+        assert isinstance(raw, RawSpec)
+        assert raw.landing == meant
+
+
+def test_a_pattern_stands_for_what_the_stream_has_shown(plain_lake: Lake) -> None:
+    p = pipeline("public.users", "public.*")
+    assert names(plain_lake, p) == ["raw.events", "staging.users", "final.users"]
+    show(plain_lake, "public.users", "public.orders", "audit.log", "public.Odd.Name")
+    assert {n for n in names(plain_lake, p) if n.startswith("final")} == {
+        "final.users",
+        "final.orders",
+        "final.`Odd.Name`",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tables", "exclude", "expected"),
+    [
+        (["public.*"], ["public.b*"], ["a1", "a2"]),
+        (["public.*"], ["public.a?", "public.b2"], ["b1"]),
+        (["public.b1", "public.*"], ["public.b*"], ["a1", "a2", "b1"]),  # named ones are meant
+        (["public.a*"], [], ["a1", "a2"]),
+        (["*.*"], ["public.*"], []),
+        (["public.[ab]1"], [], ["a1", "b1"]),
+        (["public.A*"], [], []),
+    ],
+)
+def test_excluded_tables_are_left_out_of_patterns(
+    plain_lake: Lake, tables: list[str], exclude: list[str], expected: list[str]
+) -> None:
+    show(plain_lake, "public.a1", "public.b1", "public.b2", "public.a2")
+    stream = {"name": "events", "tables": tables, "exclude": exclude}
+    p = Pipeline(PipelineConfig.model_validate({"name": "made_up", "streams": [stream]}))
+    assert sorted(s.table.name for s in p.specs(plain_lake) if isinstance(s, FinalSpec)) == expected
+
+
+def test_the_first_pattern_that_fits_decides(plain_lake: Lake) -> None:
+    show(plain_lake, "public.a", "public.b")
+    p = pipeline({"table": "public.a*", "final": False}, {"table": "public.*", "key": "k"})
+    finals = {s.table.name: s.key for s in p.specs(plain_lake) if isinstance(s, FinalSpec)}
+    assert finals == {"b": ("k",)}
+
+
+@pytest.mark.parametrize(
+    ("tables", "models"),
+    [
+        (["public.users", "audit.users"], []),
+        (["public.users", {"table": "public.people", "name": "users"}], []),
+        (["public.users"], [{"name": "final.users", "sql": "SELECT 1 AS a"}]),
+        ([], [{"name": "agg.m", "sql": "SELECT 1 AS a"}, {"name": "agg.m", "sql": "SELECT 2 AS a"}]),
+    ],
+)
+def test_a_table_that_is_declared_twice_is_refused(plain_lake: Lake, tables: list[Any], models: list[Any]) -> None:
+    with pytest.raises(TableClaimedError, match=r"declares \w+\.\w+ twice"):
+        pipeline(*(tables or ["x.y"]), models=models).specs(plain_lake)
+
+
+def test_models_that_depend_on_each_other_are_named(plain_lake: Lake) -> None:
+    models = [
+        {"name": "agg.a", "sql": "SELECT id FROM agg.b"},
+        {"name": "agg.b", "sql": "SELECT id FROM agg.c"},
+        {"name": "agg.c", "sql": "SELECT id FROM agg.a"},
+    ]
+    with pytest.raises(PipelineError, match=r"in a circle: .*agg\.a.*"):
+        pipeline("public.users", models=models).specs(plain_lake)
+
+
+def test_a_model_of_itself_is_a_circle(plain_lake: Lake) -> None:
+    with pytest.raises(PipelineError, match="in a circle"):
+        pipeline("public.users", models=[{"name": "agg.a", "sql": "SELECT id FROM agg.a"}]).specs(plain_lake)
+
+
+def test_what_is_pending_is_found_without_spark(plain_lake: Lake) -> None:
+    p = pipeline("public.users")
+    assert p.pending(plain_lake) == []
+    users = Table({"id": BIGINT}, name="public.users")
+    folder = plain_lake.config.home / "landing" / "events"
+    write_lines(folder / "a.jsonl", to_lines([Event(users, "c", (1, 1), {"id": 1})]))
+    (landed,) = p.pending(plain_lake)
+    assert (landed.table, landed.source, landed.files) == ("raw.events", str(folder), 1)
+    land(plain_lake, TableId.parse("raw.events"), folder, event_format("debezium"), "made_up")
+    (staged,) = p.pending(plain_lake)
+    assert (staged.table, staged.source, staged.start) == ("staging.users", "raw.events", None)
+    assert staged.end == plain_lake.table("raw.events").metadata.current_snapshot_id
+
+
+def test_the_shipped_pipeline_is_right(plain_lake: Lake) -> None:
+    p = Pipeline.load(shop.PIPELINE)
+    found = names(plain_lake, p)
+    assert found[0] == "raw.shop_events"
+    assert found[-1] == "agg.city_population"
+    assert json.loads((shop.DATA / "manifest.json").read_text())["stream"] == "debezium.jsonl.gz"
