@@ -9,29 +9,9 @@ Source: Debezium's documentation of the PostgreSQL connector, data type mappings
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Reading:
-    """A Spark SQL type, and how a value's text becomes it.
-
-    Attributes:
-        type: Spark SQL type.
-        steps: SQL expressions over `{t}`, each over what the one before gave. In steps, because Spark would compute a
-            long expression that stands five times in another one five times.
-    """
-
-    type: str
-    steps: tuple[str, ...] = ()
-
-    def inline(self, t: str) -> str:
-        """All steps as one expression over `t`."""
-        for step in self.steps:
-            t = step.replace("{t}", t)
-        return t
-
+from lake_assets.events.types import Reading, items
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 
@@ -97,15 +77,7 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     if kind == "bytes":
         return Reading("binary", ("try_to_binary({t}, 'base64')",))
     if kind == "array":
-        item = f"x{depth}"
-        inner = read_value(field["items"], depth + 1)
-        kind, texts = f"array<{inner.type}>", "from_json({t}, 'ARRAY<STRING>')"
-        if not inner.steps:
-            return Reading(kind, (texts,))
-        both = f"transform({texts}, {item} -> named_struct('t', {item}, 'v', {inner.inline(item)}))"
-        # One item that does not fit makes the whole value one that does not: a NULL in its place would be silent.
-        misfit = f"exists({{t}}, {item} -> {item}.t IS NOT NULL AND {item}.v IS NULL)"
-        return Reading(kind, (both, f"CASE WHEN NOT {misfit} THEN transform({{t}}, {item} -> {item}.v) END"))
+        return items("from_json({t}, 'ARRAY<STRING>')", read_value(field["items"], depth + 1), depth)
     if kind in _SIMPLE:
         sql_type = _SIMPLE[kind]
         return Reading(sql_type, () if sql_type == "string" else (f"try_cast({{t}} AS {sql_type})",))

@@ -1,96 +1,109 @@
-"""Debezium's JSON: `{"destination", "key", "value"}` a record, key and value with their schemas.
+"""Debezium's JSON, enveloped or flattened (ExtractNewRecordState), with and without schemas.
 
-Source: Debezium's documentation of the PostgreSQL connector (data change events, data type mappings) and recordings of
-the engine.
+A record is `{"destination", "key", "value"}` (or `topic` instead of `destination`), or the value alone; with schemas,
+key and value are `{"schema", "payload"}`. A flattened record needs `__op` or `__deleted`, so that deletes can be told:
+`delete.tombstone.handling.mode=rewrite`, `add.fields=op,table,source.lsn,source.ts_ms`. Tombstones say
+nothing in either form: the delete before them said everything.
+
+Source: Debezium's documentation of the PostgreSQL connector (data change events, data type mappings) and of event
+flattening; recordings of the engine.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.events.connect_types import placeholder, read_value
-from lake_assets.events.model import DELETE, INSERT, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, SourceTable
-from lake_assets.lake.names import literal
+from lake_assets.events.base import Format, named
+from lake_assets.events.debezium_plans import FIELDS_OF_RECORD, META, plan_inferred, plan_with_schema
+from lake_assets.events.model import Hints, Planned, Seen, SourceTable
 
-_ROW = "MAP<STRING, STRING>"
-_SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
-_VALUE = f"STRUCT<op: STRING, before: {_ROW}, after: {_ROW}, source: {_SOURCE}>"
-_RECORD = f"key STRUCT<payload: {_ROW}>, value STRUCT<payload: {_VALUE}>"
-_OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
+# The cheap test comes first: whether a schema is there at all. Both schemas, or a line break and the value's alone.
+_SCHEMA = (
+    """CASE WHEN NOT contains(record, '"fields"') THEN '' ELSE concat_ws('\\n', """
+    "get_json_object(record, '$.value.schema'), get_json_object(record, '$.key.schema'), "
+    """CASE WHEN startswith(record, '{"schema"') OR startswith(record, '{"payload"') """
+    "THEN concat('\\n', get_json_object(record, '$.schema')) END) END"
+)
 
 
-class Debezium:
+class Debezium(Format):
     """See the module."""
 
-    # The envelope's schema names every column of the row; the key's schema says which of them are the key.
-    schema = "concat_ws('\\n', get_json_object(record, '$.value.schema'), get_json_object(record, '$.key.schema'))"
+    schema = _SCHEMA
+    shape = f"schema_of_variant_agg(CASE WHEN {_SCHEMA} = '' THEN try_parse_json(record) END)"
 
-    def route(self, record: Any) -> SourceTable | None:
-        """See `EventFormat.route`."""
-        if not isinstance(record, dict) or "value" not in record:
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """See `EventFormat.routes`."""
+        if not isinstance(record, dict):
             raise MalformedRecordError('expected an object with "key" and "value"')
-        value = record["value"]
+        wrapped = "value" in record and set(record) <= FIELDS_OF_RECORD
+        value = record["value"] if wrapped else record
+        if isinstance(value, dict) and set(value) == {"schema", "payload"}:
+            if value["payload"] is not None and not isinstance(value["schema"], dict):
+                raise MalformedRecordError('"schema" is no schema: neither an envelope nor a row')
+            value = value["payload"]
         if value is None:
-            return None  # a tombstone: for Kafka's compaction, the delete before it said everything
-        payload = value.get("payload") if isinstance(value, dict) else None
-        source = payload.get("source") if isinstance(payload, dict) else None
-        if not isinstance(source, dict) or not isinstance(source.get("table"), str):
-            raise MalformedRecordError('"value" is no Debezium envelope with schema: payload.source.table is missing')
-        if not isinstance(value.get("schema"), dict):
-            raise MalformedRecordError('"value" comes without its schema: set schemas.enable=true in the converter')
-        if not source["table"]:
-            return None  # a message (pg_logical_emit_message): about no table
-        # Topic names are sanitised, so that two tables may share one: what the source says decides.
-        return SourceTable(source.get("schema") or source.get("db") or "", source["table"])
-
-    def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
-        """See `EventFormat.plan`."""
-        envelope, _, key_schema = schema.partition("\n")
-        images = {f["field"]: f for f in json.loads(envelope)["fields"]}
-        fields: list[dict[str, Any]] = images["after"]["fields"]
-        key = [f["field"] for f in json.loads(key_schema)["fields"]] if key_schema else []
-        missing = set(key) - {f["field"] for f in fields}
-        if missing:
-            raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
-        names = {f["field"]: rename.get(f["field"], f["field"]) for f in fields}
-        if len({n.lower() for n in names.values()}) < len(names):
-            raise UnsupportedEventError(f"columns {sorted(names)} become {sorted(names.values())}: two share one name")
-        p = "e.value.payload"
-        # An insert or update without its row would be a row of nulls.
-        op = "CASE WHEN {p}.op IN ('c', 'r', 'u') AND {p}.after IS NULL THEN NULL {cases} END".format(
-            p=p, cases=" ".join(f"WHEN {p}.op = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items())
-        )
-        return EventPlan(
-            parsed=f"from_json(record, {literal(_RECORD)})",
-            op=op,
-            sequence=_sequence(f"{p}.source"),
-            event_time=f"coalesce(timestamp_micros({p}.source.ts_us), timestamp_millis({p}.source.ts_ms))",
-            columns=tuple(self._column(f, names[f["field"]], f["field"] in key) for f in fields),
-            key=tuple(names[k] for k in key),
+            return ()  # a tombstone
+        if not isinstance(value, dict):
+            raise MalformedRecordError('"value" is no object: neither an envelope nor a row')
+        topic = next((record[k] for k in ("destination", "topic") if wrapped and isinstance(record.get(k), str)), "")
+        if "op" in value and isinstance(value.get("source"), dict):
+            return _of_source(value["source"])
+        if "__op" in value or "__deleted" in value:
+            return (_of_row(value, topic, table),)
+        raise MalformedRecordError(
+            "no Debezium envelope (payload.source.table is missing) and no flattened row that says what happened: set "
+            "add.fields=op,table and delete.tombstone.handling.mode=rewrite in ExtractNewRecordState"
         )
 
-    @staticmethod
-    def _column(field: dict[str, Any], name: str, is_key: bool) -> EventColumn:
-        source = literal(field["field"])
-        before, after = f"e.value.payload.before[{source}]", f"e.value.payload.after[{source}]"
-        if is_key:
-            before = f"coalesce(e.key.payload[{source}], {before})"
-        text = f"CASE WHEN e.value.payload.op = 'd' THEN {before} ELSE {after} END"
-        reading = read_value(field)
-        mark = placeholder(field)
-        unavailable = f"coalesce({after} = {literal(mark)}, false)" if mark and not is_key else None
-        return EventColumn(name, reading.type, text, reading.steps, unavailable)
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`: one for each schema, because values are encoded as their schema says."""
+        return tuple(
+            Planned((s.schema,), _with_schema(s.schema, hints) if s.schema else plan_inferred(s.shape, hints))
+            for s in seen
+        )
 
 
-def _sequence(source: str) -> str:
-    """Order of Debezium's events as text that sorts: last commit's LSN, then the change's own.
+def _with_schema(text: str, hints: Hints) -> Any:
+    wrapped = not text.startswith("\n")
+    value_text, _, key_text = text.removeprefix("\n").partition("\n")
+    value, key = _parsed(value_text), _parsed(key_text) if key_text else None
+    return plan_with_schema(value["fields"], key["fields"] if key else [], wrapped, hints)
 
-    `source.lsn` alone goes backwards between interleaved transactions, because events are delivered by commit.
-    """
-    parts = f"from_json({source}.sequence, 'ARRAY<STRING>')"
-    commit = f"coalesce(get({parts}, 0), '0')"
-    lsn = f"coalesce(get({parts}, 1), CAST({source}.lsn AS STRING), '0')"
-    return f"concat(lpad({commit}, 20, '0'), '/', lpad({lsn}, 20, '0'))"
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(text)
+    except ValueError as e:
+        raise UnsupportedEventError(f"no schema: {text[:120]!r} ({e})") from e
+    if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
+        raise UnsupportedEventError(f"no schema of a struct: {text[:120]!r}")
+    return schema
+
+
+def _of_source(source: Mapping[str, Any]) -> tuple[SourceTable, ...]:
+    name = source.get("table")
+    if name == "":
+        return ()  # a message (pg_logical_emit_message): about no table
+    # Topic names are sanitised, so that two tables may share one: what the source says decides.
+    schema = source.get("schema") or source.get("db")
+    return (SourceTable(named(schema, "source.schema"), named(name, "payload.source.table")),)
+
+
+def _of_row(row: Mapping[str, Any], topic: str, table: SourceTable | None) -> SourceTable:
+    def said(*what: str) -> str | None:
+        return next((row[f"{p}{w}"] for w in what for p in META if isinstance(row.get(f"{p}{w}"), str)), None)
+
+    parts = topic.split(".")
+    declared = (table.schema, table.name) if table else (None, None)
+    schema = said("schema") or declared[0] or (parts[-2] if len(parts) > 2 else None) or said("db")
+    name = said("table") or declared[1] or parts[-1]
+    if not schema or not name:
+        raise MalformedRecordError(
+            "the flattened row does not name its table: set add.fields=op,table,db in ExtractNewRecordState, or "
+            "declare which table the stream is about"
+        )
+    return SourceTable(named(schema, "__schema or __db"), named(name, "__table"))

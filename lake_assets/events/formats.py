@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from lake_assets.errors import PipelineError
-from lake_assets.events import debezium
-from lake_assets.events.model import EventPlan, SourceTable
+from lake_assets.events.debezium import Debezium
+from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.events.rows import CHANGE_FEED, CHANGE_SET
+from lake_assets.events.simplified import Simplified
+from lake_assets.events.wal2json import Wal2JsonV1, Wal2JsonV2
 
 
 class EventFormat(Protocol):
@@ -15,27 +18,54 @@ class EventFormat(Protocol):
 
     @property
     def schema(self) -> str:
-        """SQL over `record` giving text that is the same for all records that one `EventPlan` fits."""
+        """SQL over `record` giving text that is the same for records that are read alike."""
         ...
 
-    def route(self, record: Any) -> SourceTable | None:
-        """The source table of a decoded JSON record; None for one that says nothing about a row (a tombstone).
+    @property
+    def shape(self) -> str | None:
+        """SQL aggregate over `record`, of the records of one `schema`: what is to be known of them all together.
+
+        None: the schema says everything.
+        """
+        ...
+
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """The source tables of a decoded JSON record; none for one that says nothing about a row (a tombstone).
+
+        Args:
+            record: what JSON decoding gave.
+            table: the table that the stream, folder or file is declared to be about, for records that do not name one.
 
         Raises:
             MalformedRecordError: the record is no change event of this format.
         """
         ...
 
-    def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
-        """The plan for records whose `schema` text is `schema`, columns renamed as the table's owner declared.
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """The plans that together read all records of a batch.
 
         Raises:
-            UnsupportedEventError: the schema holds something that cannot be read exactly.
+            UnsupportedEventError: a schema holds something that cannot be read exactly.
         """
         ...
 
+    def route(self, record: Any) -> SourceTable | None:
+        """`routes` of a record that is about one table at most."""
+        ...
 
-FORMATS: dict[str, EventFormat] = {"debezium": debezium.Debezium()}
+    def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
+        """`plans` of one schema, where the schema says everything."""
+        ...
+
+
+FORMATS: dict[str, EventFormat] = {
+    "debezium": Debezium(),
+    "wal2json-v1": Wal2JsonV1(),
+    "wal2json-v2": Wal2JsonV2(),
+    "simplified": Simplified(),
+    "change-set": CHANGE_SET,
+    "change-feed": CHANGE_FEED,
+}
 
 
 def event_format(name: str) -> EventFormat:

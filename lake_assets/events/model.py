@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from lake_assets.errors import InvalidNameError
@@ -23,6 +24,12 @@ TECHNICAL: dict[str, str] = {
     ARRIVED_AT: "timestamp",
     UNAVAILABLE: "array<string>",
 }
+
+# The place of an event among those of its record, where a record may hold several.
+INDEX = "_index"
+
+# What stands in place of a source table for a record about several of them.
+MANY = "*"
 
 # What `_op` holds. `read` is a row of an initial snapshot: an upsert like `insert`.
 INSERT, READ, UPDATE, DELETE, TRUNCATE = "insert", "read", "update", "delete", "truncate"
@@ -79,6 +86,9 @@ class EventPlan:
         event_time: SQL of the time of the change at the source.
         columns: the source table's columns.
         key: names (in the lake) of the source table's key; empty where it has none.
+        split: SQL over `e` giving an array, each item of which is one event, and `e` in the expressions above; its
+            place in the array is the event's `_index`. An empty or NULL array: the record holds no event of this
+            plan. None: a record is one event.
     """
 
     parsed: str
@@ -87,3 +97,46 @@ class EventPlan:
     event_time: str
     columns: tuple[EventColumn, ...]
     key: tuple[str, ...]
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What is known of a source table beside its records.
+
+    Attributes:
+        table: the source table: a record about several tables is read for this one.
+        rename: source names of columns to names in the lake, as the owner declared.
+        types: Spark SQL types of columns (names in the lake) that the owner declared: they win over what the records
+            say.
+        key: the key that the owner declared (names in the lake), for formats that carry none.
+        known: columns that the staging table has, with their types: a column that no record of a batch holds may be
+            one that they leave out, and values without a type are read as what they were before.
+    """
+
+    table: SourceTable | None = None
+    rename: Mapping[str, str] = field(default_factory=dict[str, str])
+    types: Mapping[str, str] = field(default_factory=dict[str, str])
+    key: tuple[str, ...] = ()
+    known: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One schema that occurs in a batch.
+
+    Attributes:
+        schema: the text that the format's `schema` gives for its records.
+        shape: the text that the format's `shape` gives for all of its records together.
+    """
+
+    schema: str
+    shape: str | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and the schemas whose records it is for. Two plans may share schemas: their `split` then parts events."""
+
+    schemas: tuple[str, ...]
+    plan: EventPlan

@@ -53,15 +53,18 @@ def test_a_tombstone_is_about_no_row() -> None:
     [
         ([], "expected an object"),
         ("text", "expected an object"),
-        ({"key": None}, "expected an object"),
-        ({"value": 1}, r"payload\.source\.table is missing"),
+        ({"key": None}, r"payload\.source\.table is missing"),
+        ({"value": 1}, "no object"),
         ({"value": {"payload": None}}, r"payload\.source\.table is missing"),
         ({"value": {"payload": {"source": {"table": 1}}}}, r"payload\.source\.table is missing"),
-        ({"value": {"op": "c", "source": {"table": "t"}}}, r"payload\.source\.table is missing"),
-        ({"value": {"payload": {"source": {"table": "t"}}}}, r"schemas\.enable=true"),
+        ({"value": {"payload": {"source": {"table": "t"}}}}, r"payload\.source\.table is missing"),
+        ({"value": {"op": "c", "source": {"table": "t"}}}, r"source\.schema is None"),
+        ({"value": {"schema": "s", "payload": {"id": 1}}}, "is no schema"),
+        ({"value": {"id": 1, "name": "Ann"}}, r"add\.fields=op,table"),
+        ({"value": {"id": 1, "__op": "c"}}, "does not name its table"),
     ],
 )
-def test_what_is_no_envelope_with_schema_is_malformed(record: Any, said: str) -> None:
+def test_what_is_neither_an_envelope_nor_a_flattened_row_is_malformed(record: Any, said: str) -> None:
     with pytest.raises(MalformedRecordError, match=said):
         DEBEZIUM.route(record)
 

@@ -1,0 +1,73 @@
+"""What all formats share: the one-table and one-schema forms of their two questions, names of columns, decoding."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTable
+
+
+class Format(ABC):
+    """A wire format; see `EventFormat` for what its members mean."""
+
+    schema: str = "''"
+    shape: str | None = None
+
+    @abstractmethod
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """See `EventFormat.routes`."""
+
+    @abstractmethod
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`."""
+
+    def route(self, record: Any) -> SourceTable | None:
+        """See `EventFormat.route`."""
+        found = self.routes(record)
+        if len(found) > 1:
+            raise UnsupportedEventError(f"one record about {len(found)} tables: {', '.join(map(str, found))}")
+        return found[0] if found else None
+
+    def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
+        """See `EventFormat.plan`."""
+        return self.plans((Seen(schema),), Hints(rename=rename))[0].plan
+
+
+def decode(line: bytes | str) -> Any:
+    """One line of a stream as the JSON value it is.
+
+    Raises:
+        MalformedRecordError: it is not JSON, or no UTF-8.
+    """
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as e:
+        raise MalformedRecordError(f"not JSON ({e})") from e
+
+
+def lake_names(columns: Iterable[str], rename: Mapping[str, str]) -> dict[str, str]:
+    """Names in the lake by source name.
+
+    Raises:
+        UnsupportedEventError: two columns would have one name (names in the lake ignore case).
+    """
+    names = {c: rename.get(c, c) for c in columns}
+    if len({n.lower() for n in names.values()}) < len(names):
+        raise UnsupportedEventError(f"columns {sorted(names)} become {sorted(names.values())}: two share one name")
+    return names
+
+
+def named(value: Any, what: str) -> str:
+    """`value` where it is a name.
+
+    Raises:
+        MalformedRecordError: it is none.
+    """
+    if not isinstance(value, str) or not value or "\x00" in value:
+        raise MalformedRecordError(f"{what} is {value!r}, expected a name")
+    return value

@@ -1,0 +1,217 @@
+"""How Spark reads Debezium's records: where each form holds the op, the images of the row, the key and the order."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lake_assets.errors import UnsupportedEventError
+from lake_assets.events.base import lake_names
+from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, read_value
+from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
+from lake_assets.events.model import DELETE, INSERT, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
+from lake_assets.events.types import Reading, read_text
+from lake_assets.lake.names import literal
+
+FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
+META = ("__source_", "__")  # how ExtractNewRecordState calls the fields that it adds
+
+_ROW = "MAP<STRING, STRING>"
+_SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
+_ENVELOPE = f"STRUCT<op: STRING, before: {_ROW}, after: {_ROW}, source: {_SOURCE}>"
+_OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
+_ADDED = {
+    "op", "deleted", "table", "schema", "db", "lsn", "sequence", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot",
+    "connector", "name", "version", "xmin", "origin", "origin_lsn",
+}  # fmt: skip
+
+_B64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
+_MARKS = (
+    UNAVAILABLE_VALUE, _B64, f'["{UNAVAILABLE_VALUE}"]', f'["{_B64}"]',
+    "[" + ",".join(str(ord(c)) for c in UNAVAILABLE_VALUE) + "]",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    reading: Reading
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """SQL over `record` giving `e`, and over `e`: op, order, time, and maps of the key, old and new row.
+
+    `deleted` is whether the old row is the one that counts; None where both stand in one place.
+    """
+
+    parsed: str
+    op: str
+    sequence: str
+    event_time: str
+    before: str
+    after: str
+    key: str | None
+    deleted: str | None = None
+
+
+def plan_with_schema(
+    value: Sequence[Mapping[str, Any]], key: Sequence[Mapping[str, Any]], wrapped: bool, hints: Hints
+) -> EventPlan:
+    """The plan for records with schemas.
+
+    Args:
+        value: fields of the value's schema: an envelope's or a row's.
+        key: fields of the key's schema; empty where there is none.
+        wrapped: whether the record holds key and value, or is the value.
+        hints: what is known beside the records.
+    """
+    by_name = {f["field"]: f for f in value}
+    enveloped = {"op", "after"} <= set(by_name) and by_name["after"].get("type") == "struct"
+    payload = _ENVELOPE if enveloped else _ROW
+    record = f"key STRUCT<payload: {_ROW}>, value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
+    at = "e.value.payload" if wrapped else "e.payload"
+    parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if wrapped else None
+    if enveloped:
+        layout = _enveloped(parsed, at, key_map)
+        fields: list[Mapping[str, Any]] = by_name["after"]["fields"]
+    else:
+        layout = _flattened(parsed, at, key_map, by_name)
+        fields = [f for f in value if not _is_added(f["field"])]
+    columns = [_described(f, hints) for f in fields]
+    return _plan(layout, columns, [f["field"] for f in key], hints)
+
+
+def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
+    name, reading, mark = field["field"], read_value(dict(field)), placeholder(dict(field))
+    declared = hints.types.get(hints.rename.get(name, name))
+    if declared:
+        text = read_text(declared)
+        steps = text.steps if not reading.steps or not field.get("name") else (*reading.steps, _cast(text.type))
+        reading = Reading(text.type, steps)
+    return _Column(name, reading, (mark,) if mark else ())
+
+
+def _cast(kind: str) -> str:
+    return f"try_cast({{t}} AS {kind})"
+
+
+def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
+    """The plan for records without schemas; `shape` is what their values have in common."""
+    record = parse_schema(shape)
+    wrapped = "value" in record.fields and set(record.fields) <= FIELDS_OF_RECORD
+    value = record.fields["value"] if wrapped else record
+    fields = value.fields
+    enveloped = "op" in fields and fields.get("source", VOID).kind == "OBJECT"
+    key = record.fields.get("key", VOID) if wrapped else VOID
+    nested_key = set(key.fields) == {"schema", "payload"}
+    key = key.fields["payload"] if nested_key else key
+    key_type = f"STRUCT<payload: {_ROW}>" if nested_key else _ROW
+    payload = _ENVELOPE if enveloped else _ROW
+    kind = f"STRUCT<key: {key_type}, value: {payload}>" if wrapped else payload
+    at, key_map = ("e.value", "e.key.payload" if nested_key else "e.key") if wrapped else ("e", None)
+    parsed = f"try_cast(try_parse_json(record) AS {kind})"
+    if enveloped:
+        layout = _enveloped(parsed, at, key_map)
+        row = united(fields.get("after", VOID), fields.get("before", VOID))
+    else:
+        layout = _flattened(parsed, at, key_map, fields)
+        row = Inferred("OBJECT", fields={n: i for n, i in fields.items() if not _is_added(n)})
+    row = united(row, key)
+    columns: list[_Column] = []
+    for name, inferred in row.fields.items():
+        reading = read_inferred(hints.rename.get(name, name), inferred, hints)
+        if reading:
+            columns.append(_Column(name, reading, _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()))
+    return _plan(layout, columns, list(key.fields), hints)
+
+
+def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints: Hints) -> EventPlan:
+    missing = set(key) - {c.name for c in columns}
+    if missing:
+        raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
+    names = lake_names((c.name for c in columns), hints.rename)
+    keys = tuple(names[k] for k in key) or hints.key
+    return EventPlan(
+        parsed=layout.parsed,
+        op=layout.op,
+        sequence=layout.sequence,
+        event_time=layout.event_time,
+        columns=tuple(_column(layout, c, names[c.name], names[c.name] in keys) for c in columns),
+        key=keys,
+    )
+
+
+def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventColumn:
+    source = literal(column.name)
+    before, after = f"{layout.before}[{source}]", f"{layout.after}[{source}]"
+    if is_key and layout.key:
+        before = f"coalesce({layout.key}[{source}], {before})"
+    text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
+    unavailable = None
+    if column.marks and not is_key:
+        marks = ", ".join(map(literal, column.marks))
+        unavailable = f"coalesce({after} IN ({marks}), false)"
+    return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable)
+
+
+def _enveloped(parsed: str, at: str, key: str | None) -> _Layout:
+    source = f"{at}.source"
+    cases = " ".join(f"WHEN {at}.op = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items())
+    return _Layout(
+        parsed=parsed,
+        # An insert or update without its row would be a row of nulls.
+        op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
+        sequence=_sequence(f"{source}.sequence", f"CAST({source}.lsn AS STRING)"),
+        event_time=f"coalesce(timestamp_micros({source}.ts_us), timestamp_millis({source}.ts_ms))",
+        before=f"{at}.before",
+        after=f"{at}.after",
+        key=key,
+        deleted=f"{at}.op = 'd'",
+    )
+
+
+def _flattened(parsed: str, at: str, key: str | None, fields: Collection[str]) -> _Layout:
+    def added(*what: str) -> str | None:
+        return next((f"{at}[{literal(p + w)}]" for w in what for p in META if p + w in fields), None)
+
+    op, deleted = added("op"), added("deleted")
+    cases = [f"WHEN {deleted} = 'true' THEN {literal(DELETE)}"] if deleted else []
+    if op:
+        cases += [f"WHEN {op} = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items()]
+    else:
+        cases += [f"WHEN {deleted} = 'false' THEN {literal(UPDATE)}"] if deleted else []
+    if not cases:
+        raise UnsupportedEventError("flattened rows have neither __op nor __deleted: set add.fields=op,table")
+    millis, micros, nanos = added("ts_ms"), added("ts_us"), added("ts_ns")
+    sequence, lsn, stamp = added("sequence"), added("lsn"), nanos or micros or millis
+    if sequence or lsn:
+        order = _sequence(sequence or "CAST(NULL AS STRING)", lsn or "CAST(NULL AS STRING)")
+    else:
+        order = f"lpad(coalesce({stamp}, ''), 20, '0')" if stamp else "''"
+    moments = [
+        *([f"timestamp_micros(try_cast({micros} AS BIGINT))"] if micros else []),
+        *([f"timestamp_millis(try_cast({millis} AS BIGINT))"] if millis else []),
+        "CAST(NULL AS TIMESTAMP)",
+    ]
+    happened = f"coalesce({', '.join(moments)})"
+    return _Layout(parsed, f"CASE {' '.join(cases)} END", order, happened, at, at, key)
+
+
+def _is_added(name: str) -> bool:
+    return name.startswith("__source_") or (name.startswith("__") and name[2:] in _ADDED)
+
+
+def _sequence(sequence: str, lsn: str) -> str:
+    """Order of Debezium's events as text that sorts: last commit's LSN, then the change's own.
+
+    The LSN alone goes backwards between interleaved transactions, because events are delivered by commit; for one row
+    it does not, so that it does where no commit's is there.
+    """
+    parts = f"from_json({sequence}, 'ARRAY<STRING>')"
+    commit = f"coalesce(get({parts}, 0), '0')"
+    change = f"coalesce(get({parts}, 1), {lsn}, '0')"
+    return f"concat(lpad({commit}, 20, '0'), '/', lpad({change}, 20, '0'))"

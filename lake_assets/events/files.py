@@ -1,0 +1,167 @@
+"""Rows of CSV and Parquet files as records: one JSON object a row, read in batches so that memory stays flat.
+
+CSV: the first line names the columns; an empty field is null, a quoted empty one is an empty text. Parquet: values with
+the file's types, so that nothing has to be guessed: decimals and moments as text, binary as base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from lake_assets.errors import MalformedRecordError, TruncatedInputError, UnsupportedEventError
+from lake_assets.events.rows import ROW, TEXT, TYPES
+
+BLOCK = 8 << 20
+ROWS_A_BATCH = 10_000
+
+
+def reader_of(file: Path) -> Callable[[Path], Iterator[tuple[int, str]]] | None:
+    """What reads a file that is no JSON lines: by its name (.csv, .csv.gz, .parquet)."""
+    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
+    return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)
+
+
+def csv_records(file: Path) -> Iterator[tuple[int, str]]:
+    """The rows of a CSV file (gzip if it is named .gz) with their numbers from 1.
+
+    Raises:
+        MalformedRecordError: a row has more or fewer fields than there are columns, a name is there twice, no UTF-8.
+        TruncatedInputError: the compressed stream ends too early.
+    """
+    number = 0
+    try:
+        with _opened(file) as stream:
+            names = _header(file)
+            options = pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            )
+            parse = pa_csv.ParseOptions(newlines_in_values=True)
+            read = pa_csv.ReadOptions(block_size=BLOCK)
+            for batch in pa_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=options):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, orjson.dumps({TEXT: row}).decode()
+    except EOFError as e:
+        raise TruncatedInputError(f"{file}, after row {number}: the compressed stream is cut ({e})") from e
+    except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
+        raise MalformedRecordError(f"{file}, after row {number}: no CSV with one header line ({e})") from e
+
+
+def _opened(file: Path) -> Any:
+    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
+
+
+def _header(file: Path) -> list[str]:
+    with _opened(file) as stream:
+        first = pa_csv.open_csv(stream, read_options=pa_csv.ReadOptions(block_size=BLOCK))
+        names: list[str] = first.schema.names
+    if len(set(names)) < len(names):
+        raise MalformedRecordError(f"{file}: two columns have one name: {', '.join(names)}")
+    return names
+
+
+def parquet_records(file: Path) -> Iterator[tuple[int, str]]:
+    """The rows of a Parquet file with their numbers from 1.
+
+    Raises:
+        MalformedRecordError: the file is no Parquet file, or is cut (its footer is missing).
+        UnsupportedEventError: a column's type has no counterpart.
+    """
+    number = 0
+    try:
+        with pa_parquet.ParquetFile(file) as parquet:
+            fields: list[pa.Field] = list(parquet.schema_arrow)
+            types = orjson.dumps({f.name: spark_type(f.type) for f in fields}).decode()
+            for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH):
+                for row in _micros(batch).to_pylist():
+                    number += 1
+                    values = orjson.dumps(_plain(row), option=orjson.OPT_NON_STR_KEYS).decode()
+                    yield number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}"
+    except (pa.ArrowInvalid, OSError) as e:
+        raise MalformedRecordError(f"{file}, after row {number}: no whole Parquet file ({e})") from e
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """The Spark SQL type of an Arrow type; nested types other than lists become JSON text.
+
+    Raises:
+        UnsupportedEventError: unsigned 64-bit integers and decimals of more than 38 digits hold too much.
+    """
+    if pa.types.is_dictionary(kind):
+        return spark_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        if kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+            return f"decimal({kind.precision},{kind.scale})"
+        raise UnsupportedEventError(f"{kind}: Spark's decimals have 38 digits")
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = spark_type(kind.value_type)
+        return f"array<{inner}>" if "<" not in inner else "string"
+    if pa.types.is_uint64(kind):
+        return "decimal(20,0)"
+    for test, name in _TYPES:
+        if test(kind):
+            return name
+    return "string"
+
+
+_TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda t: pa.types.is_int8(t) or pa.types.is_int16(t) or pa.types.is_int32(t), "int"),
+    (lambda t: pa.types.is_uint8(t) or pa.types.is_uint16(t), "int"),
+    (pa.types.is_integer, "bigint"),
+    (lambda t: pa.types.is_float16(t) or pa.types.is_float32(t), "float"),
+    (pa.types.is_floating, "double"),
+    (pa.types.is_date, "date"),
+    (lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t), "binary"),
+)
+
+
+def _micros(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Moments in microseconds, as Spark and Iceberg keep them: Python has no finer ones."""
+    for i, field in enumerate(batch.schema):
+        kind = field.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            column = batch.column(i).cast(pa.timestamp("us", kind.tz), safe=False)
+            batch = batch.set_column(i, field.name, column)
+        if pa.types.is_time64(kind) and kind.unit == "ns":
+            batch = batch.set_column(i, field.name, batch.column(i).cast(pa.time64("us"), safe=False))
+    return batch
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {k: _plain(v) for k, v in value.items()}
+        case list():
+            return [_plain(v) for v in value]
+        case float():
+            return value if value - value == 0 else {value: "Infinity", -value: "-Infinity"}.get(float("inf"), "NaN")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            return value.isoformat(" ")
+        case time():
+            return value.isoformat("microseconds")
+        case date():
+            return value.isoformat()
+        case _:
+            return value

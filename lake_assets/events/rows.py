@@ -1,0 +1,160 @@
+"""Flat rows with a column that says what happened: flagged change sets and change feeds.
+
+A change set holds the columns of the table, a flag (I, U or D) and the time of the change, which is a column of the
+table as well. A change feed holds the columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's
+`_change_ordinal` and `_commit_snapshot_id`); its before-images are deletes that stand before all rows of the same
+commit, so that an update that changes the key takes the old key away. Rows are whole: a column that a row lacks is
+null. Neither says the key or the table: both are declared.
+
+Records are JSON objects, or rows of CSV and Parquet files as `files` makes them:
+`{"@text": {...}}` (values are text: those of a column are numbers where all of them look like numbers) and
+`{"@types": {...}, "row": {...}}` (types as the file says).
+
+Sources: "Simplifying change data capture with Databricks Delta" (FLAG, CDC_TIMESTAMP); Delta's change data feed
+documentation; Iceberg's create_changelog_view.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.events.base import Format, lake_names, named
+from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
+from lake_assets.events.model import DELETE, INSERT, UPDATE, EventColumn, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.events.named import op_of
+from lake_assets.events.types import MOMENT, Reading, read_text, sortable
+from lake_assets.lake.names import literal
+
+TEXT, TYPES, ROW = "@text", "@types", "row"
+
+# A JSON string that is a number as JSON writes it: 12 and -0.5, but not 007, +1 or 1e5, which numbers would not keep.
+_NUMBER = r':"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"(?=[,}])'
+_IS_TEXT = f"startswith(record, {literal('{' + json.dumps(TEXT) + ':')})"
+_IS_TYPED = f"startswith(record, {literal('{' + json.dumps(TYPES) + ':')})"
+_MAP = "MAP<STRING, STRING>"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How records of one schema hold their row: SQL of the map, and what is known of the columns' types."""
+
+    row: str
+    readings: Mapping[str, Reading | None]
+
+
+@dataclass(frozen=True)
+class Rows(Format):
+    """See the module.
+
+    Attributes:
+        op: the column that says what happened; this and the other names are found in any case.
+        words: what its values mean, in lower case.
+        version: the first of these columns that is there orders the rows; those of one version and key: deletes first.
+        time: when it happened; orders the rows where there is no version.
+        technical: columns that are not part of the row.
+    """
+
+    op: str
+    words: Mapping[str, str]
+    version: tuple[str, ...] = ()
+    time: str | None = None
+    technical: frozenset[str] = frozenset()
+    schema: str = field(
+        default=f"CASE WHEN {_IS_TYPED} THEN get_json_object(record, '$.{TYPES}') WHEN {_IS_TEXT} THEN '{TEXT}' "
+        "ELSE '' END",
+        init=False,
+    )
+    shape: str | None = field(
+        default=f"schema_of_variant_agg(CASE WHEN {_IS_TYPED} THEN NULL WHEN {_IS_TEXT} THEN "
+        f"try_parse_json(regexp_replace(record, {literal(_NUMBER)}, ':$1')) ELSE try_parse_json(record) END)",
+        init=False,
+    )
+
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """See `EventFormat.routes`."""
+        if isinstance(record, dict) and (set(record) == {TEXT} or set(record) == {TYPES, ROW}):
+            record = record.get(TEXT, record.get(ROW))
+        if not isinstance(record, dict):
+            raise MalformedRecordError("expected an object, the columns of a row")
+        op = next((v for k, v in record.items() if k.lower() == self.op.lower()), None)
+        if not isinstance(op, str) or op.strip().lower() not in self.words:
+            raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}")
+        for name in record:
+            named(name, "a column's name")
+        if table is None:
+            raise MalformedRecordError("rows do not name their table: declare which one the stream is about")
+        return (table,)
+
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`: one for each schema of typed rows, one for JSON rows, one for text rows."""
+        return tuple(Planned((s.schema,), self._plan(_layout(s, hints), hints)) for s in seen)
+
+    def _plan(self, layout: _Layout, hints: Hints) -> EventPlan:
+        def column(name: str | None) -> str | None:
+            return next((c for c in layout.readings if name and c.lower() == name.lower()), None)
+
+        op = column(self.op)
+        if op is None:
+            raise UnsupportedEventError(f"no column {self.op} in {sorted(layout.readings)}")
+        happened = f"lower(trim({_value(op)}))"
+        version, time = next(filter(None, map(column, self.version)), None), column(self.time)
+        kept = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
+        names = lake_names(kept, hints.rename)
+        sequence = sortable(_value(time)) if time else "''"
+        if version:
+            after = f"CASE WHEN {op_of(happened, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
+            sequence = f"concat(lpad({_value(version)}, 20, '0'), '/', {after})"
+        return EventPlan(
+            parsed=layout.row,
+            op=op_of(happened, self.words),
+            sequence=sequence,
+            event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
+            columns=tuple(EventColumn(names[c], r.type, _value(c), r.steps) for c, r in kept.items() if r),
+            key=hints.key,
+        )
+
+
+def _value(name: str) -> str:
+    return f"e[{literal(name)}]"
+
+
+def _layout(seen: Seen, hints: Hints) -> _Layout:
+    if seen.schema not in ("", TEXT):
+        types: dict[str, str] = json.loads(seen.schema)
+        read = {c: read_text(hints.types.get(hints.rename.get(c, c), t)) for c, t in types.items()}
+        return _Layout(f"from_json(record, '{ROW} {_MAP}').{ROW}", read)
+    inferred = parse_schema(seen.shape)
+    row = f"try_cast(try_parse_json(record) AS {_MAP})"
+    if seen.schema == TEXT:
+        inferred = inferred.fields.get(TEXT, VOID)
+        row = f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]"
+    inferred = united(inferred, Inferred("OBJECT"))
+    return _Layout(row, {c: read_inferred(hints.rename.get(c, c), i, hints) for c, i in inferred.fields.items()})
+
+
+CHANGE_SET = Rows(
+    op="FLAG",
+    words={"i": INSERT, "u": UPDATE, "d": DELETE, "insert": INSERT, "update": UPDATE, "delete": DELETE},
+    time="CDC_TIMESTAMP",
+    technical=frozenset({"flag"}),
+)
+CHANGE_FEED = Rows(
+    op="_change_type",
+    words={
+        "insert": INSERT,
+        "delete": DELETE,
+        "update_preimage": DELETE,
+        "update_before": DELETE,
+        "update_postimage": UPDATE,
+        "update_after": UPDATE,
+    },
+    version=("_commit_version", "_change_ordinal"),
+    time="_commit_timestamp",
+    technical=frozenset(
+        {"_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal", "_commit_snapshot_id"}
+    ),
+)

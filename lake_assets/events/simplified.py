@@ -1,0 +1,93 @@
+"""Simplified change events: wal2json's names and values, flat, and a time that orders them.
+
+    {"changeType": "update", "timestamp": "1", "columnNames": ["id", "name"], "columnValues": ["id1", "Angela"],
+     "oldKeyNames": ["id"], "oldKeyValues": ["id1"]}
+
+`columnTypes` and `oldKeyTypes` (Postgres's or Spark's type names) may be there, and `schema` and `table`; without types
+values are text, or what the owner declared. The key is the old key's columns: of a batch of inserts alone, it has to be
+declared.
+
+Source: "Handling upstream data changes via change data capture" (the ChangeEvent class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.events.base import Format, named
+from lake_assets.events.model import Hints, Planned, Seen, SourceTable
+from lake_assets.events.named import OPS, about, forms, numbers_as_text, op_of, plans, shape
+from lake_assets.events.postgres_types import read_postgres
+from lake_assets.events.types import MOMENT, Reading, read_text, sortable
+from lake_assets.lake.names import literal
+
+_TEXTS = "ARRAY<STRING>"
+_NAMES, _OLD = ("columnNames", "columnTypes", "columnValues"), ("oldKeyNames", "oldKeyTypes", "oldKeyValues")
+_FIELDS = (
+    f"changeType STRING, timestamp STRING, schema STRING, `table` STRING, columnNames {_TEXTS}, columnTypes {_TEXTS}, "
+    f"columnValues {_TEXTS}, oldKeyNames {_TEXTS}, oldKeyTypes {_TEXTS}, oldKeyValues {_TEXTS}"
+)
+
+
+class Simplified(Format):
+    """See the module."""
+
+    parsed = f"from_json({numbers_as_text('record')}, {literal(_FIELDS)})"
+    events = (
+        f"array(named_struct('kind', {op_of('lower(e.changeType)', OPS)}, 'schema', e.schema, 'name', e.`table`, "
+        "'names', e.columnNames, 'types', e.columnTypes, 'values', e.columnValues, "
+        "'old_names', e.oldKeyNames, 'old_types', e.oldKeyTypes, 'old_values', e.oldKeyValues, "
+        f"'pk', e.oldKeyNames, 'sequence', {sortable('e.timestamp')}, "
+        f"'time', {MOMENT.replace('{t}', 'e.timestamp')}))"
+    )
+    shape = shape(parsed, events)
+
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """See `EventFormat.routes`."""
+        if not isinstance(record, dict) or "changeType" not in record:
+            raise MalformedRecordError('expected an object with "changeType"')
+        kind = record["changeType"]
+        if not isinstance(kind, str) or kind.lower() not in OPS:
+            raise MalformedRecordError(f"no such changeType: {kind!r}")
+        if kind.lower() in ("insert", "update"):
+            _check(record, _NAMES)
+        if kind.lower() in ("update", "delete"):
+            _check(record, _OLD)
+        if "table" in record:
+            schema = record.get("schema", table.schema if table else None)
+            return (SourceTable(named(schema, '"schema"'), named(record["table"], '"table"')),)
+        if table is None:
+            raise MalformedRecordError('the record has no "table": declare which table the stream is about')
+        return (table,)
+
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`."""
+        found = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
+        events = f"filter({self.events}, x -> {about(hints.table)})"
+        schemas = tuple(s.schema for s in seen)
+        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, found, hints, _read))
+
+
+def _check(record: dict[str, Any], fields: tuple[str, str, str]) -> None:
+    names, types, values = (record.get(f) for f in fields)
+    if not isinstance(names, list) or not all(isinstance(n, str) and n and "\x00" not in n for n in names):
+        raise MalformedRecordError(f'"{fields[0]}" is no list of names')
+    if not isinstance(values, list) or len(values) != len(names):
+        raise MalformedRecordError(f'"{fields[0]}" and "{fields[2]}" differ in length')
+    if types is not None and (not isinstance(types, list) or len(types) != len(names)):
+        raise MalformedRecordError(f'"{fields[0]}" and "{fields[1]}" differ in length')
+
+
+def _read(kind: str | None) -> Reading:
+    if not kind:
+        return Reading("string")
+    reading = read_postgres(kind)
+    if reading.type == "string":
+        # Not Postgres's, or a text: Spark's names are tried.
+        try:
+            return read_text(kind)
+        except UnsupportedEventError:
+            return reading
+    return reading

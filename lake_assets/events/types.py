@@ -1,0 +1,134 @@
+"""Spark SQL types of values that arrive as text: reading them, and which type holds two of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lake_assets.errors import UnsupportedEventError
+from lake_assets.lake.names import literal
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A Spark SQL type, and how a value's text becomes it.
+
+    Attributes:
+        type: Spark SQL type.
+        steps: SQL expressions over `{t}`, each over what the one before gave. In steps, because Spark would compute a
+            long expression that stands five times in another one five times.
+    """
+
+    type: str
+    steps: tuple[str, ...] = ()
+
+    def inline(self, t: str) -> str:
+        """All steps as one expression over `t`."""
+        for step in self.steps:
+            t = step.replace("{t}", t)
+        return t
+
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_CASTS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
+_ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "real": "float", "byte": "tinyint"}
+_ZONE = r"[0-9][Zz]$|[0-9:][0-9]([+-][0-9]{1,2}(:?[0-9]{2})?)$"
+
+
+def normal(kind: str) -> str:
+    """A declared type as Spark writes it: `DECIMAL(12, 2)` -> `decimal(12,2)`.
+
+    Raises:
+        UnsupportedEventError: no type that text can be read as.
+    """
+    text = re.sub(r"\s*([<>(),])\s*", r"\1", kind.strip().lower())
+    text = _ALIASES.get(text, text)
+    if match := re.fullmatch(r"array<(.+)>", text):
+        return f"array<{normal(match[1])}>"
+    if text in ("string", "binary") or text in _CASTS:
+        return text
+    match = _DECIMAL.fullmatch(text)
+    if match and 0 <= int(match[2]) <= int(match[1]) <= 38 and int(match[1]):
+        return f"decimal({int(match[1])},{int(match[2])})"
+    raise UnsupportedEventError(
+        f"{kind!r} is no type that values can be declared as: use {', '.join(sorted(_CASTS))}, decimal(p,s), string, "
+        "binary or array<...> of these"
+    )
+
+
+def read_text(kind: str, depth: int = 0) -> Reading:
+    """How a type that was declared, or that a file says, is read from text; NULL where the text does not fit.
+
+    Binary values are base64, arrays are JSON. A text that has more digits than a number's type does not fit it.
+    """
+    kind = normal(kind)
+    if kind == "string":
+        return Reading(kind)
+    if kind == "binary":
+        return Reading(kind, ("try_to_binary({t}, 'base64')",))
+    if match := re.fullmatch(r"array<(.+)>", kind):
+        return items("from_json({t}, 'ARRAY<STRING>')", read_text(match[1], depth + 1), depth)
+    if match := _DECIMAL.fullmatch(kind):
+        # A cast would round: what the type cannot hold has to be seen. The first finds it in 1e-5, too, the second one
+        # behind the last digit that a decimal can have.
+        exact = f"try_cast({{t}} AS DECIMAL(38,{38 - int(match[1]) + int(match[2])}))"
+        longer = literal(rf"\.[0-9]{{{match[2]}}}[0-9]*[1-9]")
+        cast = f"try_cast({{t}} AS {kind})"
+        return Reading(kind, (f"CASE WHEN {cast} = {exact} AND NOT {{t}} RLIKE {longer} THEN {cast} END",))
+    if kind == "timestamp_ntz":
+        # A zone would be dropped without a word.
+        return Reading(kind, (f"CASE WHEN NOT {{t}} RLIKE {literal(_ZONE)} THEN try_cast({{t}} AS TIMESTAMP_NTZ) END",))
+    if kind == "timestamp":
+        return Reading(kind, (MOMENT,))
+    return Reading(kind, (f"try_cast({{t}} AS {kind})",))
+
+
+def items(texts: str, inner: Reading, depth: int) -> Reading:
+    """An array of values, each read like `inner`; one item that does not fit makes the whole value one that does not.
+
+    Args:
+        texts: SQL over `{t}` giving the items as text.
+        inner: how one item is read.
+        depth: how deep inside arrays this is (names the lambda's variable).
+    """
+    kind, item = f"array<{inner.type}>", f"x{depth}"
+    if not inner.steps:
+        return Reading(kind, (texts,))
+    both = f"transform({texts}, {item} -> named_struct('t', {item}, 'v', {inner.inline(item)}))"
+    misfit = f"exists({{t}}, {item} -> {item}.t IS NOT NULL AND {item}.v IS NULL)"
+    return Reading(kind, (both, f"CASE WHEN NOT {misfit} THEN transform({{t}}, {item} -> {item}.v) END"))
+
+
+# A text without a zone is taken as UTC, whatever the zone of the session is.
+MOMENT = (
+    f"CASE WHEN {{t}} RLIKE {literal(_ZONE)} THEN try_cast({{t}} AS TIMESTAMP) "
+    "ELSE try_cast(concat({t}, CASE WHEN length({t}) <= 10 THEN ' 00:00:00Z' ELSE 'Z' END) AS TIMESTAMP) END"
+)
+
+
+def sortable(t: str) -> str:
+    """SQL of text that sorts as the moments or counters that `t` (SQL of text) holds; empty for NULL."""
+    moment = MOMENT.replace("{t}", t)
+    micros = f"timestampadd(MICROSECOND, unix_micros({moment}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+    return (
+        f"CASE WHEN {t} IS NULL THEN '' WHEN {t} RLIKE '^[0-9]{{1,20}}$' THEN lpad({t}, 20, '0') "
+        f"ELSE coalesce(date_format({micros}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), {t}) END"
+    )
+
+
+_WIDER = {("int", "bigint"): "bigint", ("float", "double"): "double"}
+
+
+def widest(a: str, b: str) -> str | None:
+    """The narrowest type that holds every value of both, or None where there is none without a loss."""
+    if a == b:
+        return a
+    if wider := _WIDER.get((a, b)) or _WIDER.get((b, a)):
+        return wider
+    one, two = _DECIMAL.fullmatch(a), _DECIMAL.fullmatch(b)
+    if one and two:
+        (p1, s1), (p2, s2) = (int(one[1]), int(one[2])), (int(two[1]), int(two[2]))
+        scale = max(s1, s2)
+        precision = max(p1 - s1, p2 - s2) + scale
+        return f"decimal({precision},{scale})" if precision <= 38 else None
+    return None

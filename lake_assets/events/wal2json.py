@@ -1,0 +1,148 @@
+"""wal2json, format version 1 (one transaction a record) and 2 (one change a record).
+
+Wanted options: include-types, include-pk, include-lsn, include-timestamp; without LSNs, the order of the stream counts.
+Version 2 has the LSN of the change, not of the commit: across rows that is another order than that of the commits, but
+for one row it is the same one, because a second transaction can only change (and log) it once the first has ended.
+
+Sources: wal2json's README and source; recordings of version 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lake_assets.errors import MalformedRecordError
+from lake_assets.events.base import Format, named
+from lake_assets.events.model import DELETE, INSERT, TRUNCATE, UPDATE, Hints, Planned, Seen, SourceTable
+from lake_assets.events.named import OPS, about, forms, numbers_as_text, op_of, plans, shape
+from lake_assets.events.postgres_types import read_postgres
+from lake_assets.events.types import Reading
+from lake_assets.lake.names import literal
+
+_TEXTS = "ARRAY<STRING>"
+_CHANGE = (
+    f"STRUCT<kind: STRING, schema: STRING, `table`: STRING, columnnames: {_TEXTS}, columntypes: {_TEXTS}, "
+    f"columnvalues: {_TEXTS}, pk: STRUCT<pknames: {_TEXTS}>, "
+    f"oldkeys: STRUCT<keynames: {_TEXTS}, keytypes: {_TEXTS}, keyvalues: {_TEXTS}>>"
+)
+_V1 = f"nextlsn STRING, timestamp STRING, change ARRAY<{_CHANGE}>"
+_COLUMNS = "ARRAY<STRUCT<name: STRING, type: STRING, value: STRING>>"
+_V2 = (
+    "action STRING, schema STRING, `table` STRING, lsn STRING, timestamp STRING, "
+    f"columns {_COLUMNS}, identity {_COLUMNS}, pk {_COLUMNS}"
+)
+_ACTIONS = {"I": INSERT, "U": UPDATE, "D": DELETE, "T": TRUNCATE}
+_ABOUT_NO_ROW = {"B", "C", "M"}
+
+
+def _lsn(text: str) -> str:
+    """SQL of an LSN (0/23C8DA0) as text that sorts."""
+    parts = (f"lpad(split_part({text}, '/', {i}), 8, '0')" for i in (1, 2))
+    return f"CASE WHEN {text} IS NULL THEN '' ELSE concat({', '.join(parts)}) END"
+
+
+def _read(kind: str | None) -> Reading:
+    return read_postgres(kind) if kind else Reading("string")
+
+
+class _Wal2Json(Format):
+    parsed: str
+    events: str
+
+    def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
+        """See `EventFormat.plans`."""
+        found = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
+        events = f"filter({self.events}, x -> {about(hints.table)})"
+        schemas = tuple(s.schema for s in seen)
+        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, found, hints, _read))
+
+
+class Wal2JsonV1(_Wal2Json):
+    """Transactions: `{"nextlsn", "timestamp", "change": [...]}`."""
+
+    parsed = f"from_json({numbers_as_text('record')}, {literal(_V1)})"
+    events = (
+        "transform(e.change, (c, i) -> named_struct("
+        f"'kind', {op_of('c.kind', OPS)}, 'schema', c.schema, 'name', c.`table`, "
+        "'names', c.columnnames, 'types', c.columntypes, 'values', c.columnvalues, "
+        "'old_names', c.oldkeys.keynames, 'old_types', c.oldkeys.keytypes, 'old_values', c.oldkeys.keyvalues, "
+        "'pk', c.pk.pknames, "
+        f"'sequence', concat({_lsn('e.nextlsn')}, '/', lpad(CAST(i AS STRING), 10, '0')), "
+        "'time', try_cast(e.timestamp AS TIMESTAMP)))"
+    )
+    shape = shape(parsed, events)
+
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """See `EventFormat.routes`: all tables of the transaction."""
+        changes = record.get("change") if isinstance(record, dict) else None
+        if not isinstance(changes, list):
+            raise MalformedRecordError('expected a transaction: an object with "change"')
+        return tuple(dict.fromkeys(_checked_v1(change, table) for change in changes if not _is_message(change)))
+
+
+class Wal2JsonV2(_Wal2Json):
+    """Changes: `{"action", "schema", "table", "columns", "identity", "pk"}`; B and C lines around transactions."""
+
+    parsed = f"from_json({numbers_as_text('record')}, {literal(_V2)})"
+    events = (
+        "array(named_struct("
+        f"'kind', {op_of('e.action', _ACTIONS)}, 'schema', e.schema, 'name', e.`table`, "
+        "'names', e.columns.name, 'types', e.columns.type, 'values', e.columns.value, "
+        "'old_names', e.identity.name, 'old_types', e.identity.type, 'old_values', e.identity.value, "
+        f"'pk', e.pk.name, 'sequence', {_lsn('e.lsn')}, 'time', try_cast(e.timestamp AS TIMESTAMP)))"
+    )
+    shape = shape(parsed, events)
+
+    def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
+        """See `EventFormat.routes`."""
+        if not isinstance(record, dict) or not isinstance(record.get("action"), str):
+            raise MalformedRecordError('expected an object with "action"')
+        if record["action"] in _ABOUT_NO_ROW:
+            return ()
+        if record["action"] not in _ACTIONS:
+            raise MalformedRecordError(f"no such action: {record['action']!r}")
+        for part in ("columns", "identity", "pk"):
+            listed = record.get(part, [])
+            if not isinstance(listed, list) or not all(isinstance(c, dict) and _text(c.get("name")) for c in listed):
+                raise MalformedRecordError(f'"{part}" is no list of columns')
+        if record["action"] in "IU" and "columns" not in record:
+            raise MalformedRecordError('"columns" is missing')
+        return (_table(record, table),)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and "\x00" not in value
+
+
+def _is_message(change: Any) -> bool:
+    return isinstance(change, dict) and change.get("kind") == "message"
+
+
+def _table(change: Mapping[str, Any], table: SourceTable | None) -> SourceTable:
+    schema = change.get("schema")
+    if schema is None and table is not None:
+        schema = table.schema
+    return SourceTable(named(schema, '"schema"'), named(change.get("table"), '"table"'))
+
+
+def _checked_v1(change: Any, table: SourceTable | None) -> SourceTable:
+    if not isinstance(change, dict) or change.get("kind") not in OPS:
+        kind = change.get("kind") if isinstance(change, dict) else change
+        raise MalformedRecordError(f"no such kind of change: {kind!r}")
+    old = change.get("oldkeys", {})
+    if not isinstance(old, dict) or not isinstance(change.get("pk", {}), dict):
+        raise MalformedRecordError('"oldkeys" and "pk" are objects')
+    for part, prefix in ((change, "column"), (old, "key")):
+        names, types, values = (part.get(f"{prefix}{what}") for what in ("names", "types", "values"))
+        if names is None and values is None:
+            continue
+        if not isinstance(names, list) or not all(map(_text, names)):
+            raise MalformedRecordError(f'"{prefix}names" is no list of names')
+        if not isinstance(values, list) or len(values) != len(names):
+            raise MalformedRecordError(f'"{prefix}names" and "{prefix}values" differ in length')
+        if types is not None and (not isinstance(types, list) or len(types) != len(names)):
+            raise MalformedRecordError(f'"{prefix}names" and "{prefix}types" differ in length')
+    if change["kind"] in ("insert", "update") and "columnnames" not in change:
+        raise MalformedRecordError('"columnnames" is missing')
+    return _table(change, table)
