@@ -31,6 +31,7 @@ def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
         metadata={"dagster/table_name": f"{config.name}.{spec.table}"},
         # Landing appends through PyIceberg: it needs no Spark.
         kinds={"iceberg"} if isinstance(spec, RawSpec) else {"iceberg", "spark"},
+        tags={"lake_assets/layer": valid_name(spec.table.namespace[0])},
         group_name=valid_name(spec.pipeline),
     )
 

@@ -23,6 +23,7 @@ class Found:
 
     work: Work
     windows: tuple[Pending, ...]
+    landed_bytes: int = 0
 
 
 def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found]:
@@ -51,9 +52,10 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found
             found.append(Found(Work(name, steps[name], fingerprint(declared, error), error), ()))
             continue
         if windows:
-            facts = _files(lake, spec) if isinstance(spec, RawSpec) else windows
+            files = _files(lake, spec) if isinstance(spec, RawSpec) else []
             what = ", ".join(describe(w) for w in windows)
-            found.append(Found(Work(name, steps[name], fingerprint(declared, *facts), what), windows))
+            work = Work(name, steps[name], fingerprint(declared, *(files or windows)), what)
+            found.append(Found(work, windows, sum(size for _, size, _ in files)))
     return found
 
 
@@ -86,9 +88,10 @@ class Size:
     ranges: tuple[str, ...]
 
 
-def measure(lake: Lake, windows: Sequence[Pending]) -> Size:
-    """Captured files, bytes and ranges of some windows; one that cannot be captured is left to its step's error."""
-    files = size = 0
+def measure(lake: Lake, found: Sequence[Found]) -> Size:
+    """Files, bytes and ranges of what was found; a window that cannot be captured is left to its step's error."""
+    windows = [w for f in found for w in f.windows]
+    files, size = sum(w.files for w in windows), sum(f.landed_bytes for f in found)
     ranges: list[str] = []
     distinct = dict.fromkeys((w.source, w.start, w.end) for w in windows if w.end is not None)
     for source, start, end in list(distinct)[:MOST_CAPTURES]:
@@ -99,4 +102,4 @@ def measure(lake: Lake, windows: Sequence[Pending]) -> Size:
         files += captured.files
         size += captured.bytes
         ranges += [f"{source}.{name} {text}" for name, text in list(captured.ranges.items())[:1]]
-    return Size(files + sum(w.files for w in windows), size, tuple(ranges))
+    return Size(files, size, tuple(ranges))

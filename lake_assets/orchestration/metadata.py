@@ -21,6 +21,11 @@ _WINDOW_COLUMNS = [
     dg.TableColumn("files", "int"),
     dg.TableColumn("bytes", "int"),
 ]
+_RANGE_COLUMNS = [
+    dg.TableColumn("source"),
+    dg.TableColumn("column"),
+    dg.TableColumn("range", description="a hull: no value lies outside it; ~ where bounds are cut off"),
+]
 
 
 def of_outcome(outcome: Outcome) -> dict[str, Any]:
@@ -39,8 +44,8 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
     if outcome.windows:
         records = [dg.TableRecord(_window(w)) for w in outcome.windows]
         metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
-    if ranges := {w.source: w.ranges for w in outcome.windows if w.ranges}:
-        metadata["ranges"] = dg.MetadataValue.json(ranges)
+    if ranges := [r for w in outcome.windows for r in _ranges(w)]:
+        metadata["ranges"] = dg.MetadataValue.table(ranges, schema=dg.TableSchema(_RANGE_COLUMNS))
     metadata |= {f"detail/{name}": _value(value) for name, value in outcome.details.items()}
     return metadata
 
@@ -48,6 +53,12 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
 def _window(window: Absorbed) -> dict[str, str | int]:
     start, end = ("" if s is None else str(s) for s in (window.start, window.end))
     return {"source": window.source, "start": start, "end": end, "files": window.files, "bytes": window.bytes}
+
+
+def _ranges(window: Absorbed) -> list[dg.TableRecord]:
+    # The columns of the data first, then those that say where a change came from.
+    named = sorted(window.ranges.items(), key=lambda r: r[0].startswith("_"))
+    return [dg.TableRecord({"source": window.source, "column": name, "range": text}) for name, text in named]
 
 
 def _value(value: Any) -> Any:
@@ -111,7 +122,7 @@ def describe(spec: Spec) -> str:
         case StagingSpec():
             return f"Every change of `{spec.source_table}`, typed and in order, from `{spec.raw}`."
         case FinalSpec():
-            key = f" by {', '.join(spec.key)}" if spec.key else ""
-            return f"What the changes in `{spec.staging}` come to{key}."
+            key = f"one for each {', '.join(spec.key)}" if spec.key else "one for each key where the source has one"
+            return f"The current rows, {key}, kept up to date from `{spec.staging}`."
         case ModelSpec():
             return f"Kept up to date from what changes in its tables:\n\n```sql\n{spec.sql.strip()}\n```"

@@ -131,7 +131,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
             held = [*_held_back(decision), *missing(lake, specs)]
             return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
         due = {w.table for w in decision.due}
-        size = measure(lake, [w for f in found if f.work.table in due for w in f.windows])
+        size = measure(lake, [f for f in found if f.work.table in due])
         return request(context.instance, watch, specs, found, decision, size)
     finally:
         if "catalog" in vars(lake):

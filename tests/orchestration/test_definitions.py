@@ -49,6 +49,7 @@ def test_every_asset_says_what_and_where_it_is(dry: Harness) -> None:
         assert "iceberg" in spec.kinds
         assert ("spark" in spec.kinds) == (spec.key.path[0] != "raw")
         if spec.key.path[0] != "shop":
+            assert spec.tags["lake_assets/layer"] == spec.key.path[0]
             assert spec.metadata["dagster/table_name"] == "lake." + ".".join(spec.key.path)
 
 

@@ -40,7 +40,7 @@ def test_landed_files_ask_for_raw_and_everything_below(dry: Harness) -> None:
     request = dry.asked()
     assert selected(request) == ALL
     assert request.tags["lake_assets/tables"] == "raw.shop_events"
-    assert request.tags["lake_assets/captured"].startswith("2 files")
+    assert request.tags["lake_assets/captured"] == "2 files, 2,456,127 bytes"
 
 
 def test_looking_again_asks_with_the_same_run_key(dry: Harness) -> None:
