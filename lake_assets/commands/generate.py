@@ -1,0 +1,172 @@
+"""`lake-assets generate-events`: a folder of made-up change events, for trying things out and for measuring."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+import typer
+
+from lake_assets.commands.output import console
+from lake_assets.errors import ConfigError
+from lake_assets.events.generator import Source, Transaction, Workload, delivered
+from lake_assets.events.wire import ENCODERS, encoder, feed_rows, flagged_rows
+
+_TABLES = {"change-set": flagged_rows, "change-feed": feed_rows}
+
+
+def generate_events(
+    out: Annotated[Path, typer.Argument(help="folder that the files are put into")],
+    format: Annotated[str, typer.Option(help=f"one of {', '.join(ENCODERS)}")] = "debezium",
+    files: Annotated[str, typer.Option(help="jsonl; csv or parquet for change-set and change-feed")] = "jsonl",
+    events: Annotated[int, typer.Option(help="number of changes")] = 1_000,
+    keys: Annotated[int, typer.Option(help="rows at most")] = 100,
+    distribution: Annotated[str, typer.Option(help="which rows change: uniform or zipf")] = "uniform",
+    inserts: Annotated[float, typer.Option(help="weight of inserts")] = 0.3,
+    updates: Annotated[float, typer.Option(help="weight of updates")] = 0.5,
+    deletes: Annotated[float, typer.Option(help="weight of deletes")] = 0.2,
+    key_changes: Annotated[float, typer.Option(help="share of updates that change the key")] = 0.0,
+    unchanged: Annotated[float, typer.Option(help="share of updates that leave an unchanged long text out")] = 0.0,
+    nulls: Annotated[float, typer.Option(help="share of nulls")] = 0.1,
+    transaction: Annotated[int, typer.Option(help="changes a transaction, at most")] = 3,
+    late: Annotated[float, typer.Option(help="share of transactions that come late")] = 0.0,
+    lateness: Annotated[int, typer.Option(help="how many transactions later, at most")] = 20,
+    duplicates: Annotated[float, typer.Option(help="share of transactions that come twice")] = 0.0,
+    schema_changes: Annotated[int, typer.Option(help="how often the table is altered")] = 0,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same events")] = 0,
+    table: Annotated[str, typer.Option(help="the source table")] = "public.items",
+    events_a_file: Annotated[int, typer.Option(help="records a file, at most")] = 100_000,
+    rows: Annotated[Path | None, typer.Option(help="write the rows that the table holds in the end, as JSON")] = None,
+) -> None:
+    """Write change events of a made-up table, in any format; memory does not grow with their number."""
+    if distribution not in ("uniform", "zipf"):
+        raise ConfigError(f"--distribution {distribution}: choose uniform or zipf")
+    schema, _, name = table.partition(".")
+    if not schema or not name:
+        raise ConfigError(f"--table {table}: write schema.table")
+    workload = Workload(
+        seed=seed, events=events, keys=keys, distribution=distribution,
+        inserts=inserts, updates=updates, deletes=deletes, key_changes=key_changes, unchanged=unchanged, nulls=nulls,
+        transaction=transaction, late=late, lateness=lateness, duplicates=duplicates, schema_changes=schema_changes,
+        table=(schema, name),
+    )  # fmt: skip
+    source = Source(workload)
+    stream = delivered(workload, source)
+    out.mkdir(parents=True, exist_ok=True)
+    if files == "jsonl":
+        written = _write_lines(out, stream, workload, format, events_a_file)
+    else:
+        written = _write_tables(out, stream, format, files, events_a_file)
+    if rows:
+        rows.write_bytes(b"".join(orjson.dumps(dict(r), default=_plain) + b"\n" for r in source.rows.values()))
+    console.print(f"{written[1]:,} records in {written[0]} files in {out}; the table holds {len(source.rows):,} rows")
+
+
+def _write_lines(
+    out: Path, stream: Iterable[Transaction], workload: Workload, format_name: str, a_file: int
+) -> tuple[int, int]:
+    encode = encoder(format_name)
+    lines = (line for transaction in stream for line in encode(transaction, workload))
+    count = total = 0
+    for first in lines:
+        count += 1
+        written = 0
+
+        def write(path: Path, first: str = first) -> None:
+            nonlocal written
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                for line in itertools.chain([first], itertools.islice(lines, a_file - 1)):
+                    file.write(f"{line}\n")
+                    written += 1
+
+        _put(out / f"events-{count:05}.jsonl", write)
+        total += written
+    return count, total
+
+
+def _put(target: Path, write: Callable[[Path], None]) -> None:
+    """A landing folder shows whole files only: written beside it under a hidden name, then renamed."""
+    temporary = target.with_name(f".{target.name}")
+    write(temporary)
+    temporary.rename(target)
+
+
+def _write_tables(
+    out: Path, stream: Iterable[Transaction], format_name: str, kind: str, a_file: int
+) -> tuple[int, int]:
+    if format_name not in _TABLES or kind not in ("csv", "parquet"):
+        raise ConfigError(f"--format {format_name} --files {kind}: change-set and change-feed come as csv or parquet")
+    count = total = 0
+    for columns, batch in _batches(stream, format_name, a_file):
+        count, total = count + 1, total + len(batch)
+        arrow = _arrow(columns, batch)
+        target = out / f"events-{count:05}.{kind}"
+        if kind == "parquet":
+            _put(target, lambda path, t=arrow: pa_parquet.write_table(t, path, compression="zstd"))
+        else:
+            _put(target, lambda path, t=arrow: pa_csv.write_csv(_as_text(t), path))
+    return count, total
+
+
+def _batches(
+    stream: Iterable[Transaction], format_name: str, a_file: int
+) -> Iterator[tuple[dict[str, str], list[dict[str, Any]]]]:
+    """Rows of one schema, some at a time: a file of rows has one header."""
+    rows_of = _TABLES[format_name]
+    columns: dict[str, str] = {}
+    batch: list[dict[str, Any]] = []
+    for transaction in stream:
+        for change in transaction.changes:
+            part = Transaction(transaction.xid, transaction.commit, transaction.last, transaction.time, (change,))
+            now = dict(change.columns)
+            if batch and (now != columns or len(batch) >= a_file):
+                yield columns, batch
+                batch = []
+            columns = now
+            batch += rows_of(part)
+    if batch:
+        yield columns, batch
+
+
+_ARROW = {
+    "bigint": pa.int64(), "integer": pa.int32(), "double precision": pa.float64(), "date": pa.date32(),
+    "timestamp with time zone": pa.timestamp("us", "UTC"), "boolean": pa.bool_(), "bytea": pa.binary(),
+    "text[]": pa.list_(pa.string()),
+}  # fmt: skip
+
+
+def _arrow(columns: dict[str, str], rows: list[dict[str, Any]]) -> pa.Table:
+    def kind(name: str) -> pa.DataType:
+        declared = columns.get(name, "")
+        if declared.startswith("numeric"):
+            precision, scale = map(int, declared[8:-1].split(","))
+            return pa.decimal128(precision, scale)
+        if name in ("CDC_TIMESTAMP", "_commit_timestamp"):
+            return pa.timestamp("us", "UTC")
+        return pa.int64() if name == "_commit_version" else _ARROW.get(declared, pa.string())
+
+    return pa.Table.from_pylist(rows, schema=pa.schema([(n, kind(n)) for n in rows[0]]))
+
+
+def _as_text(table: pa.Table) -> pa.Table:
+    """CSV has neither lists nor bytes: JSON and base64."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            texts = [None if v is None else orjson.dumps(v).decode() for v in table.column(i).to_pylist()]
+        elif pa.types.is_binary(field.type):
+            texts = [None if v is None else base64.b64encode(v).decode() for v in table.column(i).to_pylist()]
+        else:
+            continue
+        table = table.set_column(i, field.name, pa.array(texts, pa.string()))
+    return table
+
+
+def _plain(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
