@@ -26,9 +26,13 @@ class SparkConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    remote: str | None = Field(None, description="Spark Connect server, e.g. sc://127.0.0.1:15002; none: local Spark")
-    master: str = Field("local[*]", description="Spark master of a local session")
-    driver_memory: str = Field("4g", description="heap of the local driver; fixed by the process's first session")
+    remote: str | None = Field(
+        default=None, description="Spark Connect server, e.g. sc://127.0.0.1:15002; none: local Spark"
+    )
+    master: str = Field(default="local[*]", description="Spark master of a local session")
+    driver_memory: str = Field(
+        default="4g", description="heap of the local driver; fixed by the process's first session"
+    )
     packages: list[str] = Field(default_factory=list, description="more jars, by coordinates group:artifact:version")
     conf: dict[str, str] = Field(default_factory=dict, description="any other Spark settings; they win")
 
@@ -42,13 +46,15 @@ class LakeConfig(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LAKE_", env_nested_delimiter="__", extra="forbid")
 
-    name: str = Field("lake", description="catalog name, the same in Spark and PyIceberg", pattern=r"^[A-Za-z_]\w*$")
-    home: Path = Field(Path(".lake"), description="folder of the embedded default, logs and landing folders")
+    name: str = Field(
+        default="lake", description="catalog name, the same in Spark and PyIceberg", pattern=r"^[A-Za-z_]\w*$"
+    )
+    home: Path = Field(default=Path(".lake"), description="folder of the embedded default, logs and landing folders")
     catalog: dict[str, str] = Field(
         default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
     )
-    warehouse: str | None = Field(None, description="where tables live; default: `home`/warehouse")
-    spark: SparkConfig = SparkConfig()  # pyright: ignore[reportCallIssue]
+    warehouse: str | None = Field(default=None, description="where tables live; default: `home`/warehouse")
+    spark: SparkConfig = SparkConfig()
 
     @classmethod
     def settings_customise_sources(

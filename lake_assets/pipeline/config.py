@@ -51,13 +51,13 @@ class LayerTables(_Strict):
     """One table of a stream, or all that a pattern matches: a `staging` table and a `final` one each."""
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
-    name: str | None = Field(None, description="name in the lake; default: the source table's name")
+    name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
     key: Names = Field(default_factory=list, description="key columns; default: what the stream says")
     rename: dict[str, str] = Field(
         default_factory=dict,
         description="columns that the source renamed, old name: new name (no stream reports a rename)",
     )
-    final: bool = Field(True, description="false: staging only")
+    final: bool = Field(default=True, description="false: staging only")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
 
     @field_validator("table")
@@ -89,9 +89,10 @@ class Stream(_Strict):
     """A stream of change events: where its files land, their format, and the tables made of it."""
 
     name: str = Field(description="the raw table is raw.<name>", pattern=r"^\w+$")
-    format: Literal["debezium"] = Field("debezium", description="wire format of the records")
+    format: Literal["debezium"] = Field(default="debezium", description="wire format of the records")
     landing: Path | None = Field(
-        None, description="folder where files of records arrive; relative: to the lake's home; default landing/<name>"
+        default=None,
+        description="folder where files of records arrive; relative: to the lake's home; default landing/<name>",
     )
     tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), _OrText()]] = Field(
         default_factory=list,
