@@ -7,6 +7,7 @@ does not.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -16,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
-import pyspark
 
 from lake_assets.errors import JarsError
 from lake_assets.lake.java import find_java
@@ -29,6 +29,14 @@ SHA256 = {
     "org.xerial_sqlite-jdbc-3.50.3.0.jar": ("a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08"),
     "org.postgresql_postgresql-42.7.7.jar": ("157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"),
 }
+
+
+def spark_home() -> Path:
+    """Where pip put Spark; found without importing PySpark, which takes a second."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarsError("PySpark is not installed beside this package: run `make setup`, or install lake-assets again")
+    return Path(spec.origin).parent
 
 
 def resolve(coordinates: Sequence[str]) -> list[Path]:
@@ -80,7 +88,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
         script = Path(temp) / "nothing.py"
         script.write_text("")
         command = [
-            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            str(spark_home() / "bin" / "spark-submit"),
             *("--packages", ",".join(coordinates)),
             *("--conf", f"spark.jars.ivy={temp}/ivy"),
             str(script),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-import pyspark
 
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.jars import resolve
+from lake_assets.lake.jars import resolve, spark_home
 from lake_assets.lake.java import find_java
 from lake_assets.lake.spark import EXTENSIONS, log4j_file, packages
 
@@ -38,7 +35,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         **config.spark.conf,
     }
     arguments = [
-        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        str(spark_home() / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
         *("--jars", ",".join(str(p) for p in resolve(packages(config)))),
         *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),

@@ -64,7 +64,8 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec) -> Outcome:
         step = _Step(lake, spark, spec, model, windows, marks, scope)
         if not begun or step.columns_differ():
             reason = "first run" if not exists else "the query, its sources or the types of its columns changed"
-            absorbed = tuple(Absorbed(str(s), None, w.head.snapshot, 0, 0) for s, w in windows.items())
+            whole = {s: scope.enter_context(capture(lake, s, None, w.head.snapshot)) for s, w in windows.items()}
+            absorbed = tuple(Absorbed.of(str(s), c) for s, c in whole.items())
             step.rebuild()
             strategy, why = "full", reason
         else:
