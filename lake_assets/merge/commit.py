@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Generator, Mapping
 
 from pyiceberg.table.snapshots import Snapshot
@@ -80,17 +81,15 @@ def append_if_unmoved(lake: LakeBase, table: TableId, rows: DataFrame, marks: Ma
         ConcurrentWriteError: main has moved.
     """
     spark = lake.spark()
-    name, branch = (
-        lake.sql_name(table),
-        f"lake_assets_{abs(hash((str(table), to_properties(marks)['lake-assets.watermark']))):x}",
-    )
+    name, branch = lake.sql_name(table), f"lake_assets_{uuid.uuid4().hex}"
     current = lake.table(table)
     if read_marks(current) != dict(base):
         raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
     snapshot = current.metadata.current_snapshot_id
     at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
     with committing(spark, table, marks):
-        spark.sql(f"ALTER TABLE {name} CREATE OR REPLACE BRANCH `{branch}` {at}")
+        # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
+        spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
         try:
             rows.writeTo(f"{name}.`branch_{branch}`").append()
             spark.sql(

@@ -53,7 +53,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
             stats = _stats(events)
             changes = step.prepare()
             marks = {**base, str(spec.staging): _moved(pending.head, pending.mark, stats)}
-            if not stats["events"]:
+            if not stats["events"] and step.key:
                 commit_marks(lake, spec.table, marks)
                 strategy, why = "none", "the window holds no event"
             elif step.key:
@@ -104,7 +104,27 @@ class _Step:
             )
 
     def events(self, captured: Capture) -> DataFrame:
-        return self._project(captured.upserts(self.lake.spark()))
+        """The window's events.
+
+        Raises:
+            UnsupportedEventError: staging was rolled back, and lacks events that are in the final table.
+        """
+        events = self._project(captured.upserts(self.lake.spark()))
+        window_ = captured.window
+        if window_.is_forward or window_.start is None or window_.end is None:
+            return events
+        # Staging was rolled back and has caught up: what it took in again are new rows of the same events.
+        known, held = (self._staging(p.snapshot_id).select(POSITION) for p in (window_.start, window_.end))
+        if lost := known.join(held, POSITION, "left_anti").count():
+            raise UnsupportedEventError(
+                f"{self.spec.table}: {self.spec.staging} was rolled back and has not taken in again {lost} events that "
+                f"{self.spec.table} has absorbed: drop {self.spec.table} and run again to rebuild it"
+            )
+        return events.join(known, POSITION, "left_anti")
+
+    def _staging(self, snapshot: int | None) -> DataFrame:
+        rows = self.lake.spark().read.option("versionAsOf", str(snapshot))
+        return rows.table(self.lake.sql_name(self.spec.staging))
 
     def _project(self, rows: DataFrame) -> DataFrame:
         return rows.select(*(F.expr(sql).alias(name) for name, (_, sql) in self.columns.items()), *_TECHNICAL)
@@ -129,20 +149,33 @@ class _Step:
         lake, table = self.lake, self.spec.table
         by_column = {c.column: c for c in changes}
         folded = {c.was for c in changes if c.kind == "fold"}
+        # Rows and watermarks of one snapshot: whoever commits meanwhile is replaced together with what it recorded. Such
+        # a snapshot is read with the columns that it had then.
+        current = lake.table(table)
+        snapshot, marks, name = current.current_snapshot(), read_marks(current), lake.sql_name(table)
+        at = f"VERSION AS OF {snapshot.snapshot_id}" if snapshot else ""
+        then = (
+            current.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else current.schema()
+        )
+        names = {f.field_id: f.name for f in then.fields}
+        types = columns_of(lake, table)
+
+        def stored(column: str) -> str:
+            was = names.get(current.schema().find_field(column).field_id)
+            return quote(was) if was else "NULL"
+
         select: list[str] = []
-        for column in columns_of(lake, table):
+        for column, kind in types.items():
             change = by_column.get(column)
             if column in folded:
                 continue
-            if change is None:
-                select.append(quote(column))
-                continue
-            source = f"coalesce({quote(column)}, {quote(change.was or '')})" if change.kind == "fold" else quote(column)
-            select.append(f"CAST({source} AS {change.type}) AS {quote(column)}")
-        marks = read_marks(lake.table(table))
-        name = lake.sql_name(table)
+            folds = change is not None and change.kind == "fold"
+            source = f"coalesce({stored(column)}, {stored(change.was or '')})" if change and folds else stored(column)
+            select.append(f"CAST({source} AS {change.type if change else kind}) AS {quote(column)}")
         with committing(lake.spark(), table, marks):
-            lake.spark().sql(f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT {', '.join(select)} FROM {name}")
+            lake.spark().sql(
+                f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT {', '.join(select)} FROM {name} {at}"
+            )
 
     # --- with a key ---------------------------------------------------------------------------------------------
 
@@ -183,8 +216,7 @@ class _Step:
         the window truncates as well, that goes for every key: rows may have been inserted behind the truncate and
         have arrived before it.
         """
-        spark = self.lake.spark()
-        staging = spark.read.option("versionAsOf", str(head.snapshot)).table(self.lake.sql_name(self.spec.staging))
+        staging = self._staging(head.snapshot)
         truncated = staging.where(F.col(OP) == TRUNCATE).agg(F.max(order()).alias("last")).collect()[0]["last"]
         history = self._project(staging)
         if truncates:

@@ -100,7 +100,15 @@ def _typed(records: DataFrame, spec: StagingSpec) -> tuple[DataFrame | None, tup
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part, allowMissingColumns=True)
-    return rows, plans[-1][1].key
+    return rows, _key([plan.key for _, plan in plans], parts)
+
+
+def _key(keys: list[tuple[str, ...]], parts: list[DataFrame]) -> tuple[str, ...]:
+    """The key of a batch's last schema; a truncate says none, whatever the table has."""
+    for key, part in zip(reversed(keys), reversed(parts), strict=True):
+        if key or not any(keys) or part.where(F.col(OP) != TRUNCATE).limit(1).count():
+            return key
+    return ()
 
 
 def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str]) -> DataFrame:
@@ -178,7 +186,8 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
            properties={"lake-assets.source-table": str(spec.source_table), **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
-    if (had := key_of(lake, spec.table)) != key:
+    had = key_of(lake, spec.table)
+    if had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
         raise DefinitionChangedError(
             f"{spec.table}: the stream's key was {list(had)} and is {list(key)} now. Drop {spec.table} and the "
             f"tables below "

@@ -77,7 +77,7 @@ class Event:
             after = {
                 c: unavailable(s) if c in self.absent else encode(s, self.row.get(c)) for c, s in table.columns.items()
             }
-        before = {c: encode(s, self.row[c]) if c in table.key else None for c, s in table.columns.items()}
+        before = {c: encode(s, self.row.get(c)) if c in table.key else None for c, s in table.columns.items()}
         row_schema = {"type": "struct", "fields": _fields(table, table.columns), "optional": True}
         fields = [{**row_schema, "field": image} for image in ("before", "after")]
         value = {

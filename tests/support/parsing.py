@@ -68,12 +68,13 @@ def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
 
 
 def _collected(plan: EventPlan, records: DataFrame) -> list[Parsed]:
+    gone = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
     stage = events_of(plan, records).select(
         "position", "_index",
         F.expr(plan.op).alias("op"), F.expr(plan.sequence).alias("sequence"),
         F.expr(plan.event_time).alias("time"),
         *(F.expr(c.text).alias(f"t{i}") for i, c in enumerate(plan.columns)),
-        *((F.expr(c.unavailable) if c.unavailable else F.lit(False)).alias(f"u{i}") for i, c in enumerate(plan.columns)),
+        *(c.alias(f"u{i}") for i, c in enumerate(gone)),
     )  # fmt: skip
     stage = stage.select("*", *(F.col(f"t{i}").alias(f"v{i}") for i in range(len(plan.columns))))
     for step in range(max((len(c.steps) for c in plan.columns), default=0)):

@@ -1,0 +1,464 @@
+"""Named histories of one stream: what staging and final tables hold after each batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from lake_assets import Lake
+from lake_assets.errors import (
+    DefinitionChangedError,
+    KeyMissingError,
+    MalformedRecordError,
+    SchemaConflictError,
+    TableClaimedError,
+    TableReplacedError,
+    UnsupportedEventError,
+)
+from tests.support.debezium import BIGINT, DATE, INT, TEXT, TIMESTAMP, Event, Table, decimal, write_lines
+from tests.support.oracle import final_rows, rows_of
+from tests.support.streams import Feed
+
+T = Table({"id": BIGINT, "n": INT, "name": TEXT})
+COLUMNS = list(T.columns)
+
+
+class Log:
+    """Writes events with ever greater sequences, one transaction each."""
+
+    def __init__(self, table: Table = T) -> None:
+        self.table, self.at = table, 0
+
+    def __call__(self, op: Any, absent: tuple[str, ...] = (), **row: Any) -> Event:
+        self.at += 10
+        return Event(self.table, op, (self.at, self.at + 1), row, frozenset(absent))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def feed(lake: Lake) -> Feed:
+    return Feed(lake, "public.t")
+
+
+def final(feed: Feed, columns: list[str] = COLUMNS) -> Counter[Any]:
+    return rows_of(feed.rows("final.t"), columns)
+
+
+# --- exactly once -----------------------------------------------------------------------------------------------
+
+
+def test_running_again_changes_nothing(lake: Lake, log: Log) -> None:
+    feed = Feed(lake, "public.*", models=[{"name": "agg.m", "sql": "SELECT n, count(*) AS c FROM final.t GROUP BY n"}])
+    clicks = Log(Table({"url": TEXT}, key=(), name="public.clicks"))
+    feed.deliver([log("c", id=1, n=1), clicks("c", url="a"), log("u", id=1, n=2)])
+    before = feed.heads()
+    assert set(before) >= {"raw.events", "staging.t", "final.t", "staging.clicks", "final.clicks", "agg.m"}
+    assert {o.status for o in feed.run().values()} == {"nothing"}
+    assert feed.pipeline.pending(lake) == []
+    assert feed.heads() == before
+
+
+def test_a_window_without_events_of_a_table_moves_its_watermark_only(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1, n=1)])
+    before = feed.heads()
+    outcomes = feed.deliver(Log(Table({"id": BIGINT}, name="public.other"))("c", id=n) for n in range(2))
+    assert (outcomes["staging.t"].status, outcomes["staging.t"].changed) == ("absorbed", 0)
+    assert outcomes["final.t"].changed == 0
+    after = feed.heads()
+    assert all(after[t] != before[t] for t in before)
+    assert feed.pipeline.pending(feed.lake) == []
+    assert final(feed) == Counter({(1, 1, None): 1})
+
+
+def test_changes_that_cancel_each_other_move_the_watermark_only(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1, n=1, name="a")])
+    outcomes = feed.deliver(
+        [log("u", id=1, n=2, name="a"), log("u", id=1, n=1, name="a"), log("c", id=2), log("d", id=2)]
+    )
+    assert outcomes["final.t"].changed == 0
+    assert feed.pipeline.pending(feed.lake) == []
+    with feed.lake.capture("final.t", _parent(feed.lake, "final.t")) as capture:
+        assert capture.feed(feed.lake.spark()).collect() == []
+
+
+def _parent(lake: Lake, table: str) -> int | None:
+    snapshot = lake.table(table).current_snapshot()
+    assert snapshot is not None
+    return snapshot.parent_snapshot_id
+
+
+@pytest.mark.parametrize(
+    "rolled_back", ["staging.t", "final.t", "staging.clicks", "final.clicks", "agg.m", "raw.events"]
+)
+def test_a_table_that_is_rolled_back_catches_up_by_itself(lake: Lake, rolled_back: str) -> None:
+    models = [{"name": "agg.m", "sql": "SELECT n, count(*) AS c FROM final.t GROUP BY n"}]
+    feed, log = Feed(lake, "public.*", models=models), Log()
+    clicks = Log(Table({"url": TEXT}, key=(), name="public.clicks"))
+    feed.deliver([log("c", id=1, n=1), log("c", id=2, n=1), clicks("c", url="a")])
+    there = feed.heads()[rolled_back]
+    feed.deliver([log("u", id=1, n=2), log("d", id=2), clicks("c", url="a"), clicks("c", url="b")])
+    feed.deliver([log("c", id=3, n=3), clicks("c", url="b")])
+    tables = {t: rows_of(feed.rows(t)) for t in ("final.t", "final.clicks", "agg.m")}
+    staged = {t: rows_of(feed.rows(t), ["_position", "_op"]) for t in ("staging.t", "staging.clicks")}
+    lake.spark().sql(f"CALL lake.system.rollback_to_snapshot('{rolled_back}', {there})")
+    feed.run()
+    feed.run()
+    assert {t: rows_of(feed.rows(t), ["_position", "_op"]) for t in staged} == staged
+    assert {t: rows_of(feed.rows(t)) for t in tables} == tables
+    feed.deliver([log("u", id=3, n=2), clicks("c", url="c")])
+    assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(1, 2): 1, (3, 2): 1})
+    assert rows_of(feed.rows("final.clicks")) == tables["final.clicks"] + Counter({("c",): 1})
+    assert rows_of(feed.rows("agg.m")) == Counter({(2, 2): 1})
+
+
+def test_upkeep_of_the_tables_changes_nothing(feed: Feed, log: Log) -> None:
+    for n in range(3):
+        feed.deliver([log("c", id=n, n=n)])
+    rows = final(feed)
+    for table in ("staging.t", "final.t"):
+        feed.lake.spark().sql(
+            f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all','true'))"
+        )
+    assert all(o.changed == 0 for o in feed.run().values())
+    assert final(feed) == rows
+    feed.deliver([log("u", id=1, n=9)])
+    assert final(feed) == rows - Counter({(1, 1, None): 1}) + Counter({(1, 9, None): 1})
+
+
+def test_a_source_that_was_dropped_and_made_again_is_noticed(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1)])
+    feed.lake.spark().sql("DROP TABLE staging.t")
+    before = feed.heads()["final.t"]
+    outcomes = feed.outcomes()
+    assert outcomes["staging.t"].status == "absorbed"
+    assert isinstance(outcomes["final.t"].exception, TableReplacedError)
+    assert "drop final.t" in (outcomes["final.t"].error or "")
+    assert feed.heads()["final.t"] == before
+    feed.lake.spark().sql("DROP TABLE final.t")
+    feed.run()
+    assert final(feed) == Counter({(1, None, None): 1})
+
+
+def test_a_raw_table_that_was_dropped_and_made_again_is_noticed(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1)])
+    feed.lake.catalog.drop_table("raw.events")
+    assert isinstance(feed.outcomes()["staging.t"].exception, TableReplacedError)
+
+
+def test_two_pipelines_do_not_share_a_table(lake: Lake, log: Log) -> None:
+    first, second = Feed(lake, "public.t"), Feed(lake, "public.t", name="other", stream="others")
+    first.deliver([log("c", id=1)])
+    before = first.heads()
+    second.land([log("c", id=2)])
+    outcomes = second.outcomes()
+    for table in ("staging.t", "final.t"):
+        assert isinstance(outcomes[table].exception, TableClaimedError)
+        assert "'made_up'" in (outcomes[table].error or "")
+    assert {t: s for t, s in first.heads().items() if t in before} == before
+
+
+def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: Log) -> None:
+    feed.lake.spark().sql("CREATE NAMESPACE final")
+    feed.lake.spark().sql("CREATE TABLE final.t (id BIGINT) USING iceberg")
+    feed.land([log("c", id=1)])
+    assert isinstance(feed.outcomes()["final.t"].exception, TableClaimedError)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "harm", "said"),
+    [
+        ("n", {"n": 2**40}, "n does not fit int"),
+        ("n", {"n": "many"}, "n does not fit int"),
+        ("id", {"id": None}, "key column id is missing"),
+        ("op", None, "no such op"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_named_and_nothing_is_written(
+    feed: Feed, log: Log, column: str, harm: dict[str, Any] | None, said: str
+) -> None:
+    feed.deliver([log("c", id=1, n=1)])
+    good, bad = log("c", id=2, n=2).records()[0], log("c", id=3, n=3).records()[0]
+    if harm:
+        bad["value"]["payload"]["after"] |= harm
+        if column == "id":
+            bad["key"]["payload"] |= harm
+    else:
+        bad["value"]["payload"]["op"] = "x"
+    write_lines(feed.landing / "bad.jsonl", [json.dumps(r).encode() + b"\n" for r in (good, bad)])
+    before = {t: s for t, s in feed.heads().items() if not t.startswith("raw")}
+    outcomes = feed.outcomes()
+    assert isinstance(outcomes["staging.t"].exception, MalformedRecordError)
+    assert "bad.jsonl, line 2" in (outcomes["staging.t"].error or "")
+    assert said in (outcomes["staging.t"].error or "")
+    assert {t: s for t, s in feed.heads().items() if not t.startswith("raw")} == before
+
+
+def test_an_insert_without_its_row_is_malformed(lake: Lake) -> None:
+    feed, table = Feed(lake, "public.clicks"), Table({"url": TEXT}, key=(), name="public.clicks")
+    record = Event(table, "c", (1, 2), {"url": "a"}).records()[0]
+    record["value"]["payload"]["after"] = None
+    write_lines(feed.landing / "bad.jsonl", [json.dumps(record).encode() + b"\n"])
+    assert isinstance(feed.outcomes()["staging.clicks"].exception, MalformedRecordError)
+
+
+def test_a_column_whose_types_do_not_meet_stops_before_anything_is_written(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1, n=1)])
+    log.table = T.with_columns(n=TEXT)
+    before = feed.heads()["staging.t"]
+    feed.land([log("c", id=2, n="two")])
+    outcome = feed.outcomes()["staging.t"]
+    assert isinstance(outcome.exception, SchemaConflictError)
+    assert "column n is int and becomes string" in (outcome.error or "")
+    assert feed.heads()["staging.t"] == before
+
+
+def test_a_table_whose_key_changes_is_noticed(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1, n=1)])
+    log.table = Table(T.columns, key=("id", "n"))
+    feed.land([log("c", id=2, n=1)])
+    assert isinstance(feed.outcomes()["staging.t"].exception, DefinitionChangedError)
+
+
+def test_a_declared_key_must_be_a_column(lake: Lake, log: Log) -> None:
+    feed = Feed(lake, {"table": "public.t", "key": "nope"})
+    feed.land([log("c", id=1)])
+    outcome = feed.outcomes()["final.t"]
+    assert isinstance(outcome.exception, KeyMissingError)
+    assert "nope" in (outcome.error or "")
+
+
+def test_updates_of_a_table_without_a_key_are_refused(lake: Lake) -> None:
+    feed, log = Feed(lake, "public.clicks"), Log(Table({"url": TEXT}, key=(), name="public.clicks"))
+    feed.deliver([log("c", url="a")])
+    before = feed.heads()["final.clicks"]
+    feed.land([log("u", url="b")])
+    assert isinstance(feed.outcomes()["final.clicks"].exception, UnsupportedEventError)
+    assert feed.heads()["final.clicks"] == before
+
+
+def test_a_key_change_that_leaves_a_toast_value_out_is_refused(feed: Feed, log: Log) -> None:
+    feed.deliver([log("c", id=1, name="long")])
+    gone = log("d", id=1)
+    feed.land([gone, Event(T, "c", gone.sequence, {"id": 2}, frozenset({"name"}))])
+    outcome = feed.outcomes()["final.t"]
+    assert isinstance(outcome.exception, UnsupportedEventError)
+    assert "REPLICA IDENTITY" in (outcome.error or "")
+
+
+# --- what events mean -------------------------------------------------------------------------------------------
+
+
+def deliver(feed: Feed, batches: list[list[Event]], columns: list[str] = COLUMNS) -> None:
+    """Deliver batches; after each, final is what the events so far make of it."""
+    delivered: list[Event] = []
+    for n, batch in enumerate(batches):
+        delivered += batch
+        feed.deliver(batch)
+        assert final(feed, columns) == final_rows(delivered, columns), f"after batch {n}"
+
+
+def test_a_row_left_out_keeps_its_unchanged_toast_value(feed: Feed, log: Log) -> None:
+    deliver(
+        feed,
+        [
+            [log("c", id=1, n=1, name="long"), log("u", ("name",), id=1, n=2), log("c", id=2, n=1, name=None)],
+            [log("u", ("name",), id=1, n=3), log("u", ("name",), id=2, n=3)],
+            [log("u", id=1, n=4, name="other"), log("u", ("name",), id=1, n=5)],
+            [log("d", id=1), log("c", id=1, n=6, name="again"), log("u", ("name",), id=1, n=7)],
+        ],
+    )
+
+
+def test_a_repeated_batch_changes_nothing(feed: Feed, log: Log) -> None:
+    first = [log("c", id=1, n=1, name="a"), log("c", id=2, n=1), log("u", ("name",), id=1, n=2), log("d", id=2)]
+    second = [log("u", ("name",), id=1, n=3), log("c", id=2, n=9)]
+    deliver(feed, [first, second, first, [*second, *first], [log("u", ("name",), id=1, n=4)]])
+    assert feed.rows("staging.t").count() == 4 + 2 + 4 + 6 + 1
+
+
+def test_late_events_do_not_overwrite_newer_ones(feed: Feed, log: Log) -> None:
+    events = [log("c", id=1, n=1), log("u", id=1, n=2), log("d", id=1), log("c", id=1, n=3), log("c", id=2, n=1)]
+    deliver(feed, [[events[3]], [events[0]], [events[2], events[4]], [events[1]]])
+
+
+def test_a_truncate_empties_the_table(feed: Feed, log: Log) -> None:
+    deliver(
+        feed,
+        [
+            [log("c", id=1), log("c", id=2)],
+            [log("t")],
+            [log("c", id=3), log("t"), log("c", id=4)],
+            [log("c", id=5)],
+        ],
+    )
+
+
+def test_a_truncate_that_comes_late_spares_what_came_after_it(feed: Feed, log: Log) -> None:
+    one, cut, two, three = log("c", id=1), log("t"), log("c", id=2), log("u", id=2, n=5)
+    deliver(feed, [[one, two], [cut], [three], [one, cut]])
+
+
+def test_keys_are_changed_in_chains_and_swapped(feed: Feed, log: Log) -> None:
+    def rekey(old: int, new: int, name: str) -> list[Event]:
+        gone = log("d", id=old)
+        return [gone, Event(T, "c", gone.sequence, {"id": new, "name": name})]
+
+    deliver(
+        feed,
+        [
+            [log("c", id=1, name="one"), log("c", id=2, name="two")],
+            [*rekey(1, 7, "one"), *rekey(7, 8, "one")],
+            [*rekey(8, -1, "one"), *rekey(2, 8, "two"), *rekey(-1, 2, "one")],
+        ],
+    )
+
+
+@pytest.mark.parametrize("step", ["one batch", "two batches"])
+def test_columns_are_added_widened_and_rescaled(feed: Feed, log: Log, step: str) -> None:
+    log.table = Table({"id": BIGINT, "n": INT, "price": decimal(6, 2)})
+    before = [log("c", id=1, n=1, price="12.50"), log("c", id=2, n=-1, price="-0.01")]
+    log.table = Table({"id": BIGINT, "n": BIGINT, "price": decimal(12, 4), "extra": TEXT})
+    after = [log("c", id=3, n=2**40, price="99999999.0001", extra="x"), log("u", id=2, n=5, price="0.5", extra=None)]
+    feed.deliver(before + after) if step == "one batch" else [feed.deliver(b) for b in (before, after)]
+    expected = {(1, 1, Decimal("12.5"), None), (2, 5, Decimal("0.5"), None), (3, 2**40, Decimal("99999999.0001"), "x")}
+    assert set(final(feed, ["id", "n", "price", "extra"])) == expected
+    types = {f.name: f.dataType.simpleString() for f in feed.rows("final.t").schema.fields}
+    assert types == {"id": "bigint", "n": "bigint", "price": "decimal(12,4)", "extra": "string"}
+    staged = rows_of(feed.rows("staging.t").where(F.col("_op") == "insert"), ["_position"])
+    assert len(staged) == 3
+    deliver_more = feed.deliver([log("u", id=1, n=7, price="1.25", extra="y")])
+    assert deliver_more["final.t"].updated == 1
+    assert (1, 7, Decimal("1.25"), "y") in final(feed, ["id", "n", "price", "extra"])
+
+
+def test_a_rescaled_column_of_late_events_is_read_from_its_earlier_type(feed: Feed, log: Log) -> None:
+    log.table = Table({"id": BIGINT, "price": decimal(6, 2)})
+    first = [log("c", id=1, price="1.50"), log("c", id=2, price="2.50")]
+    log.table = Table({"id": BIGINT, "price": decimal(8, 4)})
+    second = [log("u", id=1, price="1.2345")]
+    feed.deliver(first)
+    feed.deliver(second)
+    feed.deliver(first)
+    assert set(final(feed, ["id", "price"])) == {(1, Decimal("1.2345")), (2, Decimal("2.5"))}
+
+
+@pytest.mark.parametrize("declared", ["before", "after"])
+def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: str) -> None:
+    renamed = {"table": "public.t", "rename": {"name": "label"}}
+    feed = Feed(lake, renamed if declared == "before" else "public.t")
+    feed.deliver([log("c", id=1, n=1, name="a"), log("c", id=2, n=1, name="b")])
+    if declared == "after":
+        later = Feed(lake, renamed)
+        feed.pipeline = later.pipeline
+    log.table = Table({"id": BIGINT, "n": INT, "label": TEXT})
+    feed.deliver([log("u", id=2, n=2, label="c"), log("c", id=3, n=3, label="d")])
+    assert set(final(feed, ["id", "n", "label"])) == {(1, 1, "a"), (2, 2, "c"), (3, 3, "d")}
+    assert "name" not in feed.rows("final.t").columns
+
+
+def test_hostile_names_are_names(lake: Lake) -> None:
+    columns = {
+        "id": BIGINT,
+        "`tick`": TEXT,
+        "sel ect": TEXT,
+        "quote'\"": TEXT,
+        "e€": INT,
+        "a.b": TEXT,
+        "back\\slash": TEXT,
+    }
+    table = Table(columns, key=("id", "a.b"), name="public.Odd `Name`' --")
+    feed, log = Feed(lake, "public.*"), Log(table)
+    row = {"`tick`": "1", "sel ect": "2", "quote'\"": "3", "e€": 4, "a.b": "5", "back\\slash": "6"}
+    feed.deliver([log("c", id=1, **row), log("c", id=2, **row)])
+    feed.deliver([log("u", ("sel ect", "quote'\"", "back\\slash"), id=1, **{**row, "e€": 5}), log("d", id=2, **row)])
+    (found,) = feed.rows("final.`Odd ``Name``' --`").collect()
+    assert found.asDict() == {"id": 1, **row, "e€": 5}
+
+
+@pytest.fixture
+def far_from_utc() -> Iterator[None]:
+    """Python in a zone with summer time: its datetimes must not come between Spark and Spark."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "America/New_York"
+    time.tzset()
+    yield
+    os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
+    time.tzset()
+
+
+KEYS: list[tuple[str, dict[str, Any], list[Any]]] = [
+    ("timestamp", TIMESTAMP, [dt.datetime(2024, 11, 3, 1, 30, n) for n in range(3)]),  # noqa: DTZ001
+    ("date", DATE, [dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]),
+    ("decimal", decimal(38, 10), [Decimal("1.5"), Decimal("-1E+27"), Decimal("1E-10")]),
+    ("text", TEXT, ["", "a'b\\", "z" * 40 + "😀"]),
+    ("boolean", {"type": "boolean"}, [True, False]),
+    ("double", {"type": "double"}, [0.1, -1e300, 5e-324]),
+    ("bytes", {"type": "bytes"}, [b"\x00", b"\xff" * 20]),
+]
+
+
+@pytest.mark.parametrize("composite", [False, True], ids=["alone", "with another"])
+def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None, composite: bool) -> None:
+    logs = {}
+    for name, schema, _ in KEYS:
+        columns = {"k": schema, "v": INT} | ({"k2": BIGINT} if composite else {})
+        logs[name] = Log(Table(columns, key=("k", "k2") if composite else ("k",), name=f"public.{name}"))
+    feed = Feed(lake, *(f"public.{n}" for n in logs))
+    for v in (1, 2):
+        feed.deliver(
+            logs[name]("c" if v == 1 else "u", k=k, v=v, **({"k2": 7} if composite else {}))
+            for name, _, keys in KEYS
+            for k in keys
+        )
+    found = {name: sorted(r["v"] for r in feed.rows(f"final.{name}").select("v").collect()) for name in logs}
+    assert found == {name: [2] * len(keys) for name, _, keys in KEYS}
+
+
+def test_moments_beyond_pythons_calendar_are_keys_too(lake: Lake) -> None:
+    feed, log = (
+        Feed(lake, "public.t"),
+        Log(Table({"at": {"type": "int64", "name": TIMESTAMP["name"]}, "v": INT}, key=("at",))),
+    )
+    for v in (1, 2):
+        record = log("c" if v == 1 else "u", at=dt.datetime(2024, 1, 1), v=v).records()[0]  # noqa: DTZ001
+        for image in (record["key"]["payload"], record["value"]["payload"]["after"]):
+            image["at"] = 9_223_371_331_200_000_000  # Postgres's infinity
+        write_lines(feed.landing / f"{v}.jsonl", [json.dumps(record).encode() + b"\n"])
+        feed.run()
+    assert [r["v"] for r in feed.rows("final.t").select("v").collect()] == [2]
+
+
+def test_a_table_without_a_key_keeps_every_row(lake: Lake) -> None:
+    feed, log = Feed(lake, "public.clicks"), Log(Table({"url": TEXT, "n": INT}, key=(), name="public.clicks"))
+    feed.deliver([log("c", url="a", n=1), log("c", url="a", n=1)])
+    feed.deliver([log("c", url="a", n=1), log("c", url=None, n=None)])
+    assert rows_of(feed.rows("final.clicks"), ["url", "n"]) == Counter({("a", 1): 3, (None, None): 1})
+    table = feed.lake.table("final.clicks")
+    assert set(table.refs()) == {"main"}
+
+
+def test_staging_keeps_the_whole_event(feed: Feed, log: Log) -> None:
+    event = log("u", ("name",), id=1, n=2)
+    feed.deliver([event, log("d", id=1)])
+    update, delete = feed.rows("staging.t").orderBy("_position").collect()
+    assert (update["_op"], update["id"], update["n"], update["name"], update["_unavailable"]) == (
+        "update", 1, 2, None, ["name"],
+    )  # fmt: skip
+    assert update["_sequence"] == "00000000000000000010/00000000000000000011"
+    assert (delete["_op"], delete["id"], delete["_position"], delete["_unavailable"]) == ("delete", 1, 1, None)
