@@ -18,6 +18,7 @@ from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.reduce import KEEP, latest, order
 from lake_assets.merge.schema import Change, evolve
+from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
 from lake_assets.merge.steps import window
@@ -46,7 +47,10 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         return Outcome(name, "nothing")
     step = _Step(lake, spec)
     base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
-    with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured:
+    with (
+        capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured,
+        fitting(lake, (spec.staging, spec.table)),
+    ):
         absorbed = Absorbed.of(str(spec.staging), captured)
         events = step.events(captured).persist()
         try:
@@ -149,8 +153,8 @@ class _Step:
         lake, table = self.lake, self.spec.table
         by_column = {c.column: c for c in changes}
         folded = {c.was for c in changes if c.kind == "fold"}
-        # Rows and watermarks of one snapshot: whoever commits meanwhile is replaced together with what it recorded. Such
-        # a snapshot is read with the columns that it had then.
+        # Rows and watermarks of one snapshot: whoever commits meanwhile is replaced together with what it recorded.
+        # Such a snapshot is read with the columns that it had then.
         current = lake.table(table)
         snapshot, marks, name = current.current_snapshot(), read_marks(current), lake.sql_name(table)
         at = f"VERSION AS OF {snapshot.snapshot_id}" if snapshot else ""

@@ -17,6 +17,7 @@ from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge.commit import commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former, unite
+from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.steps import window
 from lake_assets.merge.tables import alter, columns_of, create, key_of
@@ -41,7 +42,10 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
         return Outcome(name, "nothing")
     marks = {**(read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}), str(spec.raw): pending.head}
     spark = lake.spark()
-    with capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured:
+    with (
+        capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
+        fitting(lake, (spec.raw, spec.table)),
+    ):
         absorbed = Absorbed.of(str(spec.raw), captured)
         records = captured.upserts(spark).where(F.col("source_table") == str(spec.source_table))
         rows, key = _typed(records, spec)

@@ -22,6 +22,7 @@ from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge.commit import commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.pruning import prune
+from lake_assets.merge.small import fitting
 from lake_assets.merge.steps import Window, window
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, check_owner, columns_of
 from lake_assets.merge.views import temp_view
@@ -61,6 +62,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec) -> Outcome:
     model = plan(name, spec.sql, schemas, spec.key)
     marks = {**(read_marks(lake.table(spec.table)) if exists else {}), **{str(s): w.head for s, w in windows.items()}}
     with contextlib.ExitStack() as scope:
+        scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
         step = _Step(lake, spark, spec, model, windows, marks, scope)
         if not begun or step.columns_differ():
             reason = "first run" if not exists else "the query, its sources or the types of its columns changed"
