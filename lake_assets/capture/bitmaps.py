@@ -1,8 +1,7 @@
 """Which rows differ between two sides, where rows can be told apart by a number.
 
-64 numbers at a time become one bitmap a side. Comparing bitmaps shuffles a few bytes for 64 rows, where joining the
-sides would shuffle every carried-over row whole. The bitmaps that differ are broadcast, and both sides are read once
-more for the rows that are in them.
+64 numbers at a time become one bitmap. The bitmaps of one side, a few bytes for 64 rows, are broadcast to where the
+other side is read, and drop the rows that both have: no row that was carried over is ever shuffled.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
 
-# Bitmaps of this many captured rows (16 bytes for 64 of them) are broadcast; beyond, they are joined by shuffling.
-BROADCAST_ROWS = 500_000_000
+# Bitmaps of this many captured rows (some tens of bytes for 64 of them) are broadcast; beyond, they are shuffled.
+BROADCAST_ROWS = 200_000_000
 
-IN_BOTH = "__lake_in_both"
 NUMBER = "__lake_number"
-_BUCKET, _BIT, _VERSION, _FILE = "__lake_bucket", "__lake_bit", "__lake_version", "__lake_file"
-_GONE, _NEW = "__lake_gone", "__lake_new"
+_BUCKET, _BIT, _BITS, _VERSION, _FILE = "__lake_bucket", "__lake_bit", "__lake_bits", "__lake_version", "__lake_file"
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def differences(
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that only `before` has (or in another version), and those that only `after` has.
 
-    Both come with `columns`, their number and `IN_BOTH`: whether the row is on the other side too, in another version.
+    Both come with `columns` and their `NUMBER`.
 
     Args:
         before: one side, with the columns that `identity` names.
@@ -52,54 +49,29 @@ def differences(
         columns: what to read.
         identity: how rows are told apart.
         rows: how many both sides have, at most.
-        came: what is known to hold for all rows that only `after` has: it spares looking the others up.
+        came: what is known to tell the rows that only `after` has from the others: spares comparing them.
     """
-    book = _ledger(before, after, identity)
+    if came is None:
+        gone = _absent(before, after, columns, identity, rows)
+        return gone, _absent(after, before, columns, identity, rows)
+    gone = _absent(before, after.where(~came), columns, identity, rows)
+    return gone, after.where(came).select(*named(columns), F.col(identity.number).alias(NUMBER))
+
+
+def _absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Identity, rows: int) -> DataFrame:
+    """The rows of `side` that `other` does not have."""
+    keys = [F.shiftright(identity.number, 6).alias(_BUCKET)]
+    if identity.within_file:
+        keys.append(F.col("_file").alias(_FILE))
+    if identity.version is not None:
+        keys.append(identity.version.alias(_VERSION))
+    names = [_BUCKET, *([_FILE] if identity.within_file else []), *([_VERSION] if identity.version is not None else [])]
+    bit = F.expr(f"shiftleft(1L, CAST({quote(identity.number)} & 63 AS INT))").alias(_BIT)
+    book = other.select(*keys, bit).groupBy(*names).agg(F.bit_or(_BIT).alias(_BITS))
     book = F.broadcast(book) if rows <= BROADCAST_ROWS else book
-    gone = _in_bitmap(before, columns, book, identity, own=_GONE, other=_NEW)
-    candidates = after if came is None else after.where(came)
-    return gone, _in_bitmap(candidates, columns, book, identity, own=_NEW, other=_GONE)
-
-
-def _ledger(before: DataFrame, after: DataFrame, identity: Identity) -> DataFrame:
-    """Bitmaps of the rows that are gone and of those that are new, where there are any."""
-    version = F.lit(0) if identity.version is None else identity.version
-    names = [*_names(identity), _VERSION]
-
-    def bitmaps(side: DataFrame, name: str) -> DataFrame:
-        numbered = side.select(*_keys(identity), version.alias(_VERSION), _bit(identity))
-        return numbered.groupBy(*names).agg(F.bit_or(_BIT).alias(name))
-
-    both = bitmaps(before, "b").join(bitmaps(after, "a"), names, "full")
-    b, a = F.coalesce("b", F.lit(0)), F.coalesce("a", F.lit(0))
-    gone, new = b.bitwiseAND(F.bitwise_not(a)), a.bitwiseAND(F.bitwise_not(b))
-    return both.where(b != a).groupBy(*_names(identity)).agg(F.bit_or(gone).alias(_GONE), F.bit_or(new).alias(_NEW))
-
-
-def _in_bitmap(
-    side: DataFrame, columns: list[str], book: DataFrame, identity: Identity, *, own: str, other: str
-) -> DataFrame:
-    """The rows whose bit is set in the bitmap `own`, and whether it is set in `other` as well."""
-    number = F.col(identity.number).alias(NUMBER)
-    keyed = side.select(*named(columns), number, *_keys(identity), _bit(identity)).join(book, _names(identity))
-
-    def is_set(bitmap: str) -> Column:
-        return F.col(bitmap).bitwiseAND(F.col(_BIT)) != 0
-
-    return keyed.where(is_set(own)).select(*named(columns), F.col(NUMBER), is_set(other).alias(IN_BOTH))
-
-
-def _keys(identity: Identity) -> list[Column]:
-    file = [F.col("_file").alias(_FILE)] if identity.within_file else []
-    return [*file, F.shiftright(identity.number, 6).alias(_BUCKET)]
-
-
-def _names(identity: Identity) -> list[str]:
-    return [_FILE, _BUCKET] if identity.within_file else [_BUCKET]
-
-
-def _bit(identity: Identity) -> Column:
-    return F.expr(f"shiftleft(1L, CAST({quote(identity.number)} & 63 AS INT))").alias(_BIT)
+    numbered = side.select(*named(columns), F.col(identity.number).alias(NUMBER), *keys, bit)
+    is_there = F.coalesce(F.col(_BITS), F.lit(0)).bitwiseAND(F.col(_BIT)) != 0
+    return numbered.join(book, names, "left").where(~is_there).select(*named(columns), F.col(NUMBER))
 
 
 def named(columns: list[str]) -> list[Column]:

@@ -75,7 +75,8 @@ def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Poin
     Raises:
         CaptureWriteError: the metadata cannot be written.
     """
-    location = f"{source.location().rstrip('/')}/icdc/{name}"
+    # One folder for all: object stores have no folders, and local ones would keep an empty one of every capture.
+    folder = f"{source.location().rstrip('/')}/icdc"
     snapshot_id = random.getrandbits(62)
     files: list[str] = []
 
@@ -96,7 +97,7 @@ def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Poin
     lines: list[dict[str, Any]] = []
     for (kind, spec_id, holds_deletes, has_ids), entries in _groups(side).items():
         content = encode(kind, [{**e.raw, "status": 0} for e in entries])
-        path = put(f"{location}/metadata/{uuid.uuid4().hex}-m0.avro", content)
+        path = put(f"{folder}/{name}-m{len(lines)}.avro", content)
         lines.append(_line(kind, spec_id, holds_deletes, has_ids, entries, point, snapshot_id, path, len(content)))
     raw = _raw_metadata(source)
     version = raw["format-version"]
@@ -105,12 +106,20 @@ def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Poin
         "snapshot-id": str(snapshot_id),
         "sequence-number": str(point.sequence_number),
     }
-    manifest_list = put(f"{location}/metadata/snap-{snapshot_id}.avro", encode(side.list_kind, lines, list_meta))
-    metadata = _metadata(raw, window, side, point, location, snapshot_id, manifest_list)
-    path = put(f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json", json.dumps(metadata).encode())
+    manifest_list = put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
+    metadata = _metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list)
+    path = put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
     table = TableId(NAMESPACE, name)
-    lake.ensure_namespace(NAMESPACE)
-    lake.catalog.register_table(table.parts, path)
+    try:
+        lake.ensure_namespace(NAMESPACE)
+        lake.catalog.register_table(table.parts, path)
+    except Exception as e:
+        # Whatever a catalog raises, nothing is left behind.
+        _delete(source.io, files)
+        raise CaptureWriteError(
+            f"the catalog does not register ICDC table {table} ({e}): allow making tables in the namespace "
+            f"{'.'.join(NAMESPACE)}"
+        ) from e
     return Written(table, tuple(files), source.io)
 
 
@@ -152,19 +161,21 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
 
 
 def _own_files(table: Table) -> tuple[str, ...]:
-    """The metadata files below the ICDC table's own location."""
-    own = table.location().rstrip("/") + "/"
+    """The metadata files that are named after the ICDC table, in the folder where they are written."""
+    folder, name = table.location().rsplit("/", 1)
     snapshot = table.current_snapshot()
     files = [table.metadata_location]
     if snapshot is not None:
         files += [m.manifest_path for m in snapshot.manifests(table.io)] + [snapshot.manifest_list]
-    return tuple(f for f in files if f.startswith(own))
+    return tuple(f for f in files if f.startswith(f"{folder}/") and name in f.removeprefix(f"{folder}/"))
 
 
 def _delete(io: FileIO, files: tuple[str, ...] | list[str]) -> None:
     for path in files:
         try:
             io.delete(path)
+        except FileNotFoundError:
+            log.debug("metadata file %s is gone already", path)
         except OSError as e:
             # The table is out of the catalog: what stays is an orphan of the source, which its upkeep removes.
             log.warning("metadata file %s of a dropped ICDC table stays behind: %s", path, e)

@@ -31,10 +31,12 @@ def changes(
         forward: whether that ancestor is the start itself: then only newer versions can be after-images.
         rows: how many rows the sides have, at most.
     """
+    was, now = spark.table(before), spark.table(after)
+    if forward and since is not None:
+        # What start has is of its time, so that row ids alone tell.
+        return differences(was, now, columns, Identity(ROW_ID), rows, came=F.col(VERSION) > since)
     version = F.col(VERSION) if since is None else F.greatest(F.col(VERSION), F.lit(since))
-    identity = Identity(ROW_ID, version=version)
-    newer = F.col(VERSION) > since if forward and since is not None else None
-    return differences(spark.table(before), spark.table(after), columns, identity, rows, came=newer)
+    return differences(was, now, columns, Identity(ROW_ID, version=version), rows)
 
 
 def upserts(spark: SparkSession, after: str, columns: list[str], *, since: int) -> DataFrame:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lake_assets.capture import lineage, values
-from lake_assets.capture.bitmaps import IN_BOTH, NUMBER, named
+from lake_assets.capture.bitmaps import NUMBER, named
 from lake_assets.capture.points import Point
 from lake_assets.capture.values import PAIR, SIGN
 
@@ -78,7 +78,7 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
             the table's identifier fields where there is no row lineage.
         pairs: keep the column `PAIR`, which is the same for both images of an update and null for other rows.
     """
-    rows = _signed(view)
+    rows = _signed(view, pairs=True)
     by = list(by) if by is not None else [] if view.has_lineage else list(view.identifiers)
     if by and view.after and view.before:
         rows = values.paired(rows, by)
@@ -89,8 +89,8 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     return rows.select(*named(view.columns), change.alias(CHANGE), *kept)
 
 
-def _signed(view: View) -> DataFrame:
-    """What went (`SIGN` -1) and what came (`SIGN` 1), with `PAIR` where row lineage knows of a pair."""
+def _signed(view: View, *, pairs: bool = False) -> DataFrame:
+    """What went (`SIGN` -1) and what came (`SIGN` 1); with `PAIR`, where row lineage knows of one, if asked for."""
     spark, columns = view.spark, view.columns
     pair = F.lit(None).cast("string").alias(PAIR)
     if view.before is None or view.after is None:
@@ -104,9 +104,13 @@ def _signed(view: View) -> DataFrame:
     went, came = lineage.changes(
         spark, view.after, view.before, columns, since=view.since, forward=view.is_forward, rows=view.rows
     )
-    pair = F.when(F.col(IN_BOTH), F.col(NUMBER).cast("string")).alias(PAIR)
-    went, came = (side.select(*named(columns), F.lit(sign).alias(SIGN), pair) for side, sign in ((went, -1), (came, 1)))
-    return _label(view, went.unionAll(came))
+    signed = went.withColumn(SIGN, F.lit(-1)).unionAll(came.withColumn(SIGN, F.lit(1)))
+    if not pairs:
+        return _label(view, signed)
+    # A row id that went and came: only changed rows are brought together.
+    same_row = Window.partitionBy(NUMBER)
+    is_pair = F.min(SIGN).over(same_row) != F.max(SIGN).over(same_row)
+    return _label(view, signed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string"))))
 
 
 def _whole(view: View, table: str | None) -> DataFrame:

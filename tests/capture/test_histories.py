@@ -99,7 +99,7 @@ class Histories(RuleBasedStateMachine):
     def merge(self, n: int) -> None:
         self.next_id += 1
         self.sql(
-            f"MERGE INTO {{t}} t USING (SELECT explode(array({n + 1}, {n + 5}, {self.next_id})) AS id) s ON t.id = s.id "
+            f"MERGE INTO {{t}} t USING (SELECT explode(array_distinct(array({n + 1}, {n + 5}, {self.next_id}))) AS id) s ON t.id = s.id "
             "WHEN MATCHED AND t.g = 1 THEN DELETE WHEN MATCHED THEN UPDATE SET v = 'merged' "
             "WHEN NOT MATCHED THEN INSERT (id, g, v) VALUES (s.id, s.id % 3, 'new')"
         )

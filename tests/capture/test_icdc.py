@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlparse
 
-import duckdb
 import pytest
 
 from lake_assets import Lake
@@ -78,17 +77,3 @@ def test_leftovers_of_killed_runs_are_found_and_swept(lake: Lake, namespace: str
     assert files_below(lake.table(table).location()) == before
     assert spark.table(table).count() == 1
     capture.close()  # what is gone already is no error
-
-
-def test_another_engine_reads_an_icdc_table(lake: Lake, namespace: str) -> None:
-    spark, table = lake.spark(), f"{namespace}.t"
-    spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING iceberg TBLPROPERTIES ('format-version'='2')")
-    spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')")
-    with lake.capture(table) as capture, capture.icdc() as tables:
-        assert tables.after
-        metadata = lake.table(tables.after).metadata_location.removeprefix("file://")
-        try:
-            duckdb.sql("LOAD iceberg")
-        except duckdb.Error:
-            pytest.skip("DuckDB has no iceberg extension here")
-        assert set(duckdb.sql(f"SELECT * FROM iceberg_scan('{metadata}')").fetchall()) == {(1, "a"), (2, "b")}
