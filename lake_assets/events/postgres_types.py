@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import re
 
-from lake_assets.events.types import Reading, items
+from lake_assets.events.types import DATE, Reading, items
 from lake_assets.lake.names import literal
 
 # Neither Spark nor Iceberg has infinite dates: the ends of what SQL can write stand for them.
-_DATE = (
-    "CASE {t} WHEN 'infinity' THEN DATE'9999-12-31' WHEN '-infinity' THEN DATE'0001-01-01' "
-    "ELSE try_cast({t} AS DATE) END"
-)
+_DATE = f"CASE {{t}} WHEN 'infinity' THEN DATE'9999-12-31' WHEN '-infinity' THEN DATE'0001-01-01' ELSE {DATE} END"
 _LAST, _FIRST = "9999-12-31 23:59:59.999999", "0001-01-01 00:00:00"
 _NTZ = (
     f"CASE {{t}} WHEN 'infinity' THEN TIMESTAMP_NTZ'{_LAST}' WHEN '-infinity' THEN TIMESTAMP_NTZ'{_FIRST}' "

@@ -75,6 +75,8 @@ def read_text(kind: str, depth: int = 0) -> Reading:
         longer = literal(rf"\.[0-9]{{{match[2]}}}[0-9]*[1-9]")
         cast = f"try_cast({{t}} AS {kind})"
         return Reading(kind, (f"CASE WHEN {cast} = {exact} AND NOT {{t}} RLIKE {longer} THEN {cast} END",))
+    if kind == "date":
+        return Reading(kind, (DATE,))
     if kind == "timestamp_ntz":
         # A zone would be dropped without a word.
         return Reading(kind, (f"CASE WHEN NOT {{t}} RLIKE {literal(_ZONE)} THEN try_cast({{t}} AS TIMESTAMP_NTZ) END",))
@@ -98,6 +100,9 @@ def items(texts: str, inner: Reading, depth: int) -> Reading:
     misfit = f"exists({{t}}, {item} -> {item}.t IS NOT NULL AND {item}.v IS NULL)"
     return Reading(kind, (both, f"CASE WHEN NOT {misfit} THEN transform({{t}}, {item} -> {item}.v) END"))
 
+
+# A cast takes whatever stands behind the date, be it BC.
+DATE = f"CASE WHEN {{t}} RLIKE {literal('^[0-9]{4,}-[0-9]{1,2}-[0-9]{1,2}$')} THEN try_cast({{t}} AS DATE) END"
 
 # A text without a zone is taken as UTC, whatever the zone of the session is.
 MOMENT = (
