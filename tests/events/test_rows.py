@@ -1,0 +1,241 @@
+"""Flagged change sets and change feeds, as JSON lines, CSV and Parquet."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lake_assets import Lake
+from lake_assets.errors import MalformedRecordError, TruncatedInputError, UnsupportedEventError
+from lake_assets.events import SourceTable, event_format
+from lake_assets.events.files import csv_records, parquet_records, reader_of, spark_type
+from lake_assets.events.model import DELETE, INSERT, UPDATE, Hints
+from tests.support.parsing import Parsed, lines_of, parse
+
+CHANGE_SET, CHANGE_FEED = event_format("change-set"), event_format("change-feed")
+T = SourceTable("oracle", "T")
+KEYED = Hints(table=T, key=("ID",))
+
+
+def images(events: list[Parsed]) -> list[tuple[str | None, dict[str, Any]]]:
+    return [(e.op, {n: v for n, v in e.row.items() if v is not None}) for e in events]
+
+
+# --- change sets ------------------------------------------------------------------------------------------------------
+
+# "Simplifying change data capture", table 1: the change set of T at 2018-01-01 17:00:00. Record 1 is inserted, updated
+# and deleted; record 2 is updated, record 3 deleted, both having been there before.
+CSV = """FLAG,ID,VALUE,CDC_TIMESTAMP
+I,1,10,2018-01-01 16:02:00
+U,1,11,2018-01-01 16:02:01
+D,1,11,2018-01-01 16:02:03
+U,2,20,2018-01-01 16:02:04
+D,3,30,2018-01-01 16:02:05
+"""
+
+
+@pytest.mark.spark
+def test_the_change_set_of_the_article(spark_lake: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "change_set.csv"
+    file.write_text(CSV)
+    lines = [record for _, record in csv_records(file)]
+    hints = Hints(table=T, key=("ID",), types={"CDC_TIMESTAMP": "timestamp"})
+    events = parse(spark_lake.spark(), CHANGE_SET, lines, hints)
+    assert [e.op for e in events] == [INSERT, UPDATE, DELETE, UPDATE, DELETE]
+    assert [(e.row["ID"], e.row["VALUE"]) for e in events] == [(1, 10), (1, 11), (1, 11), (2, 20), (3, 30)]
+    assert [e.sequence for e in events] == sorted(e.sequence for e in events)
+    assert events[0].row["CDC_TIMESTAMP"] == events[0].event_time == dt.datetime(2018, 1, 1, 16, 2, tzinfo=dt.UTC)
+    # RANK() ... ORDER BY CDC_TIMESTAMP DESC, RNK = 1 AND FLAG <> 'D'
+    last = {e.row["ID"]: e for e in sorted(events, key=lambda e: e.sequence)}
+    assert {k: e.row["VALUE"] for k, e in last.items() if e.op != DELETE} == {2: 20}
+
+
+@pytest.mark.spark
+def test_json_rows_may_differ_in_their_columns_and_types_are_those_of_the_batch(spark_lake: Lake) -> None:
+    lines = lines_of(
+        {"FLAG": "I", "ID": 1, "n": 1, "x": None, "CDC_TIMESTAMP": "1"},
+        {"flag": "i", "ID": 2},
+        {"FLAG": "U", "ID": 1, "n": 2.5, "tags": ["a", None], "CDC_TIMESTAMP": "2"},
+        {"FLAG": "D", "ID": 2, "n": 2**70, "o": {"k": [1]}, "CDC_TIMESTAMP": "10"},
+    )
+    events = parse(spark_lake.spark(), CHANGE_SET, [lines[0], *lines[2:]], KEYED)
+    assert [e.row.get("n") for e in events] == [1.0, 2.5, float(2**70)]
+    assert events[1].row["tags"] == ["a", None]
+    assert events[2].row["o"] == '{"k":[1]}'
+    assert "x" not in events[0].row  # null everywhere: no type yet
+    assert events[2].sequence > events[1].sequence
+
+
+@pytest.mark.spark
+def test_a_declared_type_wins_and_what_it_cannot_hold_is_seen(spark_lake: Lake) -> None:
+    values = ["12.34", "12.345", "1e-5", "99999999999.99", "12.3400000"]
+    lines = [f'{{"FLAG":"I","ID":{i},"v":{v}}}' for i, v in enumerate(values)]
+    events = parse(spark_lake.spark(), CHANGE_SET, lines, Hints(table=T, types={"v": "decimal(12,2)"}))
+    assert [bool(e.bad) for e in events] == [False, True, True, True, False]
+    assert events[0].row["v"] == Decimal("12.34")
+
+
+@pytest.mark.spark
+def test_the_type_that_the_table_has_stays(spark_lake: Lake) -> None:
+    lines = lines_of({"FLAG": "I", "ID": 1, "a": 5, "b": "x", "c": 7})
+    hints = Hints(table=T, known={"a": "double", "b": "string", "c": "string"})
+    (event,) = parse(spark_lake.spark(), CHANGE_SET, lines, hints)
+    assert event.row == {"ID": 1, "a": 5.0, "b": "x", "c": "7"}
+    assert isinstance(event.row["a"], float)
+
+
+def test_rows_say_neither_table_nor_key() -> None:
+    with pytest.raises(MalformedRecordError, match="declare which one"):
+        CHANGE_SET.routes({"FLAG": "I", "ID": 1})
+    assert CHANGE_SET.routes({"FLAG": "I", "ID": 1}, T) == (T,)
+
+
+@pytest.mark.parametrize("record", [[], {"ID": 1}, {"FLAG": "X", "ID": 1}, {"FLAG": None}, {"FLAG": "I", "": 1}])
+def test_a_row_without_a_known_flag_is_malformed(record: Any) -> None:
+    with pytest.raises(MalformedRecordError):
+        CHANGE_SET.routes(record, T)
+
+
+# --- change feeds -----------------------------------------------------------------------------------------------------
+
+
+def feed(kind: str, version: int, **row: Any) -> dict[str, Any]:
+    at = f"2024-01-01T00:00:{version:02}.000Z"
+    return {**row, "_change_type": kind, "_commit_version": version, "_commit_timestamp": at}
+
+
+@pytest.mark.spark
+def test_before_images_stand_before_all_after_images_of_their_commit(spark_lake: Lake) -> None:
+    # UPDATE t SET id = id + 1: the after-image of one row has the key of the before-image of another.
+    lines = lines_of(
+        feed("insert", 1, ID=1, v="a"),
+        feed("insert", 1, ID=2, v="b"),
+        feed("update_postimage", 2, ID=2, v="a"),
+        feed("update_preimage", 2, ID=1, v="a"),
+        feed("update_postimage", 2, ID=3, v="b"),
+        feed("update_preimage", 2, ID=2, v="b"),
+        feed("delete", 10, ID=3, v="b"),
+    )
+    events = parse(spark_lake.spark(), CHANGE_FEED, lines, KEYED)
+    assert [e.op for e in events] == [INSERT, INSERT, UPDATE, DELETE, UPDATE, DELETE, DELETE]
+    rows: dict[int, str] = {}
+    for e in sorted(events, key=lambda e: e.sequence):
+        rows.pop(e.row["ID"], None)
+        if e.op != DELETE:
+            rows[e.row["ID"]] = e.row["v"]
+    assert rows == {2: "a"}
+    assert events[0].event_time == dt.datetime(2024, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    assert set(events[0].row) == {"ID", "v"}
+
+
+@pytest.mark.spark
+def test_icebergs_changelog_is_a_feed_too(spark_lake: Lake) -> None:
+    kinds = ("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE")
+    rows = [
+        {"ID": 1, "_change_type": k, "_change_ordinal": i // 2, "_commit_snapshot_id": 5} for i, k in enumerate(kinds)
+    ]
+    events = parse(spark_lake.spark(), CHANGE_FEED, lines_of(*rows), KEYED)
+    assert images(events) == [(INSERT, {"ID": 1}), (DELETE, {"ID": 1}), (UPDATE, {"ID": 1}), (DELETE, {"ID": 1})]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_csv_text_is_a_number_only_where_a_number_keeps_it(spark_lake: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "t.csv.gz"
+    text = 'FLAG,ID,zip,n,x,s,e\nI,1,00501,-5,0.5,"a,""b""\nc",\nI,2,10115,7,2,"",\n'
+    file.write_bytes(gzip.compress(text.encode()))
+    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r in csv_records(file)], KEYED)
+    assert one.row == {"ID": 1, "zip": "00501", "n": -5, "x": 0.5, "s": 'a,"b"\nc'}
+    assert two.row == {"ID": 2, "zip": "10115", "n": 7, "x": 2.0, "s": ""}
+
+
+VALUES: list[tuple[pa.DataType, Any, str, Any]] = [
+    (pa.int8(), -1, "int", -1),
+    (pa.int64(), 2**53 + 1, "bigint", 2**53 + 1),
+    (pa.uint64(), 2**64 - 1, "decimal(20,0)", Decimal(2**64 - 1)),
+    (pa.float32(), 1.5, "float", 1.5),
+    (pa.float64(), float("inf"), "double", float("inf")),
+    (pa.decimal128(38, 10), Decimal("1.0000000001"), "decimal(38,10)", Decimal("1.0000000001")),
+    (pa.bool_(), True, "boolean", True),
+    (pa.string(), "007", "string", "007"),
+    (pa.dictionary(pa.int32(), pa.string()), "d", "string", "d"),
+    (pa.binary(), b"\x00\xff", "binary", b"\x00\xff"),
+    (pa.date32(), dt.date(2024, 2, 29), "date", dt.date(2024, 2, 29)),
+    (pa.timestamp("ns"), dt.datetime.fromisoformat("2024-02-29 01:02:03.000004"), "timestamp_ntz",
+     dt.datetime.fromisoformat("2024-02-29 01:02:03.000004")),
+    (pa.timestamp("ms", "Europe/Paris"), dt.datetime(2024, 2, 29, tzinfo=dt.UTC), "timestamp",
+     dt.datetime(2024, 2, 29, tzinfo=dt.UTC)),
+    (pa.time64("us"), dt.time(1, 2, 3), "string", "01:02:03.000000"),
+    (pa.list_(pa.int32()), [1, None], "array<int>", [1, None]),
+    (pa.struct([("a", pa.int32())]), {"a": 1}, "string", '{"a":1}'),
+]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_parquet_rows_have_the_types_of_their_file(spark_lake: Lake, tmp_path: Path) -> None:
+    names = [f"c{i}" for i in range(len(VALUES))]
+    arrays = [pa.array([v, None], t) for t, v, _, _ in VALUES]
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table([pa.array(["I", "U"]), pa.array([1, 1]), *arrays], ["FLAG", "ID", *names]), file)
+    assert [spark_type(t) for t, *_ in VALUES] == [kind for _, _, kind, _ in VALUES]
+    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r in parquet_records(file)], KEYED)
+    assert (one.bad, two.bad) == (None, None)
+    for name, (kind, _, _, expected) in zip(names, VALUES, strict=True):
+        assert (one.row[name], two.row[name]) == (expected, None), kind
+
+
+@pytest.mark.spark
+def test_files_of_different_schemas_in_one_batch_are_read_each_as_its_own(spark_lake: Lake, tmp_path: Path) -> None:
+    lines: list[str] = []
+    for i, kind in enumerate((pa.int32(), pa.int64())):
+        pq.write_table(pa.table([["I"], pa.array([i], kind)], ["FLAG", "ID"]), tmp_path / f"{i}.parquet")
+        lines += [r for _, r in parquet_records(tmp_path / f"{i}.parquet")]
+    lines += lines_of({"FLAG": "I", "ID": 2})
+    assert [e.row["ID"] for e in parse(spark_lake.spark(), CHANGE_SET, lines, KEYED)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"FLAG,ID\nI,1,2\n", MalformedRecordError),
+        (b"FLAG,ID,ID\nI,1,2\n", MalformedRecordError),
+        (b"FLAG,ID\nI,\xff\xfe\n", MalformedRecordError),
+        (b"", MalformedRecordError),
+    ],
+)
+def test_what_is_no_csv_is_malformed(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(error, match=r"t\.csv"):
+        list(csv_records(tmp_path / "t.csv"))
+
+
+def test_a_cut_file_is_noticed(tmp_path: Path) -> None:
+    whole = gzip.compress(CSV.encode())
+    (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) - 9])
+    with pytest.raises(TruncatedInputError):
+        list(csv_records(tmp_path / "t.csv.gz"))
+    pq.write_table(pa.table({"FLAG": ["I"]}), tmp_path / "t.parquet")
+    whole = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(whole[:-20])
+    with pytest.raises(MalformedRecordError, match="no whole Parquet file"):
+        list(parquet_records(tmp_path / "t.parquet"))
+
+
+def test_types_without_a_counterpart_are_named() -> None:
+    with pytest.raises(UnsupportedEventError, match="38 digits"):
+        spark_type(pa.decimal256(50, 2))
+
+
+def test_files_are_known_by_their_names() -> None:
+    assert reader_of(Path("a/b.csv.gz")) is reader_of(Path("b.CSV")) is csv_records
+    assert reader_of(Path("b.parquet")) is parquet_records
+    assert reader_of(Path("b.jsonl")) is None
