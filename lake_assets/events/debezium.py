@@ -20,12 +20,14 @@ from lake_assets.events.base import Format, named
 from lake_assets.events.debezium_plans import FIELDS_OF_RECORD, META, plan_inferred, plan_with_schema
 from lake_assets.events.model import Hints, Planned, Seen, SourceTable
 
-# The cheap test comes first: whether a schema is there at all. Both schemas, or a line break and the value's alone.
+# The cheap test comes first: whether a schema is there at all. Then the value's and the key's, a line break between
+# them, or a line break and that of a value alone.
 _SCHEMA = (
-    """CASE WHEN NOT contains(record, '"fields"') THEN '' ELSE concat_ws('\\n', """
-    "get_json_object(record, '$.value.schema'), get_json_object(record, '$.key.schema'), "
+    """CASE WHEN NOT contains(record, '"fields"') THEN '' ELSE coalesce("""
+    "concat(get_json_object(record, '$.value.schema'), "
+    "coalesce(concat('\\n', get_json_object(record, '$.key.schema')), '')), "
     """CASE WHEN startswith(record, '{"schema"') OR startswith(record, '{"payload"') """
-    "THEN concat('\\n', get_json_object(record, '$.schema')) END) END"
+    "THEN concat('\\n', get_json_object(record, '$.schema')) END, '') END"
 )
 
 

@@ -63,7 +63,8 @@ class Workload:
         seed: the same seed gives the same events.
         events: number of changes; a stream ends with the transaction that reaches it.
         keys: how many rows there are at most; identifiers of deleted rows are used again.
-        distribution: which rows change: `uniform`, or `zipf` (the n-th row with a probability of 1/n).
+        distribution: which rows change: `uniform`, or `zipf` (the row in the n-th place with 1/n; the
+            last row takes the place of one that goes).
         inserts, updates, deletes: shares of the changes, as weights.
         key_changes: share of the updates that change the key.
         unchanged: share of the updates that leave the long text as it is and do not send it.

@@ -1,0 +1,241 @@
+"""Debezium's events in their other forms: without schemas, flattened, the value alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.events import SourceTable, event_format
+from lake_assets.events.connect_types import UNAVAILABLE_VALUE
+from lake_assets.events.inferred import Inferred, parse_schema, type_of
+from lake_assets.events.model import DELETE, INSERT, READ, TRUNCATE, UPDATE, Hints, Seen
+from tests.support.parsing import Parsed, lines_of, parse
+
+DEBEZIUM = event_format("debezium")
+CONSUMERS = SourceTable("inventory", "consumers")
+KEYED = Hints(table=CONSUMERS, key=("id",))
+
+
+def envelope(op: str, after: Any, before: Any = None, lsn: int = 100) -> dict[str, Any]:
+    source = {"db": "shop", "schema": "inventory", "table": "consumers", "lsn": lsn, "ts_ms": 1_700_000_000_000}
+    return {"before": before, "after": after, "source": {**source, "sequence": f'["90","{lsn}"]'}, "op": op}
+
+
+def flat(op: str, row: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """As ExtractNewRecordState makes it with add.fields=op,table,source.ts_ms,db and deletes rewritten."""
+    return {
+        **row, "__op": op, "__table": "consumers", "__source_ts_ms": 1_700_000_000_000, "__db": "inventory",
+        "__deleted": "true" if op == "d" else "false", **more,
+    }  # fmt: skip
+
+
+def wrapped(value: Any, key: Any) -> dict[str, Any]:
+    return {"destination": "shop.inventory.consumers", "key": key, "value": value}
+
+
+def images(events: list[Parsed]) -> list[tuple[str | None, dict[str, Any]]]:
+    return [(e.op, {n: v for n, v in e.row.items() if v is not None}) for e in events]
+
+
+# --- routing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        envelope("c", {"id": 1}),
+        wrapped(envelope("c", {"id": 1}), {"id": 1}),
+        {"schema": {"type": "struct", "fields": []}, "payload": envelope("c", {"id": 1})},
+        {"topic": "t", "partition": 0, "offset": 5, "key": None, "value": envelope("c", {"id": 1})},
+        flat("c", {"id": 1}),
+        wrapped(flat("c", {"id": 1}), {"id": 1}),
+        wrapped({"id": 1, "__op": "c"}, {"id": 1}),  # by its topic
+        {"id": 1, "__op": "c", "__source_schema": "inventory", "__source_table": "consumers"},
+    ],
+)
+def test_every_form_is_about_its_table(record: Any) -> None:
+    assert DEBEZIUM.routes(record) == (CONSUMERS,)
+
+
+def test_a_flattened_row_that_does_not_name_its_table_is_about_the_declared_one() -> None:
+    record = {"id": 1, "__deleted": "false"}
+    assert DEBEZIUM.routes(record, CONSUMERS) == (CONSUMERS,)
+    with pytest.raises(MalformedRecordError, match="does not name its table"):
+        DEBEZIUM.routes(record)
+
+
+def test_a_table_with_columns_called_key_value_schema_and_payload_is_a_table() -> None:
+    for row in ({"key": "a", "value": "b"}, {"schema": "a", "payload": "b"}):
+        assert DEBEZIUM.routes(flat("c", row)) == (CONSUMERS,)
+
+
+@pytest.mark.parametrize("value", [None, {"schema": None, "payload": None}])
+def test_tombstones_are_about_no_row(value: Any) -> None:
+    assert DEBEZIUM.routes(wrapped(value, {"id": 1})) == ()
+
+
+# --- without schemas --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["wrapped", "value alone", "key with a schema"])
+def test_types_are_inferred_over_the_whole_batch(spark_lake: Lake, form: str) -> None:
+    def put(value: dict[str, Any]) -> dict[str, Any]:
+        key = {"id": (value["after"] or value["before"])["id"]}
+        if form == "value alone":
+            return value
+        key_schema = {"type": "struct", "fields": [{"type": "int64", "field": "id"}]}
+        return wrapped(value, key if form == "wrapped" else {"schema": key_schema, "payload": key})
+
+    records = [
+        envelope("r", {"id": 1, "n": None, "f": 1, "s": "x", "b": None, "tags": [], "empty": None}),
+        envelope("u", {"id": 1, "n": 2**53 + 1, "f": 0.1, "s": "", "b": True, "tags": ["a", None], "empty": None}),
+        envelope("d", None, {"id": 1, "n": None, "f": None, "s": None, "b": None, "tags": None, "empty": None}),
+    ]
+    hints = KEYED if form == "value alone" else Hints(table=CONSUMERS)
+    events = parse(spark_lake.spark(), DEBEZIUM, lines_of(*map(put, records)), hints)
+    assert images(events) == [
+        (READ, {"id": 1, "f": 1.0, "s": "x", "tags": []}),
+        (UPDATE, {"id": 1, "n": 2**53 + 1, "f": 0.1, "s": "", "b": True, "tags": ["a", None]}),
+        (DELETE, {"id": 1}),
+    ]
+    assert all("empty" not in e.row for e in events)
+
+
+@pytest.mark.spark
+def test_numbers_that_a_double_does_not_hold_stay_exact(spark_lake: Lake) -> None:
+    after = '{"id":12345678901234567890123,"amount":"1234567890123456789012345678.0123456789"}'
+    line = json.dumps(envelope("c", "X")).replace('"X"', after)
+    hints = Hints(table=CONSUMERS, types={"amount": "decimal(38,10)"})
+    (event,) = parse(spark_lake.spark(), DEBEZIUM, [line], hints)
+    assert event.row == {
+        "id": Decimal("12345678901234567890123"),
+        "amount": Decimal("1234567890123456789012345678.0123456789"),
+    }
+
+
+MARK64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "mark", [UNAVAILABLE_VALUE, MARK64, [UNAVAILABLE_VALUE], [MARK64], [ord(c) for c in UNAVAILABLE_VALUE]]
+)
+def test_the_placeholder_of_an_unchanged_value_is_known_in_every_form(spark_lake: Lake, mark: Any) -> None:
+    for record in (envelope("u", {"id": 1, "v": mark}), flat("u", {"id": 1, "v": mark})):
+        (event,) = parse(spark_lake.spark(), DEBEZIUM, lines_of(record), KEYED)
+        assert event.unavailable == {"v"}
+
+
+@pytest.mark.spark
+def test_nested_values_and_names_of_any_kind(spark_lake: Lake) -> None:
+    after = {"id": 1, "a.b": {"x": 1.5}, "q`\"'": "'); --", "SELECT": [[1]], "ü": "ö", "Id2": 1}
+    (event,) = parse(spark_lake.spark(), DEBEZIUM, lines_of(envelope("c", after)), KEYED)
+    assert event.row == {"id": 1, "a.b": '{"x":1.5}', "q`\"'": "'); --", "SELECT": "[[1]]", "ü": "ö", "Id2": 1}
+
+
+@pytest.mark.spark
+def test_records_that_are_no_json_objects_for_spark_have_no_op(spark_lake: Lake) -> None:
+    # Python takes the last of two equal names, Spark's variants refuse them.
+    broken = json.dumps(envelope("c", {"id": 2})).replace('"op": "c"', '"op": "c", "op": "c"')
+    events = parse(spark_lake.spark(), DEBEZIUM, [*lines_of(envelope("c", {"id": 1})), broken], KEYED)
+    assert [e.bad for e in events] == [None, "no such op"]
+
+
+# --- flattened --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_the_configuration_of_the_article(spark_lake: Lake) -> None:
+    # "Debezium Server Iceberg": unwrap with add.fields=op,table,source.ts_ms,db, delete.handling.mode=rewrite.
+    customers = [
+        flat("r", {"id": 1, "first_name": "Sally", "balance": "10.50"}),
+        flat("c", {"id": 2, "first_name": "George", "balance": None}, __source_ts_ms=1_700_000_001_000),
+        flat("u", {"id": 1, "first_name": "Anne", "balance": "7"}, __source_ts_ms=1_700_000_002_000),
+        flat("d", {"id": 2, "first_name": None, "balance": None}, __source_ts_ms=1_700_000_003_000),
+    ]
+    lines = lines_of(*(wrapped(r, {"id": r["id"]}) for r in customers), wrapped(None, {"id": 2}))
+    hints = Hints(table=CONSUMERS, types={"balance": "decimal(10,2)"})
+    events = parse(spark_lake.spark(), DEBEZIUM, lines, hints)
+    assert images(events) == [
+        (READ, {"id": 1, "first_name": "Sally", "balance": Decimal("10.50")}),
+        (INSERT, {"id": 2, "first_name": "George"}),
+        (UPDATE, {"id": 1, "first_name": "Anne", "balance": Decimal(7)}),
+        (DELETE, {"id": 2}),
+    ]
+    assert [e.sequence for e in events] == sorted(e.sequence for e in events)
+    assert events[0].event_time is not None
+    assert set(events[0].row) == {"id", "first_name", "balance"}
+
+
+@pytest.mark.spark
+def test_without_op_an_event_is_an_upsert_or_a_delete(spark_lake: Lake) -> None:
+    rows = [{"id": 1, "__deleted": "false"}, {"id": 1, "__deleted": "true"}]
+    assert [e.op for e in parse(spark_lake.spark(), DEBEZIUM, lines_of(*rows), KEYED)] == [UPDATE, DELETE]
+
+
+@pytest.mark.spark
+def test_flattened_rows_are_ordered_by_lsn_where_they_have_one(spark_lake: Lake) -> None:
+    for name in ("__lsn", "__source_lsn"):
+        rows = [flat("c", {"id": i}, **{name: lsn}) for i, lsn in enumerate((1000, 99, 2))]
+        events = parse(spark_lake.spark(), DEBEZIUM, lines_of(*rows), KEYED)
+        assert [e.row["id"] for e in sorted(events, key=lambda e: e.sequence)] == [2, 1, 0]
+
+
+@pytest.mark.spark
+def test_a_truncate_and_an_unknown_op_are_told_apart(spark_lake: Lake) -> None:
+    records = [envelope("t", None), envelope("x", {"id": 1}), envelope("c", {"id": 1}), envelope("u", None)]
+    events = parse(spark_lake.spark(), DEBEZIUM, lines_of(*records), KEYED)
+    assert [(e.op, e.bad) for e in events] == [
+        (TRUNCATE, None),
+        (None, "no such op"),
+        (INSERT, None),
+        (None, "no such op"),
+    ]
+
+
+def test_a_key_column_that_no_row_has_is_refused() -> None:
+    shape = "OBJECT<key: OBJECT<other: BIGINT>, value: OBJECT<__op: STRING, id: BIGINT>>"
+    plan = DEBEZIUM.plans([Seen("", shape)], Hints())[0].plan
+    assert plan.key == ("other",)  # the key's own column is read from the key
+    with pytest.raises(UnsupportedEventError, match="share one name"):
+        DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())
+
+
+# --- inferred types ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, Inferred("VOID")),
+        ("BIGINT", Inferred("BIGINT")),
+        ("DECIMAL(20,3)", Inferred("DECIMAL", 20, 3)),
+        ("ARRAY<ARRAY<STRING>>", Inferred("ARRAY", items=Inferred("ARRAY", items=Inferred("STRING")))),
+        (
+            "OBJECT<a: OBJECT<>, `b``.c>`: VOID>",
+            Inferred("OBJECT", fields={"a": Inferred("OBJECT"), "b`.c>": Inferred("VOID")}),
+        ),
+    ],
+)
+def test_the_text_of_a_schema_is_read(text: str | None, expected: Inferred) -> None:
+    assert parse_schema(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("VOID", None), ("BIGINT", "bigint"), ("DECIMAL(1,0)", "double"), ("DECIMAL(20,0)", "decimal(38,0)"),
+        ("DECIMAL(5,2)", "double"), ("DOUBLE", "double"), ("BOOLEAN", "boolean"), ("STRING", "string"),
+        ("VARIANT", "string"), ("OBJECT<a: BIGINT>", "string"), ("ARRAY<BIGINT>", "array<bigint>"),
+        ("ARRAY<VOID>", "array<string>"), ("ARRAY<ARRAY<BIGINT>>", "string"),
+    ],
+)  # fmt: skip
+def test_inferred_types_are_ones_that_keep_the_values(text: str, expected: str | None) -> None:
+    assert type_of(parse_schema(text)) == expected
