@@ -11,7 +11,17 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import DefinitionChangedError, LakeError, MalformedRecordError, UnsupportedEventError
 from lake_assets.events import EventPlan, event_format
-from lake_assets.events.model import ARRIVED_AT, EVENT_TIME, OP, POSITION, SEQUENCE, TECHNICAL, TRUNCATE, UNAVAILABLE
+from lake_assets.events.model import (
+    ARRIVED_AT,
+    EVENT_TIME,
+    OP,
+    POSITION,
+    SEQUENCE,
+    TECHNICAL,
+    TRUNCATE,
+    UNAVAILABLE,
+    UPDATE,
+)
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge.commit import commit_marks, committing, counts, snapshot_of
@@ -48,7 +58,8 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
         records = captured.upserts(spark).where(F.col("source_table") == str(spec.source_table))
-        rows, key = _typed(records, spec)
+        known = projection(lake, spec.table, spec.rename) if lake.exists(spec.table) else ()
+        rows, key = _typed(records, spec, known)
         if rows is None:
             if not lake.exists(spec.table):
                 return Outcome(name, "waiting", (absorbed,), why=f"no event of {spec.source_table} has arrived yet")
@@ -81,8 +92,14 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
 # --- parsing ----------------------------------------------------------------------------------------------------
 
 
-def _typed(records: DataFrame, spec: StagingSpec) -> tuple[DataFrame | None, tuple[str, ...]]:
-    """The records as typed rows (with what is wrong with them in `_bad`), and the key; None without records."""
+def _typed(records: DataFrame, spec: StagingSpec, known: Iterable[str]) -> tuple[DataFrame | None, tuple[str, ...]]:
+    """The records as typed rows (with what is wrong with them in `_bad`), and the key; None without records.
+
+    Args:
+        records: rows of the raw table.
+        spec: the table.
+        known: columns that it has.
+    """
     reader = event_format(spec.format)
     schema = F.expr(reader.schema)
     # Tombstones and other records about no row were not routed here. A batch has one schema, or two where it changed.
@@ -100,7 +117,17 @@ def _typed(records: DataFrame, spec: StagingSpec) -> tuple[DataFrame | None, tup
         raise UnsupportedEventError(
             f"{spec.table}: the source has columns called {sorted(clash)}, which staging uses itself"
         )
-    parts = [_rows(records.where(schema == F.lit(text)), plan, columns) for text, plan in plans]
+    # A schema without a column says nothing of its value: a stored generated column is in the initial snapshot only.
+    every = dict.fromkeys((*known, *columns))
+    parts = [
+        _rows(
+            records.where(schema == F.lit(text)),
+            plan,
+            columns,
+            [c for c in every if c not in {p.name for p in plan.columns}],
+        )
+        for text, plan in plans
+    ]
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part, allowMissingColumns=True)
@@ -115,7 +142,7 @@ def _key(keys: list[tuple[str, ...]], parts: list[DataFrame]) -> tuple[str, ...]
     return ()
 
 
-def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str]) -> DataFrame:
+def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str], unsaid: list[str]) -> DataFrame:
     """One projection a step: Spark computes a column that later ones use more than once only once."""
     stage = records.select("position", "arrived_at", F.expr(plan.parsed).alias("e"))
     fixed = {
@@ -153,6 +180,7 @@ def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str]) -> DataFra
         ),
     ]
     gone = [F.when(F.col(f"u{i}"), F.lit(c.name)) for i, c in enumerate(plan.columns) if c.unavailable]
+    gone += [F.when(F.col(OP) == UPDATE, F.lit(name)) for name in unsaid]
     unavailable = F.array_compact(F.array(*gone)) if gone else F.array().cast("array<string>")
     return stage.select(
         *(F.col(f"v{i}").cast(types[c.name]).alias(c.name) for i, c in enumerate(plan.columns)),

@@ -137,6 +137,7 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
     except (OptimizeError, SchemaError, SqlglotError) as e:
         known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in sources)
         raise ModelError(f"model {name}: {str(e).splitlines()[0]}. {known}") from e
+    _as_written(query, qualified, {table: schemas[table] for table in sources})
     outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
     if len({o.lower() for o in outputs}) < len(outputs):
         raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
@@ -150,6 +151,17 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
         return ModelPlan(qualified, sources, tuple(key), "full", why)
     why = f"inner joins grouped by {', '.join(grouping)}: a change touches the groups of its rows only"
     return ModelPlan(qualified, sources, tuple(grouping), "keys", why)
+
+
+def _as_written(query: exp.Query, qualified: exp.Expression, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
+    """Give the output columns their names back as they were written: to be looked up, they were all made lower case."""
+    written = [s.alias_or_name for s in query.selects]
+    if any(s.is_star for s in query.selects):
+        written += [column for columns in schemas.values() for column in columns]
+    names = {name.lower(): name for name in reversed(written)}
+    for select in qualified.selects if isinstance(qualified, exp.Query) else ():
+        if isinstance(select, exp.Alias) and (name := names.get(select.alias)):
+            select.set("alias", exp.to_identifier(name, quoted=True))
 
 
 def _grouping(query: exp.Query) -> tuple[list[str], str]:

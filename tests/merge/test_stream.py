@@ -457,3 +457,15 @@ def test_staging_keeps_the_whole_event(feed: Feed, log: Log) -> None:
     )  # fmt: skip
     assert update["_sequence"] == "00000000000000000010/00000000000000000011"
     assert (delete["_op"], delete["id"], delete["_position"], delete["_unavailable"]) == ("delete", 1, 1, None)
+
+
+def test_an_update_says_nothing_of_a_column_that_its_schema_does_not_have(feed: Feed, log: Log) -> None:
+    """A stored generated column is in the initial snapshot and in no event; a dropped one is in no event any more."""
+    log.table = T.with_columns(made=TEXT)
+    first = [log("r", id=1, n=1, made="a"), log("r", id=2, n=1, made="b"), log("r", id=3, n=1, made="c")]
+    log.table = T
+    deliver(
+        feed,
+        [first, [log("u", id=1, n=2), log("d", id=3)], [log("u", id=2, n=2), log("c", id=3, n=3), log("u", id=3, n=4)]],
+        [*COLUMNS, "made"],
+    )

@@ -176,3 +176,18 @@ def test_the_keys_of_a_group_are_read_before_grouping() -> None:
     assert "group by" not in text
     assert "having" not in text
     assert "count" not in text
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns"),
+    [
+        ("SELECT City_ID, count(*) AS `Total Number` FROM final.users GROUP BY city_id", ["City_ID", "Total Number"]),
+        ("SELECT u.NAME AS Who FROM final.users u", ["Who"]),
+        ("SELECT m.*, 1 AS One FROM final.mixed m", ["Id", "userName", "One"]),
+    ],
+)
+def test_columns_are_called_as_they_are_written(sql: str, columns: list[str]) -> None:
+    schemas = {**SCHEMAS, TableId.parse("final.mixed"): {"Id": "int", "userName": "string"}}
+    found = plan("agg.m", sql, schemas)
+    assert [s.alias_or_name for s in found.query.selects] == columns
+    assert set(found.key) <= set(columns)

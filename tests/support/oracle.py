@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from lake_assets.lake import quote
 from tests.support.debezium import Event
 
 Rows = Counter[tuple[Any, ...]]
@@ -29,13 +30,15 @@ def final_rows(delivered: Sequence[Event], columns: Sequence[str]) -> Rows:
                 state.pop(event.key, None)
             case _:
                 before = state.get(event.key, {})
-                state[event.key] = {c: (before if c in event.absent else event.row).get(c) for c in event.table.columns}
+                after = {c: (before if c in event.absent else event.row).get(c) for c in event.table.columns}
+                # An update says nothing of a column that its schema does not have.
+                state[event.key] = {**before, **after} if event.op == "u" else after
     return Counter(tuple(row.get(c) for c in columns) for row in state.values())
 
 
 def rows_of(frame: DataFrame, columns: Sequence[str] | None = None) -> Rows:
     """The rows of a DataFrame as a multiset."""
-    return bag(frame.select(*(columns or frame.columns)).collect())
+    return bag(frame.select(*(quote(c) for c in columns or frame.columns)).collect())
 
 
 def bag(rows: Iterable[Iterable[Any]]) -> Rows:
