@@ -1,0 +1,151 @@
+"""A run that is killed anywhere and run again ends in the same tables.
+
+Between the steps and inside them: first by an exception that nothing catches, at every point where something is made
+visible, on one warm session; then by SIGKILL in processes of their own, at the points where it matters that no
+`finally` is reached.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Transaction
+from pyspark.sql import SparkSession
+
+from lake_assets import Lake, Pipeline
+from lake_assets.examples import shop
+from lake_assets.merge import ledger
+from lake_assets.pipeline import pipeline as runner
+
+pytestmark = [pytest.mark.system, pytest.mark.spark]
+
+SELECT = [
+    "raw.shop_events",
+    *(f"{layer}.{table}" for layer in ("staging", "final") for table in ("users", "user_city", "clicks")),
+    "agg.city_population",
+]
+CITY = """SELECT c.city, count(*) AS population, sum(u.balance) AS balance
+          FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY c.city"""
+VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing in the product catches it."""
+
+
+class Points:
+    """Kills once at every point it has not killed at before."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.table = ""
+        self.armed = True
+
+    def cross(self, what: str) -> None:
+        point = f"{self.table}: {what}"
+        if self.armed and point not in self.seen:
+            self.seen.append(point)
+            raise Killed(point)
+
+    def around(self, call: Callable[..., Any], name: Callable[..., str | None]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            what = name(*args)
+            if what:
+                self.cross(f"before {what}")
+            result = call(*args, **kwargs)
+            if what:
+                self.cross(f"after {what}")
+            return result
+
+        return wrapped
+
+
+def _verb(_: object, sql: str, *__: object) -> str | None:
+    return next((" ".join(sql.split()[:2]) for verb in VERBS if sql.startswith(verb)), None)
+
+
+def _equal_to_postgres(lake: Lake, checkpoint: shop.Checkpoint) -> None:
+    found = {c.table: c for c in shop.compare(lake, checkpoint)}
+    for table in ("users", "user_city", "clicks"):
+        assert found[table].equal, found[table].differences[:3]
+    spark = lake.spark()
+    agg, fresh = spark.table("agg.city_population"), spark.sql(CITY)
+    assert agg.exceptAll(fresh).count() == fresh.exceptAll(agg).count() == 0
+    staged = spark.sql("SELECT count(*), count(DISTINCT _position) FROM staging.users").collect()[0]
+    assert staged[0] == staged[1]
+
+
+def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = Points()
+    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, _verb))
+    monkeypatch.setattr(
+        Transaction,
+        "commit_transaction",
+        points.around(Transaction.commit_transaction, lambda *_: "a PyIceberg commit"),
+    )
+    monkeypatch.setattr(
+        SqlCatalog, "register_table", points.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
+    )
+    monkeypatch.setattr(ledger, "catch_up", points.around(ledger.catch_up, lambda *_: "the ledger"))
+    monkeypatch.setattr(runner, "keep_own", points.around(runner.keep_own, lambda *_: "retention"))
+    pipeline, landing = Pipeline.load(shop.PIPELINE), lake.config.home / "landing" / "shop_events"
+    kills = 0
+    for checkpoint in shop.checkpoints()[:2]:
+        shop.feed(landing, checkpoint)
+        while True:
+            try:
+                outcomes = pipeline.run(lake, SELECT, on_start=lambda table: setattr(points, "table", table))
+            except Killed:
+                kills += 1
+                continue
+            assert [o.error for o in outcomes if o.status == "failed"] == []
+            break
+        points.armed = False
+        _equal_to_postgres(lake, checkpoint)
+        points.armed = True
+    assert kills == len(points.seen)
+    assert len({p.split(":")[0] for p in points.seen}) == len(SELECT), "some table was never killed at"
+    assert any("MERGE" in p for p in points.seen)
+    assert any("CALL" in p for p in points.seen), "the fast-forward of a table without a key"
+
+
+@pytest.mark.parametrize(
+    ("statement", "when", "nth"),
+    [
+        ("land", "after", 1),
+        ("MERGE INTO", "before", 2),
+        ("MERGE INTO", "during", 3),
+        ("MERGE INTO", "after", 7),
+        ("fast_forward", "before", 1),
+        ("`agg`.`city_population` USING iceberg", "during", 1),
+    ],
+)
+def test_sigkill_inside_a_step_loses_and_repeats_nothing(
+    new_lake: Callable[[str], Lake], statement: str, when: str, nth: int
+) -> None:
+    lake, checkpoint = new_lake("killed"), shop.checkpoints()[0]
+    home = lake.config.home
+    shop.feed(home / "landing" / "shop_events", checkpoint)
+    script = Path(__file__).with_name("killed_run.py")
+    ended = subprocess.run(
+        [sys.executable, str(script), str(home), statement, when, str(nth)],
+        cwd=home, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
+
+    outcomes = Pipeline.load(shop.PIPELINE).run(lake)
+
+    assert [o.error for o in outcomes if o.status == "failed"] == []
+    assert [c.differences[:2] for c in shop.compare(lake, checkpoint) if not c.equal] == []
+    _equal_to_postgres(lake, checkpoint)
+    left = [r for n, r in lake.table("final.clicks").metadata.refs.items() if n.startswith("lake_assets_")]
+    assert all(r.max_ref_age_ms for r in left), "the branch of a killed run goes with the next expiry of snapshots"
