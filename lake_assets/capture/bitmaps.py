@@ -31,35 +31,23 @@ class Identity:
 
 
 def differences(
-    before: DataFrame,
-    after: DataFrame,
-    columns: list[str],
-    identity: Identity,
-    rows: int,
-    *,
-    came: Column | None = None,
+    before: DataFrame, after: DataFrame, columns: list[str], identity: Identity, rows: int
 ) -> tuple[DataFrame, DataFrame]:
-    """The rows that only `before` has (or in another version), and those that only `after` has.
+    """The rows that only `before` has (or in another version), and those that only `after` has; see `absent`."""
+    gone = absent(before, after, columns, identity, rows)
+    return gone, absent(after, before, columns, identity, rows)
 
-    Both come with `columns` and their `NUMBER`.
+
+def absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Identity, rows: int) -> DataFrame:
+    """The rows of `side` that `other` does not have, with `columns` and their `NUMBER`.
 
     Args:
-        before: one side, with the columns that `identity` names.
-        after: the other.
+        side: what to read, with the columns that `identity` names.
+        other: what to compare with.
         columns: what to read.
         identity: how rows are told apart.
         rows: how many both sides have, at most.
-        came: what is known to tell the rows that only `after` has from the others: spares comparing them.
     """
-    if came is None:
-        gone = _absent(before, after, columns, identity, rows)
-        return gone, _absent(after, before, columns, identity, rows)
-    gone = _absent(before, after.where(~came), columns, identity, rows)
-    return gone, after.where(came).select(*named(columns), F.col(identity.number).alias(NUMBER))
-
-
-def _absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Identity, rows: int) -> DataFrame:
-    """The rows of `side` that `other` does not have."""
     keys = [F.shiftright(identity.number, 6).alias(_BUCKET)]
     if identity.within_file:
         keys.append(F.col("_file").alias(_FILE))

@@ -8,37 +8,36 @@ Source: https://iceberg.apache.org/spec/#row-lineage
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.capture.bitmaps import Identity, differences, named
+from lake_assets.capture.bitmaps import NUMBER, Identity, absent, differences, named
 
 ROW_ID, VERSION = "_row_id", "_last_updated_sequence_number"
 
 
-def changes(
-    spark: SparkSession, after: str, before: str, columns: list[str], *, since: int | None, forward: bool, rows: int
+def newer(after: DataFrame, columns: list[str], *, since: int) -> DataFrame:
+    """Rows that were inserted or updated after sequence number `since`, an ancestor of the end, and their `NUMBER`."""
+    return after.where(F.col(VERSION) > since).select(*named(columns), F.col(ROW_ID).alias(NUMBER))
+
+
+def gone(before: DataFrame, after: DataFrame, columns: list[str], *, since: int, rows: int) -> DataFrame:
+    """Rows of `before` that the end does not have, or has in a version after `since`, which `before` is of."""
+    # What the start holds is of its time, so that row ids alone tell.
+    return absent(before, after.where(F.col(VERSION) <= since), columns, Identity(ROW_ID), rows)
+
+
+def compared(
+    before: DataFrame, after: DataFrame, columns: list[str], *, ancestor: int | None, rows: int
 ) -> tuple[DataFrame, DataFrame]:
-    """The before-images and the after-images of every row that differs; see `bitmaps.differences`.
+    """The rows that only one side has, or has in another version.
 
     Args:
-        spark: the session.
-        after: SQL name of the ICDC table as of the end.
-        before: SQL name of the ICDC table as of the start.
+        before: the table over files of the start.
+        after: the table over files of the end.
         columns: what to read.
-        since: versions up to this one are the same on both sides: the sequence number of the newest common ancestor.
-            None: not known, so that versions are compared one by one.
-        forward: whether that ancestor is the start itself: then only newer versions can be after-images.
+        ancestor: versions up to this sequence number are the same on both sides; None: all are compared.
         rows: how many rows the sides have, at most.
     """
-    was, now = spark.table(before), spark.table(after)
-    if forward and since is not None:
-        # What start has is of its time, so that row ids alone tell.
-        return differences(was, now, columns, Identity(ROW_ID), rows, came=F.col(VERSION) > since)
-    version = F.col(VERSION) if since is None else F.greatest(F.col(VERSION), F.lit(since))
-    return differences(was, now, columns, Identity(ROW_ID, version=version), rows)
-
-
-def upserts(spark: SparkSession, after: str, columns: list[str], *, since: int) -> DataFrame:
-    """Rows that were inserted or updated after sequence number `since`, an ancestor of the end."""
-    return spark.table(after).where(F.col(VERSION) > since).select(*named(columns))
+    version = F.col(VERSION) if ancestor is None else F.greatest(F.col(VERSION), F.lit(ancestor))
+    return differences(before, after, columns, Identity(ROW_ID, version=version), rows)

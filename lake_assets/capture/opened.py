@@ -27,6 +27,8 @@ class PartTables:
     """Where rows have no lineage: the files on both sides, as before and as after."""
     only_before: str | None = None
     only_after: str | None = None
+    newer: str | None = None
+    """Where rows have lineage: the files that may hold inserted or updated rows, where not all do."""
 
 
 class OpenTables:
@@ -64,8 +66,14 @@ class OpenTables:
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
         before, after = self._sides(part, planned, name)
-        if planned.has_lineage or not (before and after):
+        if not (before and after):
             return PartTables(after, before)
+        if planned.has_lineage:
+            since = part.window.since
+            newer = planned if since is None else planned.newer(since)
+            if len(newer.after.data) == len(planned.after.data):
+                return PartTables(after, before, newer=after)
+            return PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
         shared, moved = planned.split()
         if shared.is_empty:
             return PartTables(after, before, None, before, after)

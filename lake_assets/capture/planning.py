@@ -60,6 +60,13 @@ class Plan:
         shared = {p for p in self.shared if counts[p] == 2}
         return self._only(lambda e: e.path in shared), self._only(lambda e: e.path not in shared)
 
+    def newer(self, since: int) -> Plan:
+        """Only the files that came after sequence number `since`: by row lineage, the others hold no newer row."""
+        # A delete is never older than a file that it applies to.
+        deletes = tuple(e for e in self.after.deletes if e.sequence_number > since)
+        data = tuple(e for e in self.after.data if e.sequence_number > since)
+        return Plan(after=replace(self.after, data=data, deletes=deletes) if data else Side())
+
     def _only(self, wanted: Callable[[Entry], bool]) -> Plan:
         def part(side: Side) -> Side:
             data = tuple(e for e in side.data if wanted(e))

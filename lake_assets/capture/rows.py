@@ -37,9 +37,13 @@ class View:
     """Without lineage: the files that are on both sides, as before and as after."""
     only_before: str | None = None
     only_after: str | None = None
+    newer: str | None = None
+    """With lineage: the files of the end that may hold inserted or updated rows; None: there is none."""
     has_lineage: bool = False
-    is_forward: bool = True
     since: int | None = None
+    """With lineage: rows of a higher version were inserted or updated; None: versions have to be compared."""
+    ancestor: int | None = None
+    """The sequence number of the newest common ancestor: versions up to it are the same on both sides."""
     rows: int = 0
     identifiers: Sequence[str] = ()
     """The table's own key."""
@@ -59,8 +63,9 @@ def upserts(view: View) -> DataFrame:
     """Rows that were inserted or updated, as of the end."""
     if view.after and view.before is None:
         return _whole(view, view.after)
-    if view.after and view.has_lineage and view.is_forward and view.since is not None:
-        return _label(view, lineage.upserts(view.spark, view.after, view.columns, since=view.since))
+    if view.after and view.has_lineage and view.since is not None:
+        rows = lineage.newer(view.spark.table(view.newer or view.after), view.columns, since=view.since)
+        return _label(view, rows.drop(NUMBER))
     return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
 
@@ -101,9 +106,12 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
             spark, columns, shared=view.shared, before=view.only_before, after=view.only_after, rows=view.rows
         )
         return _label(view, rows.withColumn(PAIR, pair))
-    went, came = lineage.changes(
-        spark, view.after, view.before, columns, since=view.since, forward=view.is_forward, rows=view.rows
-    )
+    was, now = spark.table(view.before), spark.table(view.after)
+    if view.since is not None:
+        came = lineage.newer(spark.table(view.newer or view.after), columns, since=view.since)
+        went = lineage.gone(was, now, columns, since=view.since, rows=view.rows)
+    else:
+        went, came = lineage.compared(was, now, columns, ancestor=view.ancestor, rows=view.rows)
     signed = went.withColumn(SIGN, F.lit(-1)).unionAll(came.withColumn(SIGN, F.lit(1)))
     if not pairs:
         return _label(view, signed)

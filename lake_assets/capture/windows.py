@@ -73,6 +73,11 @@ class Window:
         return self.start is None or self.start == self.ancestor
 
     @property
+    def since(self) -> int | None:
+        """The sequence number above which rows were inserted or updated; None: it does not tell."""
+        return self.start.sequence_number if self.start and self.is_forward else None
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing can have changed, as the snapshots alone tell: same snapshot, or upkeep only."""
         if self.end is None or self.start_snapshot_id == self.end_snapshot_id:

@@ -1,0 +1,95 @@
+"""The metadata.json of an ICDC table, made from that of its source."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import uuid
+from typing import Any
+
+from pyiceberg.table import Table
+
+from lake_assets.capture.avro import unreadable
+from lake_assets.capture.planning import Side
+from lake_assets.capture.points import Point
+from lake_assets.capture.windows import Window
+
+PREFIX = "lake-assets.icdc."
+
+
+def raw_metadata(source: Table) -> dict[str, Any]:
+    """The source's metadata.json itself: PyIceberg's model of it cannot be written for format v3."""
+    try:
+        path, content = source.metadata_location, _content(source)
+    except FileNotFoundError:
+        # Tables keep some tens of versions only. A newer one knows every schema and spec that this one knew.
+        path, content = source.refresh().metadata_location, _content(source)
+    with unreadable(path):
+        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+
+
+def _content(source: Table) -> bytes:
+    with source.io.new_input(source.metadata_location).open() as f:
+        return f.read()
+
+
+def table_metadata(
+    raw: dict[str, Any], window: Window, side: Side, point: Point, location: str, snapshot_id: int, manifest_list: str
+) -> dict[str, Any]:
+    """The metadata.json of an ICDC table over `side`, which `manifest_list` lists."""
+    version, now = raw["format-version"], int(time.time() * 1000)
+    schemas = raw.get("schemas") or [raw["schema"]]
+    schema = next(s for s in schemas if s.get("schema-id", 0) == window.schema_id)
+    # Only the specs that are used: a newer one may be on a column that end's schema does not have.
+    used = {e.spec_id for e in (*side.data, *side.deletes)}
+    specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
+    totals = {
+        "total-records": sum(e.records for e in side.data),
+        "total-data-files": len(side.data),
+        "total-files-size": sum(e.bytes for e in side.data),
+        "total-delete-files": len(side.deletes),
+    }
+    snapshot: dict[str, Any] = {
+        "snapshot-id": snapshot_id,
+        "timestamp-ms": now,
+        "manifest-list": manifest_list,
+        # Without totals Spark's planner takes the table for an endless one and never broadcasts it.
+        "summary": {"operation": "append", **{k: str(v) for k, v in totals.items()}},
+        "schema-id": window.schema_id,
+    }
+    kept = {k: v for k, v in raw.get("properties", {}).items() if k.startswith(("read.", "schema.name-mapping."))}
+    facts = {
+        "source": str(window.table),
+        "source-uuid": window.table_uuid,
+        "snapshot": point.snapshot_id,
+        "created-ms": now,
+    }
+    metadata: dict[str, Any] = {
+        "format-version": version,
+        "table-uuid": str(uuid.uuid4()),
+        "location": location,
+        "last-updated-ms": now,
+        "last-column-id": raw["last-column-id"],
+        "current-schema-id": window.schema_id,
+        "schemas": [schema],
+        "default-spec-id": specs[0]["spec-id"],
+        "partition-specs": specs,
+        "last-partition-id": raw.get("last-partition-id", 999),
+        "default-sort-order-id": 0,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "properties": {**kept, "gc.enabled": "false", **{PREFIX + k: str(v) for k, v in facts.items()}},
+        "current-snapshot-id": snapshot_id,
+        "snapshots": [snapshot],
+        "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+    if version == 1:
+        metadata |= {"schema": schema, "partition-spec": specs[0]["fields"]}
+    else:
+        snapshot["sequence-number"] = metadata["last-sequence-number"] = point.sequence_number
+    if version >= 3:
+        metadata["next-row-id"] = raw["next-row-id"]
+        snapshot |= {"first-row-id": raw["next-row-id"], "added-rows": 0}
+    return metadata
