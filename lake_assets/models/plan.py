@@ -153,13 +153,13 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
     return ModelPlan(qualified, sources, tuple(grouping), "keys", why)
 
 
-def _as_written(query: exp.Query, qualified: exp.Expression, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
+def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
     """Give the output columns their names back as they were written: to be looked up, they were all made lower case."""
     written = [s.alias_or_name for s in query.selects]
     if any(s.is_star for s in query.selects):
         written += [column for columns in schemas.values() for column in columns]
     names = {name.lower(): name for name in reversed(written)}
-    for select in qualified.selects if isinstance(qualified, exp.Query) else ():
+    for select in qualified.selects:
         if isinstance(select, exp.Alias) and (name := names.get(select.alias)):
             select.set("alias", exp.to_identifier(name, quoted=True))
 
