@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lake_assets.errors import CatalogUnavailableError, TableNotFoundError
 from lake_assets.lake.config import LakeConfig
@@ -106,8 +106,10 @@ class LakeBase:
         try:
             if not self.catalog.namespace_exists(namespace):
                 self.catalog.create_namespace(namespace)
-        except NamespaceAlreadyExistsError:
-            return  # another process was quicker
+        except (NamespaceAlreadyExistsError, IntegrityError):
+            # Another process was quicker; which of the two errors says so depends on the moment.
+            if not self.catalog.namespace_exists(namespace):
+                raise
 
     def sql_name(self, name: str | TableId) -> str:
         """The quoted name for Spark SQL."""

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Generator, Mapping
 
 from pyiceberg.table.snapshots import Snapshot
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError
@@ -41,7 +40,8 @@ def committing(
         spark.conf.set(key, value)
     try:
         yield
-    except PySparkException as e:
+    except Exception as e:
+        # Over Spark Connect a PySparkException, locally py4j's own: told apart by what Iceberg says.
         if lost_race(e):
             raise ConcurrentWriteError(
                 f"{table}: another writer committed while this step was at work: {_first(e)}"
@@ -59,7 +59,8 @@ def lost_race(error: Exception) -> bool:
 
 
 def _first(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
+    said = str(error).strip().splitlines()
+    return next((line for line in said if any(text in line for text in _LOST_RACE)), said[0]).strip(" :")[:300]
 
 
 def commit_marks(lake: LakeBase, table: TableId, marks: Marks) -> None:

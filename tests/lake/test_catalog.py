@@ -146,3 +146,25 @@ def test_spark_and_pyiceberg_see_each_others_tables(lake: Lake) -> None:
     assert lake.spark().table(lake.sql_name("raw.`odd.name`")).count() == 0
     lake.spark().sql(f"CREATE TABLE {lake.sql_name('raw.made')} (x INT) USING iceberg")
     assert [str(t) for t in lake.tables("raw")] == ["raw.made", "raw.`odd.name`"]
+
+
+def test_a_namespace_that_another_process_makes_in_the_same_moment_is_there(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Lake(plain_lake.config)
+    exists = type(plain_lake.catalog).namespace_exists
+    answers: list[bool] = []
+
+    def slow(catalog: object, namespace: tuple[str, ...]) -> bool:
+        answers.append(exists(catalog, namespace))  # type: ignore[arg-type]
+        if len(answers) < 3:  # asked by the lake, then by the catalog itself
+            monkeypatch.undo()
+            other.ensure_namespace(("final",))
+            monkeypatch.setattr(type(plain_lake.catalog), "namespace_exists", slow)
+        return answers[-1]
+
+    monkeypatch.setattr(type(plain_lake.catalog), "namespace_exists", slow)
+    plain_lake.ensure_namespace(("final",))
+    monkeypatch.undo()
+    assert plain_lake.tables("final") == []
+    assert answers[0] is False

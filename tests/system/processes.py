@@ -1,0 +1,39 @@
+"""Processes that tests start, and that are gone when the test is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# One run of little data: as few tasks as can be, as little memory.
+SMALL_SPARK = {
+    "LAKE_SPARK__MASTER": "local[2]",
+    "LAKE_SPARK__DRIVER_MEMORY": "1g",
+    "LAKE_SPARK__CONF": '{"spark.sql.shuffle.partitions": "1"}',
+}
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own, which is killed as a whole at the end. What it says is in `log`."""
+    with log.open("ab") as said:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def python(module: str, *arguments: str | Path) -> list[str]:
+    """The command that runs a module of the tests."""
+    return [sys.executable, "-m", module, *map(str, arguments)]
