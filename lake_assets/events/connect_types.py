@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from lake_assets.events.types import Reading, items
+from lake_assets.events.types import FIRST, FIRST_DAY, LAST, LAST_DAY, Reading, finite, items
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 
@@ -34,14 +34,25 @@ _TIME = "CASE WHEN %s = TIMESTAMP'1970-01-02' THEN '24:00:00.000000' ELSE date_f
 _MILLIS, _MICROS = "timestamp_millis(try_cast({t} AS BIGINT))", "timestamp_micros(try_cast({t} AS BIGINT))"
 _NANOS = "timestamp_micros(try_cast({t} AS BIGINT) div 1000)"
 _INT = "try_cast({t} AS BIGINT)"
+
+
+def _ntz(low: str, high: str, moment: str) -> Reading:
+    """A timestamp without a zone; `low` and `high` are what the connector makes of Postgres's infinities."""
+    return Reading("timestamp_ntz", (finite(low, high, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), _NTZ % moment),))
+
+
+# Days since 1970 of the integers that Postgres itself keeps for its infinities, overflown.
+_INFINITE_DAYS, _INFINITE_MICROS = ("-2147472691", "-2147472692"), ("-9223372036832400000", "9223372036825200000")
+_INFINITE_MILLIS = ("-9223372036832400", "9223372036825200")
+_ZONED = finite("-infinity", "infinity", FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
 _LOGICAL = {
-    "io.debezium.time.Date": Reading("date", (_DATE,)),
+    "io.debezium.time.Date": Reading("date", (finite(*_INFINITE_DAYS, FIRST_DAY, LAST_DAY, _DATE),)),
     "org.apache.kafka.connect.data.Date": Reading("date", (_DATE,)),
-    "io.debezium.time.Timestamp": Reading("timestamp_ntz", (_NTZ % _MILLIS,)),
+    "io.debezium.time.Timestamp": _ntz(*_INFINITE_MILLIS, _MILLIS),
     "org.apache.kafka.connect.data.Timestamp": Reading("timestamp_ntz", (_NTZ % _MILLIS,)),
-    "io.debezium.time.MicroTimestamp": Reading("timestamp_ntz", (_NTZ % _MICROS,)),
+    "io.debezium.time.MicroTimestamp": _ntz(*_INFINITE_MICROS, _MICROS),
     "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS,)),
-    "io.debezium.time.ZonedTimestamp": Reading("timestamp", ("try_cast({t} AS TIMESTAMP)",)),
+    "io.debezium.time.ZonedTimestamp": Reading("timestamp", (_ZONED,)),
     # Neither Iceberg in Spark nor Parquet readers agree on a time type yet: kept as ISO text, which sorts.
     "io.debezium.time.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
     "org.apache.kafka.connect.data.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),

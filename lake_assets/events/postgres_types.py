@@ -10,20 +10,13 @@ from __future__ import annotations
 
 import re
 
-from lake_assets.events.types import DATE, Reading, items
+from lake_assets.events.types import DATE, FIRST, FIRST_DAY, LAST, LAST_DAY, Reading, finite, items
 from lake_assets.lake.names import literal
 
-# Neither Spark nor Iceberg has infinite dates: the ends of what SQL can write stand for them.
-_DATE = f"CASE {{t}} WHEN 'infinity' THEN DATE'9999-12-31' WHEN '-infinity' THEN DATE'0001-01-01' ELSE {DATE} END"
-_LAST, _FIRST = "9999-12-31 23:59:59.999999", "0001-01-01 00:00:00"
-_NTZ = (
-    f"CASE {{t}} WHEN 'infinity' THEN TIMESTAMP_NTZ'{_LAST}' WHEN '-infinity' THEN TIMESTAMP_NTZ'{_FIRST}' "
-    "ELSE try_cast({t} AS TIMESTAMP_NTZ) END"
-)
-_MOMENT = (
-    f"CASE {{t}} WHEN 'infinity' THEN TIMESTAMP'{_LAST}Z' WHEN '-infinity' THEN TIMESTAMP'{_FIRST}Z' "
-    "ELSE try_cast({t} AS TIMESTAMP) END"
-)
+_INFINITE = ("-infinity", "infinity")
+_DATE = finite(*_INFINITE, FIRST_DAY, LAST_DAY, DATE)
+_NTZ = finite(*_INFINITE, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), "try_cast({t} AS TIMESTAMP_NTZ)")
+_MOMENT = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
 _TIME_SHAPE = literal(r"^[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$")
 _TIME = (
     f"CASE WHEN {{t}} RLIKE {_TIME_SHAPE} "

@@ -104,6 +104,16 @@ def items(texts: str, inner: Reading, depth: int) -> Reading:
 # A cast takes whatever stands behind the date, be it BC.
 DATE = f"CASE WHEN {{t}} RLIKE {literal('^[0-9]{4,}-[0-9]{1,2}-[0-9]{1,2}$')} THEN try_cast({{t}} AS DATE) END"
 
+# Neither Spark nor Iceberg has infinite dates and moments: the ends of what SQL can write stand for them.
+FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
+FIRST, LAST = "TIMESTAMP%s'0001-01-01 00:00:00%s'", "TIMESTAMP%s'9999-12-31 23:59:59.999999%s'"
+
+
+def finite(low: str, high: str, first: str, last: str, otherwise: str) -> str:
+    """SQL of a step: `first` where the text is `low`, `last` where it is `high`, else another step."""
+    return f"CASE {{t}} WHEN {literal(low)} THEN {first} WHEN {literal(high)} THEN {last} ELSE {otherwise} END"
+
+
 # A text without a zone is taken as UTC, whatever the zone of the session is.
 MOMENT = (
     f"CASE WHEN {{t}} RLIKE {literal(_ZONE)} THEN try_cast({{t}} AS TIMESTAMP) "

@@ -102,7 +102,7 @@ def histories(draw: st.DrawFn) -> list[Transaction]:
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
