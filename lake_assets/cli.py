@@ -20,13 +20,14 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from lake_assets.commands import capture, demo, machine, pipelines
+    from lake_assets.commands import capture, demo, generate, machine, pipelines
 
     app.command()(demo.demo)
     app.command()(pipelines.run)
     app.command()(pipelines.status)
     app.command()(capture.capture)
     app.command()(capture.changes)
+    app.command("generate-events")(generate.generate_events)
     app.command()(machine.setup)
     app.command("spark-server")(machine.spark_server)
 
