@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ SMALL_SPARK = {
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Generator[subprocess.Popen[bytes]]:
     """A process in a group of its own, which is killed as a whole at the end. What it says is in `log`."""
     with log.open("ab") as said:
         process = subprocess.Popen(
