@@ -18,6 +18,8 @@ _PREFIX = "spark.sql.iceberg.snapshot-property."
 _LOST_RACE = (
     "ValidationException",
     "CommitFailedException",
+    # Both make a table that neither found: the second has to look again.
+    "AlreadyExistsException",
     "CommitStateUnknownException",
     "Found conflicting files",
     "Found new conflicting delete files",

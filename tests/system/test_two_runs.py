@@ -16,7 +16,7 @@ from tests.support.oracle import final_rows, rows_of
 from tests.support.streams import Feed
 from tests.system.processes import SMALL_SPARK, python, started
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 USERS = Table({"id": BIGINT, "n": INT, "name": TEXT}, name="public.users")
 CLICKS = Table({"url": TEXT}, key=(), name="public.clicks")
