@@ -94,6 +94,9 @@ def append_if_unmoved(lake: LakeBase, table: TableId, rows: DataFrame, marks: Ma
         # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
         spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
         try:
+            # Without a snapshot to name, the branch begins wherever main is by now.
+            if snapshot is None and "main" in lake.table(table).metadata.refs:
+                raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
             rows.writeTo(f"{name}.`branch_{branch}`").append()
             spark.sql(
                 f"CALL `{lake.config.name}`.system.fast_forward("
