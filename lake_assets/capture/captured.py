@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 
 from lake_assets.capture.bounds import of_partition
 from lake_assets.capture.icdc import IcdcTables
@@ -20,7 +21,8 @@ from lake_assets.capture.opened import OpenTables
 from lake_assets.capture.parts import Part, by_snapshot, whole
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.ranges import FieldRange, field_ranges
-from lake_assets.capture.types import spark_types
+from lake_assets.capture.replaced import replaced
+from lake_assets.capture.types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
@@ -73,7 +75,8 @@ class Capture:
         self._unpartitioned = frozenset(i for i, spec in self._specs.items() if spec.is_unpartitioned())
         planner = whole if granularity == "net" else by_snapshot
         self._parts = planner(self._reader, window, self._unpartitioned)
-        self._tables = OpenTables(lake, source)
+        self._former = _former(source, window)
+        self._tables = OpenTables(lake, source, self._former)
 
     @property
     def is_empty(self) -> bool:
@@ -89,8 +92,12 @@ class Capture:
     @cached_property
     def ranges(self) -> dict[str, FieldRange]:
         """The hull of every field over the captured files of both sides, by the field's name."""
-        entries = [e for p in self._parts for side in (p.plan.after, p.plan.before) for e in side.data]
-        return field_ranges(entries, self.schema, self._specs)
+        after = [e for p in self._parts for e in p.plan.after.data]
+        before = [e for p in self._parts for e in p.plan.before.data]
+        found = field_ranges(after, self.schema, self._specs)
+        for name, hull in field_ranges(before, self.schema, self._specs, unreadable=self._former).items():
+            found[name] |= hull
+        return found
 
     @contextlib.contextmanager
     def icdc(self) -> Generator[IcdcTables]:
@@ -101,7 +108,7 @@ class Capture:
             CaptureWriteError: the tables cannot be made.
         """
         parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
-        tables = OpenTables(self._lake, self._source)
+        tables = OpenTables(self._lake, self._source, self._former)
         try:
             opened = tables.of(parts[0]) if parts else None
             yield IcdcTables(opened.after, opened.before) if opened else IcdcTables(None, None)
@@ -174,6 +181,11 @@ class Capture:
     def __repr__(self) -> str:
         return f"Capture({self.window}, {self.granularity}, {'empty' if self.is_empty else f'{len(self.files)} files'})"
 
+    @cached_property
+    def _casts(self) -> dict[str, str]:
+        """Columns that the start's files hold with another type, and the type that they have at the end."""
+        return {f.name: spark_type(f.field_type) for f in self.schema.fields if f.field_id in self._former}
+
     def _check(self, columns: Sequence[str]) -> None:
         for column in columns:
             if column not in self.columns:
@@ -218,6 +230,7 @@ class Capture:
             rows=part.plan.rows,
             commit=part.commit,
             commits=part.commits,
+            casts=self._casts,
         )
 
     def _files(self, planned: Plan, operations: dict[int, str]) -> Iterator[CapturedFile]:
@@ -237,6 +250,13 @@ class Capture:
             # Dates and decimals read better than the numbers that they are stored as.
             out[p.name] = hull[0] if hull[0] is not None and hull[0] == hull[1] else value
         return out
+
+
+def _former(source: Table, window: Window) -> dict[int, NestedField]:
+    schemas = source.schemas()
+    if window.start is None or window.start.schema_id not in schemas:
+        return {}
+    return replaced(schemas[window.start.schema_id], schemas[window.schema_id])
 
 
 # Captures whose ICDC tables are registered. Garbage collection must not drop them: a DataFrame that was made from a

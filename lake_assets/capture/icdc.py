@@ -11,7 +11,7 @@ import json
 import logging
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 
 from lake_assets.capture.avro import AvroKind, encode
 from lake_assets.capture.icdc_metadata import PREFIX, raw_metadata, table_metadata
@@ -59,7 +60,15 @@ class Leftover:
     created: datetime
 
 
-def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Point, name: str) -> Written:
+def write(
+    lake: LakeBase,
+    source: Table,
+    window: Window,
+    side: Side,
+    point: Point,
+    name: str,
+    former: Mapping[int, NestedField] | None = None,
+) -> Written:
     """Write the metadata of an ICDC table over `side` and register it.
 
     Args:
@@ -69,6 +78,7 @@ def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Poin
         side: the files.
         point: the snapshot that the side is seen from.
         name: of the table, in the namespace `icdc`.
+        former: top-level fields, by id, that the files hold with another type than the window's schema says.
 
     Raises:
         CaptureWriteError: the metadata cannot be written.
@@ -105,7 +115,7 @@ def write(lake: LakeBase, source: Table, window: Window, side: Side, point: Poin
         "sequence-number": str(point.sequence_number),
     }
     manifest_list = put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
-    metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list)
+    metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, former)
     path = put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
     table = TableId(NAMESPACE, name)
     try:

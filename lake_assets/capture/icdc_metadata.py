@@ -6,9 +6,11 @@ import gzip
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 
 from lake_assets.capture.avro import unreadable
 from lake_assets.capture.planning import Side
@@ -35,12 +37,29 @@ def _content(source: Table) -> bytes:
 
 
 def table_metadata(
-    raw: dict[str, Any], window: Window, side: Side, point: Point, location: str, snapshot_id: int, manifest_list: str
+    raw: dict[str, Any],
+    window: Window,
+    side: Side,
+    point: Point,
+    location: str,
+    snapshot_id: int,
+    manifest_list: str,
+    former: Mapping[int, NestedField] | None = None,
 ) -> dict[str, Any]:
-    """The metadata.json of an ICDC table over `side`, which `manifest_list` lists."""
+    """The metadata.json of an ICDC table over `side`, which `manifest_list` lists.
+
+    Args:
+        raw: the source's metadata.json.
+        window: what was captured.
+        side: the files.
+        point: the snapshot that they are seen from.
+        location: of the table.
+        snapshot_id: of the table's one snapshot.
+        manifest_list: where it is.
+        former: top-level fields, by id, that the files hold with another type than the window's schema says.
+    """
     version, now = raw["format-version"], int(time.time() * 1000)
-    schemas = raw.get("schemas") or [raw["schema"]]
-    schema = next(s for s in schemas if s.get("schema-id", 0) == window.schema_id)
+    schema = _schema(raw, former or {}, window)
     # Only the specs that are used: a newer one may be on a column that end's schema does not have.
     used = {e.spec_id for e in (*side.data, *side.deletes)}
     specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
@@ -93,3 +112,19 @@ def table_metadata(
         metadata["next-row-id"] = raw["next-row-id"]
         snapshot |= {"first-row-id": raw["next-row-id"], "added-rows": 0}
     return metadata
+
+
+def _schema(raw: dict[str, Any], former: Mapping[int, NestedField], window: Window) -> dict[str, Any]:
+    schemas = raw.get("schemas") or [raw["schema"]]
+    schema = next(s for s in schemas if s.get("schema-id", 0) == window.schema_id)
+    fields = [{**f, "type": _type(former[f["id"]])} if f["id"] in former else f for f in schema["fields"]]
+    return {**schema, "fields": [_without_default(f) if f["id"] in former else f for f in fields]}
+
+
+def _type(field: NestedField) -> Any:
+    return json.loads(field.model_dump_json())["type"]
+
+
+def _without_default(field: dict[str, Any]) -> dict[str, Any]:
+    """A default is of the type that the column has now."""
+    return {k: v for k, v in field.items() if k not in ("initial-default", "write-default")}

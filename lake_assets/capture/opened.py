@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 
 from lake_assets.capture import icdc
 from lake_assets.capture.manifests import THREADS
@@ -34,9 +35,16 @@ class PartTables:
 class OpenTables:
     """Makes the tables of a capture's parts when they are asked for, once, and drops them together."""
 
-    def __init__(self, lake: LakeBase, source: Table) -> None:
+    def __init__(self, lake: LakeBase, source: Table, former: Mapping[int, NestedField]) -> None:
+        """
+        Args:
+            lake: where the tables are made.
+            source: the table that was captured.
+            former: top-level fields, by id, that the window's start has with a type that its end cannot read.
+        """
         self._lake = lake
         self._source = source
+        self._former = former
         self._written: list[icdc.Written] = []
         self._of: dict[int, PartTables] = {}
 
@@ -86,12 +94,14 @@ class OpenTables:
     def _sides(self, part: Part, planned: Plan, name: str) -> tuple[str | None, str | None]:
         """The tables as before and as after."""
         named: list[str | None] = []
-        for which, side, point in (
-            ("before", planned.before, part.window.start),
-            ("after", planned.after, part.window.end),
+        for which, side, point, former in (
+            ("before", planned.before, part.window.start, self._former),
+            ("after", planned.after, part.window.end, None),
         ):
             if side.data and point is not None:
-                self._written.append(icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}"))
+                self._written.append(
+                    icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}", former)
+                )
                 named.append(str(self._written[-1].table))
             else:
                 named.append(None)

@@ -7,7 +7,7 @@ what is not known is unbounded, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -69,21 +69,35 @@ class FieldRange:
 
 
 NOTHING = FieldRange(None, None, exact=True, nulls=False, has_values=False)
+ANYTHING = FieldRange(None, None, exact=False, nulls=True, nans=True)
 
 
-def field_ranges(entries: Iterable[Entry], schema: Schema, specs: Mapping[int, PartitionSpec]) -> dict[str, FieldRange]:
+def field_ranges(
+    entries: Iterable[Entry],
+    schema: Schema,
+    specs: Mapping[int, PartitionSpec],
+    *,
+    unreadable: Collection[int] = (),
+) -> dict[str, FieldRange]:
     """The ranges of every primitive field of `schema` over `entries`; a field within structs is named `a.b`.
 
     Elements of lists and entries of maps have no range.
+
+    Args:
+        entries: the files.
+        schema: the fields.
+        specs: the table's partition specs by id.
+        unreadable: ids of top-level fields whose bounds are of another type: their ranges are unbounded.
     """
     fields = dict(_leaves(schema.fields, "", nullable=False))
+    strange = dict(_leaves([f for f in schema.fields if f.field_id in unreadable], "", nullable=False))
     out = dict.fromkeys(fields, NOTHING)
     for e in entries:
         if not e.records:
             continue
         facts = _Facts(e, specs[e.spec_id])
         for name, (f, nullable) in fields.items():
-            out[name] |= facts.range_of(f, nullable=nullable)
+            out[name] |= ANYTHING if name in strange else facts.range_of(f, nullable=nullable)
     return out
 
 

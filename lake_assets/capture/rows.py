@@ -12,6 +12,7 @@ from lake_assets.capture import lineage, values
 from lake_assets.capture.bitmaps import NUMBER, named
 from lake_assets.capture.points import Point
 from lake_assets.capture.values import PAIR, SIGN
+from lake_assets.lake import quote
 
 CHANGE = "_change_type"
 COMMIT = (
@@ -52,11 +53,20 @@ class View:
     commit: Point | None = None
     commits: Mapping[str, Point] = field(default_factory=dict[str, Point])
     """That snapshot: one for all rows, or by the file that a row is in."""
+    casts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Columns that files of the start hold with another type, and the type that they have at the end."""
 
     @property
     def output(self) -> list[str]:
         """The names of the columns that rows come with."""
         return [*self.columns, *(c for c, _ in COMMIT)] if self.labelled else self.columns
+
+    def went(self, table: str) -> DataFrame:
+        """A table over files of the start, with the end's types."""
+        rows = self.spark.table(table)
+        for name, kind in self.casts.items():
+            rows = rows.withColumn(name, F.col(quote(name)).cast(kind))
+        return rows
 
 
 def upserts(view: View) -> DataFrame:
@@ -99,14 +109,17 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     spark, columns = view.spark, view.columns
     pair = F.lit(None).cast("string").alias(PAIR)
     if view.before is None or view.after is None:
-        rows = _whole(view, view.after or view.before).withColumn(SIGN, F.lit(1 if view.after else -1))
+        rows = _whole(view, view.after or view.before, came=bool(view.after)).withColumn(
+            SIGN, F.lit(1 if view.after else -1)
+        )
         return rows.withColumn(PAIR, pair)
     if not view.has_lineage:
-        rows = values.changes(
-            spark, columns, shared=view.shared, before=view.only_before, after=view.only_after, rows=view.rows
-        )
+        shared = (view.went(view.shared[0]), spark.table(view.shared[1])) if view.shared else None
+        only_before = view.went(view.only_before) if view.only_before else None
+        only_after = spark.table(view.only_after) if view.only_after else None
+        rows = values.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
         return _label(view, rows.withColumn(PAIR, pair))
-    was, now = spark.table(view.before), spark.table(view.after)
+    was, now = view.went(view.before), spark.table(view.after)
     if view.since is not None:
         came = lineage.newer(spark.table(view.newer or view.after), columns, since=view.since)
         went = lineage.gone(was, now, columns, since=view.since, rows=view.rows)
@@ -121,11 +134,11 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     return _label(view, signed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string"))))
 
 
-def _whole(view: View, table: str | None) -> DataFrame:
+def _whole(view: View, table: str | None, *, came: bool = True) -> DataFrame:
     """All rows of a table over captured files; none where there is no table."""
     if table is None:
         return _label(view, view.spark.createDataFrame([], view.types))
-    rows = view.spark.table(table)
+    rows = view.spark.table(table) if came else view.went(table)
     if not (view.labelled and view.commits):
         return _label(view, rows.select(*named(view.columns)))
     known = [(path, p.snapshot_id, p.sequence_number, p.timestamp) for path, p in view.commits.items()]

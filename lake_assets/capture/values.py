@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -22,39 +22,33 @@ _POSITION = Identity("_pos", within_file=True)
 
 
 def changes(
-    spark: SparkSession,
     columns: list[str],
     *,
-    shared: tuple[str, str] | None,
-    before: str | None,
-    after: str | None,
+    shared: tuple[DataFrame, DataFrame] | None,
+    before: DataFrame | None,
+    after: DataFrame | None,
     rows: int,
 ) -> DataFrame:
     """The rows that went (`SIGN` -1) and that came (`SIGN` 1).
 
     Args:
-        spark: the session.
         columns: what to read.
-        shared: SQL names of the tables over the files on both sides, as before and as after.
-        before: SQL name of the table over files that went.
-        after: SQL name of the table over files that came.
+        shared: the tables over the files on both sides, as before and as after.
+        before: the table over files that went.
+        after: the table over files that came.
         rows: how many rows the shared files have.
     """
-    away, added = [_whole(spark, before, columns)], [_whole(spark, after, columns)]
+    away, added = ([f.select(*named(columns))] if f is not None else [] for f in (before, after))
     if shared:
-        gone, new = differences(spark.table(shared[0]), spark.table(shared[1]), columns, _POSITION, rows)
+        gone, new = differences(shared[0], shared[1], columns, _POSITION, rows)
         away.append(gone.select(*named(columns)))
         added.append(new.select(*named(columns)))
-    parts = [f.withColumn(SIGN, F.lit(sign)) for fs, sign in ((away, -1), (added, 1)) for f in fs if f is not None]
+    parts = [f.withColumn(SIGN, F.lit(sign)) for fs, sign in ((away, -1), (added, 1)) for f in fs]
     out = parts[0]
     for part in parts[1:]:
         out = out.unionAll(part)
     # Nothing can have been carried over where no file went or none came.
-    return _net(out, columns) if before and after else out
-
-
-def _whole(spark: SparkSession, table: str | None, columns: list[str]) -> DataFrame | None:
-    return spark.table(table).select(*named(columns)) if table else None
+    return _net(out, columns) if before is not None and after is not None else out
 
 
 def _net(rows: DataFrame, columns: list[str]) -> DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from lake_assets import Lake
@@ -221,6 +223,44 @@ def test_rows_come_with_the_schema_of_the_end(lake: Lake, namespace: str, versio
     assert lake.capture(t.table, a).columns == ["id", "g", "w"]
     assert lake.capture(t.table, a, "main").columns == ["id", "g", "w"]
     t.exact((a, b))
+
+
+@every_kind
+@pytest.mark.parametrize("partitioned", ["", "PARTITIONED BY (n)"], ids=["whole", "partitioned"])
+def test_a_table_replaced_with_other_types(
+    lake: Lake, namespace: str, version: int, mode: str, partitioned: str
+) -> None:
+    """Columns keep their field ids: what the start's files hold under them is no value of the end's types."""
+    t = History(lake, f"{namespace}.t", version, mode, more=partitioned,
+                columns="id INT, n DECIMAL(10,2), k INT, st STRUCT<x: INT>, d DOUBLE")  # fmt: skip
+    a = t.sql("INSERT INTO {t} VALUES (1, 1.25, 10, struct(7), 1.5), (2, -3.10, NULL, NULL, 2.5), (3, 99, 3, NULL, 0)")
+    b = t.sql("DELETE FROM {t} WHERE id = 3")
+    c = t.sql(
+        f"CREATE OR REPLACE TABLE {{t}} USING iceberg {partitioned} "
+        "TBLPROPERTIES ('write.delete.mode'='merge-on-read') AS SELECT CAST(id AS BIGINT) AS id, "
+        "CAST(n AS DECIMAL(20,4)) AS n, CAST(k AS STRING) AS k, named_struct('x', CAST(st.x AS STRING)) AS st FROM {t}"
+    )
+    now = lake.table(t.table)
+    was = next(s for i, s in now.schemas().items() if i == now.metadata.snapshots[0].schema_id)
+    assert [was.find_field(f.name).field_id for f in now.schema().fields] == [
+        f.field_id for f in now.schema().fields if was.find_field(f.name)
+    ]
+    with lake.capture(t.table, b, c) as capture:
+        went, came = changes(capture.feed(lake.spark()))
+        rows = [(1, Decimal("1.2500"), "10", ("7",)), (2, Decimal("-3.1000"), None, None)]
+        # Row lineage takes the row that is as it was for another one; without it, rows are compared by value.
+        same = bag([rows[0]]) if version == 2 else bag([])
+        assert came + same == bag([rows[0], (*rows[1][:3], (None,))])
+        assert went + same == bag(rows)
+        assert not capture.ranges["n"].is_bounded
+        assert (capture.ranges["id"].low, capture.ranges["id"].high) == (1, 2)
+        assert set(bag(capture.keys(lake.spark(), ["k"]).collect())) == {r[2:3] for r in went | came}
+    d = t.sql("UPDATE {t} SET n = n + 0.0001 WHERE id = 1")
+    t.exact((c, d), (None, d))
+    with lake.capture(t.table, a, d) as capture:
+        went, _ = changes(capture.feed(lake.spark()))
+        assert went == bag([*rows, (3, Decimal("99.0000"), "3", None)])
+        assert capture.ranges["n"].covers(Decimal("99"))
 
 
 @every_kind

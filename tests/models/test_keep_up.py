@@ -108,9 +108,8 @@ def check(lake: Lake, seed: int, steps: int) -> None:
         assert not wrong
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_models_equal_their_queries(lake: Lake, seed: int) -> None:
-    check(lake, seed, steps=3)
+def test_models_equal_their_queries(lake: Lake) -> None:
+    check(lake, seed=1, steps=2)
 
 
 @pytest.mark.long
