@@ -127,6 +127,10 @@ class UnsupportedEventError(InputError):
     """A change event that cannot be applied without losing something."""
 
 
+class RejectedLimitError(InputError):
+    """More records are rejected than the declaration allows."""
+
+
 class ChangedInputError(InputError):
     """A landed file is no longer what was taken in."""
 

@@ -17,6 +17,7 @@ class Format(ABC):
 
     schema: str = "''"
     shape: str | None = None
+    whole: bool = False
 
     @abstractmethod
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -27,20 +27,43 @@ BLOCK = 8 << 20
 ROWS_A_BATCH = 10_000
 
 
-def reader_of(file: Path) -> Callable[[Path], Iterator[tuple[int, str]]] | None:
+class Record(NamedTuple):
+    """One record of a file.
+
+    Attributes:
+        number: of the line or row, from 1.
+        text: as it came; a row as JSON.
+        problem: why it is none; None: nothing is wrong with it so far.
+    """
+
+    number: int
+    text: str
+    problem: str | None = None
+
+
+def reader_of(file: Path) -> Callable[[Path], Iterator[Record]] | None:
     """What reads a file that is no JSON lines: by its name (.csv, .csv.gz, .parquet)."""
     suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
     return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)
 
 
-def csv_records(file: Path) -> Iterator[tuple[int, str]]:
+def csv_records(file: Path) -> Iterator[Record]:
     """The rows of a CSV file (gzip if it is named .gz) with their numbers from 1.
 
+    A row with more or fewer fields than there are columns is a record with a problem; these come after the rows of
+    their block (some MB).
+
     Raises:
-        MalformedRecordError: a row has more or fewer fields than there are columns, a name is there twice, no UTF-8.
+        MalformedRecordError: no header line, a name is there twice, no UTF-8.
         TruncatedInputError: the compressed stream ends too early.
     """
     number = 0
+    strange: list[tuple[str, int]] = []
+
+    def skip(row: Any) -> str:
+        strange.append((row.text, row.actual_columns))
+        return "skip"
+
     try:
         with _opened(file) as stream:
             names = _header(file)
@@ -50,12 +73,20 @@ def csv_records(file: Path) -> Iterator[tuple[int, str]]:
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             )
-            parse = pa_csv.ParseOptions(newlines_in_values=True)
+            parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
             read = pa_csv.ReadOptions(block_size=BLOCK)
             for batch in pa_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=options):
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, orjson.dumps({TEXT: row}).decode()
+                    yield Record(number, orjson.dumps({TEXT: row}).decode())
+                while strange:
+                    number += 1
+                    text, fields = strange.pop(0)
+                    yield Record(number, text, f"a row of {fields} fields, where the header has {len(names)}")
+            while strange:
+                number += 1
+                text, fields = strange.pop(0)
+                yield Record(number, text, f"a row of {fields} fields, where the header has {len(names)}")
     except EOFError as e:
         raise TruncatedInputError(f"{file}, after row {number}: the compressed stream is cut ({e})") from e
     except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
@@ -68,14 +99,16 @@ def _opened(file: Path) -> Any:
 
 def _header(file: Path) -> list[str]:
     with _opened(file) as stream:
-        first = pa_csv.open_csv(stream, read_options=pa_csv.ReadOptions(block_size=BLOCK))
+        # Rows that do not fit are no matter here: their number is told when they are read.
+        parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
+        first = pa_csv.open_csv(stream, read_options=pa_csv.ReadOptions(block_size=BLOCK), parse_options=parse)
         names: list[str] = first.schema.names
     if len(set(names)) < len(names):
         raise MalformedRecordError(f"{file}: two columns have one name: {', '.join(names)}")
     return names
 
 
-def parquet_records(file: Path) -> Iterator[tuple[int, str]]:
+def parquet_records(file: Path) -> Iterator[Record]:
     """The rows of a Parquet file with their numbers from 1.
 
     Raises:
@@ -91,7 +124,7 @@ def parquet_records(file: Path) -> Iterator[tuple[int, str]]:
                 for row in _micros(batch).to_pylist():
                     number += 1
                     values = orjson.dumps(_plain(row), option=orjson.OPT_NON_STR_KEYS).decode()
-                    yield number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}"
+                    yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}")
     except (pa.ArrowInvalid, OSError) as e:
         raise MalformedRecordError(f"{file}, after row {number}: no whole Parquet file ({e})") from e
 

@@ -29,6 +29,11 @@ class EventFormat(Protocol):
         """
         ...
 
+    @property
+    def whole(self) -> bool:
+        """Whether a row without a column says that it is null there (else it says nothing of it)."""
+        ...
+
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """The source tables of a decoded JSON record; none for one that says nothing about a row (a tombstone).
 

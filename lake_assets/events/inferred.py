@@ -111,15 +111,16 @@ def type_of(inferred: Inferred) -> str | None:
 def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None:
     """How the values of a column are read; None where nothing says.
 
-    A declared type wins. A type that the table already has wins where it holds all values: a column of doubles stays
-    one in a batch of whole numbers.
+    A declared type wins. A type that the table already has wins where it holds all values (a column of doubles stays
+    one in a batch of whole numbers), or where no type holds them all: values that do not fit are rejected then.
     """
     if name in hints.types:
         return read_text(hints.types[name])
     kind, known = type_of(inferred), hints.known.get(name)
     if kind is None:
         return None
-    if known and _holds(known, kind):
+    # Values of no common type are for their own records to answer for: nothing says that the column's type has changed.
+    if known and (_holds(known, kind) or widest(known, kind) is None):
         return read_text(known)
     return read_text(kind)
 

@@ -16,17 +16,17 @@ POSITION = "_position"
 EVENT_TIME = "_event_time"
 ARRIVED_AT = "_arrived_at"
 UNAVAILABLE = "_unavailable"
+# The place of an event among those of its record, where a record may hold several.
+INDEX = "_index"
 TECHNICAL: dict[str, str] = {
     OP: "string",
     SEQUENCE: "string",
     POSITION: "bigint",
+    INDEX: "int",
     EVENT_TIME: "timestamp",
     ARRIVED_AT: "timestamp",
     UNAVAILABLE: "array<string>",
 }
-
-# The place of an event among those of its record, where a record may hold several.
-INDEX = "_index"
 
 # What stands in place of a source table for a record about several of them.
 MANY = "*"
@@ -86,9 +86,9 @@ class EventPlan:
         event_time: SQL of the time of the change at the source.
         columns: the source table's columns.
         key: names (in the lake) of the source table's key; empty where it has none.
-        split: SQL over `e` giving an array, each item of which is one event, and `e` in the expressions above; its
-            place in the array is the event's `_index`. An empty or NULL array: the record holds no event of this
-            plan. None: a record is one event.
+        split: SQL over `e` giving an array, each item of which is one event, and `e` in the expressions above. An
+            empty array: the record holds no event of this plan; NULL: it cannot be read. None: a record is one event.
+        index: SQL of the event's place in its record: the same in whatever batch the record is read.
     """
 
     parsed: str
@@ -98,6 +98,7 @@ class EventPlan:
     columns: tuple[EventColumn, ...]
     key: tuple[str, ...]
     split: str | None = None
+    index: str = "0"
 
 
 @dataclass(frozen=True)

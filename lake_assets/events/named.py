@@ -1,7 +1,8 @@
 """Events that name each value: arrays of column names, types and values, and of the old key's (or old row's).
 
 wal2json and the simplified change events are made like this. A record holds one event or more; each is normalised, in
-SQL, to `x`: schema, name, kind, names, types, values, old_names, old_types, old_values, pk, sequence, time. An update
+SQL, to `x`: schema, name, kind, names, types, values, old_names, old_types, old_values, pk, sequence, time, place (in
+the record, from 0). An update
 that changes the key becomes two events, the delete of the old key and the insert of the new one, as Debezium sends it.
 """
 
@@ -138,6 +139,7 @@ def plans(
                 columns=tuple(columns),
                 key=key,
                 split=chosen,
+                index="e.x.place * 2 + e.half",
             )
         )
     return tuple(made)
@@ -244,16 +246,18 @@ def _has(names: str, name: str) -> str:
 
 
 def _halves(events: str, keys: Sequence[tuple[str, ...]]) -> str:
-    """SQL of the array of `struct(op, x)`: an update that changes the key is a delete and an insert."""
+    """SQL of the array of `struct(op, half, x)`: an update that changes the key is a delete and an insert."""
     moved = [
         f"({_has('x.names', k)} AND {_has('x.old_names', k)} AND "
         f"NOT ({_at('x.names', 'x.values', k)} <=> {_at('x.old_names', 'x.old_values', k)}))"
         for k in dict.fromkeys(chain.from_iterable(keys))
     ]
-    one = "array(named_struct('op', x.kind, 'x', x))"
-    two = f"array(named_struct('op', {literal(DELETE)}, 'x', x), named_struct('op', {literal(INSERT)}, 'x', x))"
+    one = "named_struct('op', x.kind, 'half', 0, 'x', x)"
     if not moved:
-        return f"transform({events}, x -> named_struct('op', x.kind, 'x', x))"
+        return f"transform({events}, x -> {one})"
+    one = f"array({one})"
+    halves = (f"named_struct('op', {literal(op)}, 'half', {i}, 'x', x)" for i, op in enumerate((DELETE, INSERT)))
+    two = f"array({', '.join(halves)})"
     return (
         f"flatten(transform({events}, x -> "
         f"CASE WHEN x.kind = {literal(UPDATE)} AND ({' OR '.join(moved)}) THEN {two} ELSE {one} END))"

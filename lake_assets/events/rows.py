@@ -62,6 +62,7 @@ class Rows(Format):
     words: Mapping[str, str]
     version: tuple[str, ...] = ()
     time: str | None = None
+    whole: bool = True
     technical: frozenset[str] = frozenset()
     schema: str = field(
         default=f"CASE WHEN {_IS_TYPED} THEN get_json_object(record, '$.{TYPES}') WHEN {_IS_TEXT} THEN '{TEXT}' "

@@ -39,7 +39,7 @@ class Simplified(Format):
         f"array(named_struct('kind', {op_of('lower(e.changeType)', OPS)}, 'schema', e.schema, 'name', e.`table`, "
         "'names', e.columnNames, 'types', e.columnTypes, 'values', e.columnValues, "
         "'old_names', e.oldKeyNames, 'old_types', e.oldKeyTypes, 'old_values', e.oldKeyValues, "
-        f"'pk', e.oldKeyNames, 'sequence', {sortable('e.timestamp')}, "
+        f"'pk', e.oldKeyNames, 'sequence', {sortable('e.timestamp')}, 'place', 0, "
         f"'time', {MOMENT.replace('{t}', 'e.timestamp')}))"
     )
     shape = shape(parsed, events)

@@ -68,7 +68,7 @@ class Wal2JsonV1(_Wal2Json):
         "'names', c.columnnames, 'types', c.columntypes, 'values', c.columnvalues, "
         "'old_names', c.oldkeys.keynames, 'old_types', c.oldkeys.keytypes, 'old_values', c.oldkeys.keyvalues, "
         "'pk', c.pk.pknames, "
-        f"'sequence', concat({_lsn('e.nextlsn')}, '/', lpad(CAST(i AS STRING), 10, '0')), "
+        f"'sequence', concat({_lsn('e.nextlsn')}, '/', lpad(CAST(i AS STRING), 10, '0')), 'place', i, "
         "'time', try_cast(e.timestamp AS TIMESTAMP)))"
     )
     shape = shape(parsed, events)
@@ -90,7 +90,7 @@ class Wal2JsonV2(_Wal2Json):
         f"'kind', {op_of('e.action', _ACTIONS)}, 'schema', e.schema, 'name', e.`table`, "
         "'names', e.columns.name, 'types', e.columns.type, 'values', e.columns.value, "
         "'old_names', e.identity.name, 'old_types', e.identity.type, 'old_values', e.identity.value, "
-        f"'pk', e.pk.name, 'sequence', {_lsn('e.lsn')}, 'time', try_cast(e.timestamp AS TIMESTAMP)))"
+        f"'pk', e.pk.name, 'sequence', {_lsn('e.lsn')}, 'place', 0, 'time', try_cast(e.timestamp AS TIMESTAMP)))"
     )
     shape = shape(parsed, events)
 

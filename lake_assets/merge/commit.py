@@ -30,16 +30,34 @@ _LOST_RACE = (
 
 @contextlib.contextmanager
 def committing(
-    spark: SparkSession, table: TableId, marks: Marks, more: Mapping[str, str] | None = None
+    spark: SparkSession, table: TableId, marks: Marks | None, more: Mapping[str, str] | None = None
 ) -> Generator[None]:
     """Whatever Iceberg commit the body makes in this session carries `marks` in its summary.
+
+    Args:
+        spark: the session.
+        table: what is written.
+        marks: the watermarks; None: they stay as they are.
+        more: other properties.
 
     Raises:
         ConcurrentWriteError: another writer was quicker; nothing of the body's commit is in the table.
     """
-    properties = {_PREFIX + k: v for k, v in {**to_properties(marks), **(more or {})}.items()}
+    said = to_properties(marks) if marks is not None else {}
+    properties = {_PREFIX + k: v for k, v in {**said, **(more or {})}.items()}
     for key, value in properties.items():
         spark.conf.set(key, value)
+    try:
+        with as_race(table):
+            yield
+    finally:
+        for key in properties:
+            spark.conf.unset(key)
+
+
+@contextlib.contextmanager
+def as_race(table: TableId) -> Generator[None]:
+    """A commit of the body that loses against another writer's is a ConcurrentWriteError."""
     try:
         yield
     except Exception as e:
@@ -49,9 +67,6 @@ def committing(
                 f"{table}: another writer committed while this step was at work: {_first(e)}"
             ) from e
         raise
-    finally:
-        for key in properties:
-            spark.conf.unset(key)
 
 
 def lost_race(error: Exception) -> bool:

@@ -1,19 +1,19 @@
-"""Landing: new files of a folder become rows of a raw table, as they came, each file exactly once.
+"""Landing: new records become rows of a raw table, as they came, each exactly once.
 
-All new files of a batch are one commit: readers see all of their records or none. A file that is cut in the middle or
-holds a record that is none of its format stops the batch before anything is written to the table.
+They come from files of a folder, from an Iceberg table that another system appends to, or from Python. What is taken
+in at once is one commit, which also says up to where: readers see all of its records or none. A record that cannot be
+routed to a table is kept as well, with the reason (see `rejects`); a file that is cut in the middle is left for later.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -26,28 +26,37 @@ from lake_assets.capture import capture
 from lake_assets.errors import (
     ConcurrentWriteError,
     InputError,
-    MalformedRecordError,
     SnapshotExpiredError,
-    TruncatedInputError,
+    UnsupportedEventError,
 )
-from lake_assets.events import EventFormat, SourceTable
+from lake_assets.events import EventFormat, SourceTable, event_format
+from lake_assets.events.base import decode
+from lake_assets.events.files import Record
+from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, find_property
-from lake_assets.merge import ledger
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, find_property, read_marks, to_properties
+from lake_assets.merge import ledger, rejects
+from lake_assets.merge.commit import committing
+from lake_assets.merge.inputs import as_record, is_due, listing, records_of
 from lake_assets.merge.ledger import LandedFile
+from lake_assets.merge.specs import RawSpec
+from lake_assets.merge.steps import window
 from lake_assets.merge.tables import check_owner
+from lake_assets.merge.views import temp_view
 
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
-ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT = 50_000, 64 << 20, 1_000
+OFFSETS_PROPERTY = "lake-assets.offsets"
+ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1_000, 1_000_000
 
 RAW_SCHEMA = Schema(
     NestedField(1, "position", LongType(), required=True, doc="order of arrival in this table, without gaps"),
-    NestedField(2, "source_table", StringType(), doc="the table that the record is about; null: about none"),
+    NestedField(2, "source_table", StringType(), doc="the table that the record is about; null: none; *: several"),
     NestedField(3, "source_file", StringType(), required=True),
     NestedField(4, "source_line", LongType(), required=True, doc="counted from 1"),
     NestedField(5, "arrived_at", TimestamptzType(), required=True),
     NestedField(6, "record", StringType(), required=True, doc="the line as it came"),
+    NestedField(7, "problem", StringType(), doc="why it cannot be told which table the record is about"),
 )
 _ARROW: pa.Schema = pa.schema(
     [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in RAW_SCHEMA.as_arrow()]
@@ -66,12 +75,30 @@ _PROPERTIES = {
 
 @dataclass(frozen=True)
 class Landed:
-    """What a landing took in."""
+    """What a landing took in.
 
-    files: int
-    records: int
-    bytes: int
-    snapshot: int | None
+    Attributes:
+        files: files, or snapshots of a table.
+        records: rows that the raw table got.
+        bytes: size of the files.
+        snapshot: the raw table's snapshot afterwards.
+        rejected: how many of the records cannot be routed.
+    """
+
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    snapshot: int | None = None
+    rejected: int = 0
+
+    def __add__(self, other: Landed) -> Landed:
+        return Landed(
+            self.files + other.files,
+            self.records + other.records,
+            self.bytes + other.bytes,
+            other.snapshot,
+            self.rejected + other.rejected,
+        )
 
 
 def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
@@ -87,28 +114,24 @@ def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
     return lake.table(table)
 
 
-def new_files(lake: LakeBase, table: TableId, folder: Path) -> list[Path]:
-    """Files of `folder` that are not in the raw table yet, by name. Reads metadata and the listing only."""
-    there = listing(folder)
-    if not there or not lake.exists(table):
-        return there
-    return _unseen(there, ledger.seen(lake, table))
+def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
+    """Files that are to be taken in now, by name. Reads metadata and the listing only.
 
-
-def _unseen(files: Sequence[Path], seen: dict[str, int]) -> list[Path]:
-    return [f for f in files if ledger.is_new(f, seen)]
-
-
-def listing(folder: Path) -> list[Path]:
-    """The landing folder's files in the order of their names; hidden and unfinished ones (`.`, `_`, `.tmp`) left out.
-
-    A folder that does not exist yet holds nothing: whoever fills it makes it.
+    None, where those that are new are few and have not waited for others long enough.
     """
-    if not folder.is_dir():
+    there = listing(spec.landing) if spec.landing else []
+    if not there:
         return []
-    return sorted(
-        p for p in folder.iterdir() if p.is_file() and p.name[0] not in "._" and p.suffix not in (".tmp", ".part")
-    )
+    if not lake.exists(spec.table):
+        new, size = there, None
+    else:
+        new = _unseen(there, ledger.seen(lake, spec.table))
+        size = ledger.bytes_a_record(lake, spec.table) if new and spec.max_wait and spec.max_rows else None
+    return new if is_due(new, spec.max_wait, spec.max_rows, size) else []
+
+
+def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
+    return [f for f in files if ledger.is_new(f, seen)]
 
 
 def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:
@@ -121,32 +144,100 @@ def _routes(raw: Table) -> list[SourceTable]:
     return [SourceTable.parse(r) for r in json.loads(found[0])] if found else []
 
 
-def land(lake: LakeBase, table: TableId, folder: Path, event_format: EventFormat, pipeline: str) -> Landed:
-    """Take in what is new in `folder`.
+def offsets(lake: LakeBase, table: TableId) -> dict[str, Any]:
+    """By name of a Python source: up to where it was taken in."""
+    found = find_property(lake.table(table), OFFSETS_PROPERTY) if lake.exists(table) else None
+    return json.loads(found[0]) if found else {}
+
+
+def land(lake: LakeBase, spec: RawSpec) -> Landed:
+    """Take in what is new: files of the landing folder, or rows of the source table.
 
     Raises:
-        TruncatedInputError, MalformedRecordError: a file is not what it should be; names file and line. The table is
-            as it was.
+        TruncatedInputError, MalformedRecordError: a file cannot be read. Files before it are taken in.
         ChangedInputError: a file that was taken in has another size now.
+        RejectedLimitError: more records than declared cannot be routed. Nothing of their commit is in the table.
+        UnsupportedEventError: the source table was not only appended to.
         ConcurrentWriteError: another process landed beside this one; nothing of this batch is in the table.
         TableClaimedError: the raw table belongs to another pipeline.
     """
-    raw = ensure_raw(lake, table, pipeline)
-    check_owner(lake, table, pipeline)
-    ledger.catch_up(lake, table)
-    total = Landed(0, 0, 0, raw.metadata.current_snapshot_id)
-    while there := listing(folder):
+    raw = ensure_raw(lake, spec.table, spec.pipeline)
+    check_owner(lake, spec.table, spec.pipeline)
+    rejects.catch_up(lake, spec.table)
+    if spec.source is not None:
+        return _land_table(lake, spec, spec.source)
+    assert spec.landing is not None
+    ledger.catch_up(lake, spec.table)
+    total = Landed(snapshot=raw.metadata.current_snapshot_id)
+    while there := listing(spec.landing):
         # The table that the batch is committed to is the one that did not have its files: where another process lands
         # them in between, the commit is refused.
-        raw, seen = ledger.seen_by(lake, table)
+        raw, seen = ledger.seen_by(lake, spec.table)
         files = _unseen(there, seen)[:FILES_A_COMMIT]
         if not files:
             break
-        landed = _commit_batch(lake, table, raw, files, event_format)
-        total = Landed(
-            total.files + landed.files, total.records + landed.records, total.bytes + landed.bytes, landed.snapshot
-        )
-        ledger.catch_up(lake, table)
+        try:
+            total += _commit(lake, spec, raw, _FileBatch(files))
+        except _UnreadableFileError as e:
+            if e.index:
+                _commit(lake, spec, raw, _FileBatch(files[: e.index]))
+                _caught_up(lake, spec.table)
+            raise e.cause from e
+        _caught_up(lake, spec.table)
+    return total
+
+
+def _caught_up(lake: LakeBase, table: TableId) -> None:
+    ledger.catch_up(lake, table)
+    rejects.catch_up(lake, table)
+
+
+Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
+
+
+def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
+    """Take in records that Python code yields, each exactly once.
+
+    Args:
+        lake: the lake.
+        spec: the raw table.
+        read: called with the offset up to which this source was taken in (None at first), yields the records after it,
+            each with its own offset (anything that JSON can hold). The last offset of a commit is committed with it.
+        name: of the source, where a raw table has several.
+
+    Raises:
+        RejectedLimitError: more records than declared cannot be routed.
+        ConcurrentWriteError: another process landed beside this one; the records of the last commit are not in it.
+    """
+    ensure_raw(lake, spec.table, spec.pipeline)
+    check_owner(lake, spec.table, spec.pipeline)
+    rejects.catch_up(lake, spec.table)
+    total = Landed(snapshot=lake.table(spec.table).metadata.current_snapshot_id)
+    while True:
+        raw = lake.table(spec.table)
+        found = find_property(raw, OFFSETS_PROPERTY)
+        known = json.loads(found[0]) if found else {}
+        batch = _PythonBatch(read, name, known)
+        if batch.first is None:
+            return total
+        landed = _commit(lake, spec, raw, batch)
+        total += landed
+        rejects.catch_up(lake, spec.table)
+        if not batch.is_cut:
+            return total
+
+
+def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
+    raw = lake.table(spec.table)
+    total = Landed(snapshot=raw.metadata.current_snapshot_id)
+    pending = window(lake, spec.table, source)
+    if pending.is_absorbed or pending.head.snapshot is None:
+        return total
+    batch = _TableBatch(lake, spec, source, pending.start, pending.head.snapshot)
+    marks = {**read_marks(raw), str(source): pending.head}
+    batch.properties = to_properties(marks)
+    total += _commit(lake, spec, raw, batch)
+    rejects.catch_up(lake, spec.table)
     return total
 
 
@@ -165,83 +256,253 @@ def _next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
     return highest + 1
 
 
-def _commit_batch(
-    lake: LakeBase, table: TableId, raw: Table, files: Sequence[Path], event_format: EventFormat
-) -> Landed:
-    reading = _Reading(event_format, _next_position(lake, table, raw), {str(r) for r in _routes(raw)})
+# --- one commit -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Batch:
+    """Records of one commit, part by part, and what the commit says of them."""
+
+    properties: dict[str, str] = field(default_factory=dict[str, str])
+    parts: int = 0
+    bytes: int = 0
+
+    def read(self) -> Iterator[tuple[str, Record]]:
+        """Each record with the name of the file (or what stands for one) that it is in."""
+        raise NotImplementedError
+
+    def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
+        """All is read: `counts` are the records by file."""
+
+
+class _UnreadableFileError(Exception):
+    """A file as a whole cannot be read: which one of the batch, and why."""
+
+    def __init__(self, index: int, cause: InputError) -> None:
+        super().__init__(str(cause))
+        self.index, self.cause = index, cause
+
+
+class _FileBatch(_Batch):
+    def __init__(self, files: Sequence[Path]) -> None:
+        super().__init__(parts=len(files))
+        self.files = files
+
+    def read(self) -> Iterator[tuple[str, Record]]:
+        for i, file in enumerate(self.files):
+            try:
+                for record in records_of(file):
+                    yield file.name, record
+            except InputError as e:
+                raise _UnreadableFileError(i, e) from e
+
+    def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
+        taken = [LandedFile(f.name, f.stat().st_size, counts.get(f.name, 0), arrived_at) for f in self.files]
+        self.bytes = sum(f.size for f in taken)
+        self.properties[ledger.PROPERTY] = json.dumps([f.to_json() for f in taken])
+
+
+class _PythonBatch(_Batch):
+    def __init__(self, source: Read, name: str, known: Mapping[str, Any]) -> None:
+        super().__init__(parts=1)
+        self.name, self.known = name, known
+        self.offset = known.get(name)
+        self.is_cut = False
+        self.records = iter(source(self.offset))
+        self.first = next(self.records, None)
+
+    def read(self) -> Iterator[tuple[str, Record]]:
+        first = [self.first] if self.first is not None else []
+        for number, (offset, record) in enumerate(chain(first, self.records), 1):
+            raw = record.encode() if isinstance(record, str) else record
+            raw = raw if isinstance(raw, bytes) else orjson.dumps(raw)
+            self.offset = offset
+            self.bytes += len(raw)
+            yield self.name, as_record(number, raw)
+            if number >= ROWS_A_COMMIT:
+                self.is_cut = True
+                return
+
+    def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
+        self.properties[OFFSETS_PROPERTY] = json.dumps({**self.known, self.name: self.offset})
+
+
+class _TableBatch(_Batch):
+    """Rows that snapshots appended to a table of another system, in the order of the snapshots."""
+
+    def __init__(self, lake: LakeBase, spec: RawSpec, source: TableId, start: int | None, end: int) -> None:
+        super().__init__()
+        self.lake, self.spec, self.source, self.start, self.head = lake, spec, source, start, end
+
+    def read(self) -> Iterator[tuple[str, Record]]:
+        with capture(self.lake, self.source, self.start, self.head) as whole:
+            steps, is_forward, is_complete = whole.window.steps, whole.window.is_forward, whole.window.is_complete
+        if not is_forward or not is_complete:
+            what = "was rolled back" if is_complete else "has lost snapshots that were not taken in"
+            raise UnsupportedEventError(
+                f"{self.source} {what}, so that the records appended since snapshot {self.start} cannot be told. Drop "
+                f"{self.spec.table} and run again to take in all of it"
+            )
+        before = self.start
+        for step in steps:
+            if step.operation != "replace":  # compaction appends nothing
+                yield from self._appended(before, step.snapshot_id)
+            before = step.snapshot_id
+
+    def _appended(self, start: int | None, end: int) -> Iterator[tuple[str, Record]]:
+        name = f"{self.source}@{end}"
+        with capture(self.lake, self.source, start, end) as step:
+            files = [f.side for f in step.files]
+            if "before" in files and "after" in files:
+                raise UnsupportedEventError(
+                    f"snapshot {end} of {self.source} changed rows: records can only be taken from a table that is "
+                    "appended to (and that old rows are removed from). Feed such a table to models instead"
+                )
+            if "after" not in files:
+                return
+            if missing := [c for c in self._columns() if c not in step.columns]:
+                raise UnsupportedEventError(
+                    f"{self.source} has no column {', '.join(missing)}; it has {', '.join(step.columns)}: correct "
+                    "`from` in the stream"
+                )
+            self.parts += 1
+            self.bytes += sum(f.bytes for f in step.files)
+            with step.icdc() as tables:
+                assert tables.after is not None
+                scan = self.lake.catalog.load_table(TableId.parse(tables.after).parts).scan(
+                    selected_fields=tuple(self._columns())
+                )
+                number = 0
+                for rows in self._ordered(scan):
+                    for row in rows:
+                        number += 1
+                        yield name, self._record(number, row)
+
+    def _columns(self) -> list[str]:
+        key = [self.spec.key_column] if self.spec.key_column else []
+        return list(dict.fromkeys([self.spec.column, *key, *self.spec.order]))
+
+    def _ordered(self, scan: Any) -> Iterator[list[dict[str, Any]]]:
+        if self.spec.order:
+            yield scan.to_arrow().sort_by([(c, "ascending") for c in self.spec.order]).to_pylist()
+            return
+        for batch in scan.to_arrow_batch_reader():
+            yield batch.to_pylist()
+
+    def _record(self, number: int, row: Mapping[str, Any]) -> Record:
+        value = _bytes(row[self.spec.column], self.source, self.spec.column)
+        if self.spec.key_column:
+            key = _bytes(row[self.spec.key_column], self.source, self.spec.key_column)
+            value = b'{"key":' + key + b',"value":' + value + b"}"
+        return as_record(number, value)
+
+
+def _bytes(value: Any, table: TableId, column: str) -> bytes:
+    if value is None:
+        return b"null"
+    if isinstance(value, str | bytes):
+        return value.encode() if isinstance(value, str) else value
+    raise UnsupportedEventError(
+        f"{table}: column {column} holds {type(value).__name__}, expected records as text or bytes"
+    )
+
+
+def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: _Batch) -> Landed:
+    """Append a batch to the very table `raw`.
+
+    Raises:
+        ConcurrentWriteError: it has moved meanwhile.
+        RejectedLimitError: more records than declared cannot be routed.
+    """
+    routed = {str(r) for r in _routes(raw)}
+    reading = _Reading(spec, event_format(spec.format), _next_position(lake, spec.table, raw), routed)
     # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
     # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
     transaction = raw.transaction()
     properties: dict[str, str] = {}
-    try:
-        # The properties are filled while the files are read, before the snapshot's summary is made of them.
-        transaction.append(
-            pa.RecordBatchReader.from_batches(_ARROW, reading.batches(files, properties)),
-            snapshot_properties=properties,
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from reading.batches(batch)
+        # The properties are filled before the snapshot's summary is made of them.
+        properties.update(batch.properties)
+        properties.update(
+            {
+                POSITION_PROPERTY: str(reading.position),
+                ROUTES_PROPERTY: json.dumps(sorted(reading.routes)),
+                **rejects.landed(raw, reading.rejected),
+            }
         )
+
+    try:
+        transaction.append(pa.RecordBatchReader.from_batches(_ARROW, batches()), snapshot_properties=properties)
         transaction.commit_transaction()
     except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{table}: another process landed files at the same time") from e
+        raise ConcurrentWriteError(f"{spec.table}: another process landed files at the same time") from e
     return Landed(
-        len(files), reading.position - reading.first, sum(f.size for f in reading.landed), _current(lake, table)
+        batch.parts,
+        reading.position - reading.first,
+        batch.bytes,
+        lake.table(spec.table).metadata.current_snapshot_id,
+        reading.rejected,
     )
 
 
-def _current(lake: LakeBase, table: TableId) -> int | None:
-    return lake.table(table).metadata.current_snapshot_id
+Row = tuple[int, str | None, str, int, datetime, str, str | None]
 
 
 class _Reading:
-    """Reads files into record batches and counts positions on the way."""
+    """Makes record batches of records, routes them and counts positions on the way."""
 
-    def __init__(self, event_format: EventFormat, position: int, routes: set[str]) -> None:
-        self.event_format, self.routes = event_format, routes
+    def __init__(self, spec: RawSpec, event_format: EventFormat, position: int, routes: set[str]) -> None:
+        self.spec, self.event_format, self.routes = spec, event_format, routes
         self.first = self.position = position
-        self.landed: list[LandedFile] = []
+        self.rejected = 0
+        self.why = ""
         self.arrived_at = datetime.now(UTC)
 
-    def batches(self, files: Sequence[Path], properties: dict[str, str]) -> Iterator[pa.RecordBatch]:
-        rows: list[tuple[int, str | None, str, int, datetime, str]] = []
+    def batches(self, batch: _Batch) -> Iterator[pa.RecordBatch]:
+        rows: list[Row] = []
+        counts: dict[str, int] = {}
         size = 0
-        for file in files:
-            first = self.position
-            for number, line in lines(file):
-                source_table = self._route(file, number, line)
-                if source_table:
-                    self.routes.add(source_table)
-                rows.append((self.position, source_table, file.name, number, self.arrived_at, line))
-                self.position += 1
-                size += len(line)
-                if len(rows) >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
-                    yield _batch(rows)
-                    rows, size = [], 0
-            self.landed.append(LandedFile(file.name, file.stat().st_size, self.position - first, self.arrived_at))
+        for file, record in batch.read():
+            source_table, problem = self._route(record)
+            if problem:
+                self.rejected += 1
+                self.why = self.why or f"{file}, line {record.number}: {problem}"
+            rows.append((self.position, source_table, file, record.number, self.arrived_at, record.text, problem))
+            counts[file] = counts.get(file, 0) + 1
+            self.position += 1
+            size += len(record.text)
+            if len(rows) >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+                yield _batch(rows)
+                rows, size = [], 0
+        rejects.check_limit(
+            str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.why
+        )
         if rows:
             yield _batch(rows)
-        properties[POSITION_PROPERTY] = str(self.position)
-        properties[ROUTES_PROPERTY] = json.dumps(sorted(self.routes))
-        properties[ledger.PROPERTY] = json.dumps([f.to_json() for f in self.landed])
+        batch.end(counts, self.arrived_at)
 
-    def _route(self, file: Path, number: int, line: str) -> str | None:
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as e:
-            raise MalformedRecordError(
-                f"{file}, line {number}: not JSON ({e}): {line[:120]!r}. Nothing of this batch was taken in; correct "
-                f"or "
-                "remove the file"
-            ) from e
-        try:
-            routed = self.event_format.route(record)
-        except InputError as e:
-            raise MalformedRecordError(
-                f"{file}, line {number}: {e}: {line[:120]!r}. Nothing of this batch was taken in"
-            ) from e
-        return str(routed) if routed else None
+    def _route(self, record: Record) -> tuple[str | None, str | None]:
+        if record.problem:
+            return None, record.problem
+        found, problem = route(self.event_format, record.text, self.spec.about)
+        self.routes.update(str(r) for r in found)
+        return (MANY if len(found) > 1 else str(found[0]) if found else None), problem
 
 
-def _batch(rows: list[tuple[int, str | None, str, int, datetime, str]]) -> pa.RecordBatch:
+def route(
+    event_format: EventFormat, text: str, table: SourceTable | None
+) -> tuple[tuple[SourceTable, ...], str | None]:
+    """The source tables of a record, and what is wrong with it."""
+    try:
+        return event_format.routes(decode(text), table), None
+    except InputError as e:
+        return (), str(e)
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
     # Records of one table beside each other: a reader of one table skips the row groups and pages of all others.
     rows.sort(key=lambda r: (r[1] or "", r[0]))
     columns = zip(*rows, strict=True)
@@ -250,49 +511,43 @@ def _batch(rows: list[tuple[int, str | None, str, int, datetime, str]]) -> pa.Re
     )
 
 
-def lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file (gzip if it is named .gz) with their numbers from 1, blank ones left out.
+# --- once more --------------------------------------------------------------------------------------------------
+
+
+def replay(lake: LakeBase, spec: RawSpec) -> int:
+    """Route the raw table's unroutable records again, after the declaration was corrected; returns how many have a
+    table (or are about none) now. They keep their places in the stream, and staging takes them in with its next run.
 
     Raises:
-        TruncatedInputError: the file ends in the middle of a record (or of its compressed stream).
-        MalformedRecordError: bytes that are no UTF-8.
+        ConcurrentWriteError: another process wrote at the same time; nothing is lost, run again.
     """
-    number = 0
-    if file.suffix == ".gz" and not file.stat().st_size:
-        raise TruncatedInputError(
-            f"{file}, after line 0: an empty file is no gzip stream. Nothing of this batch was taken in; deliver the "
-            "whole file (write elsewhere, then rename into the folder)"
+    if not lake.exists(spec.table) or not rejects.unrouted(lake.table(spec.table)):
+        return 0
+    rejects.catch_up(lake, spec.table)
+    raw = lake.table(spec.table)
+    reader = event_format(spec.format)
+    rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
+    known = {str(r) for r in _routes(raw)}
+    routed: list[tuple[int, str | None]] = []
+    for row in rows.to_pylist():
+        # What stands in escapes was no UTF-8, and is none now.
+        found, problem = (), row["problem"]
+        if not row["problem"].startswith("not UTF-8"):
+            found, problem = route(reader, row["record"], spec.about)
+        if problem is None:
+            known.update(str(r) for r in found)
+            routed.append((row["position"], MANY if len(found) > 1 else str(found[0]) if found else None))
+    if not routed:
+        return 0
+    spark, name = lake.spark(), lake.sql_name(spec.table)
+    positions = [p for p, _ in routed]
+    more = {ROUTES_PROPERTY: json.dumps(sorted(known))}
+    rows_of = spark.createDataFrame(routed, "position BIGINT, source_table STRING")
+    with temp_view(rows_of) as view, committing(spark, spec.table, None, more):
+        spark.sql(
+            f"MERGE INTO {name} t USING {view} s ON t.position = s.position "
+            f"AND t.position BETWEEN {min(positions)} AND {max(positions)} AND t.problem IS NOT NULL "
+            "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.problem = NULL"
         )
-    try:
-        with _open(file) as stream:
-            for raw in stream:
-                number += 1
-                text = raw.decode("utf-8").rstrip("\r\n")
-                if not raw.endswith(b"\n") and text and not _is_json(text):
-                    raise TruncatedInputError(
-                        f"{file}, line {number}: the file ends in the middle of a record ({text[-60:]!r}). Nothing "
-                        f"of this "
-                        "batch was taken in; deliver the whole file (write elsewhere, then rename into the folder)"
-                    )
-                if text.strip():
-                    yield number, text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-        raise TruncatedInputError(
-            f"{file}, after line {number}: the compressed stream is cut or damaged ({e}). Nothing of this batch was "
-            f"taken "
-            "in; deliver the whole file"
-        ) from e
-    except UnicodeDecodeError as e:
-        raise MalformedRecordError(f"{file}, line {number}: not UTF-8 ({e})") from e
-
-
-def _open(file: Path) -> IO[bytes]:
-    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
-def _is_json(text: str) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
+    rejects.forget(lake, spec.table, None, positions)
+    return len(routed)

@@ -8,9 +8,11 @@ asked), but it can never claim a file whose records are not there.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import Mark, ancestors, read_marks, to_properties
 
 PROPERTY = "lake-assets.landed"
+MOST_FILES = 64
 _SCHEMA = Schema(
     NestedField(1, "source_file", StringType(), required=True),
     NestedField(2, "bytes", LongType(), required=True),
@@ -61,23 +64,49 @@ def ledger_of(raw: TableId) -> TableId:
     return TableId(raw.namespace, f"{raw.name}_files")
 
 
-def seen(lake: LakeBase, raw: TableId) -> dict[str, int]:
+def seen(lake: LakeBase, raw: TableId) -> Mapping[str, int]:
     """Names and sizes of all files in the raw table."""
     return seen_by(lake, raw)[1]
 
 
-def seen_by(lake: LakeBase, raw: TableId) -> tuple[Table, dict[str, int]]:
+def seen_by(lake: LakeBase, raw: TableId) -> tuple[Table, Mapping[str, int]]:
     """The raw table as it is now, and the files that are in it: what is committed to this very table cannot overlook
     what another process has landed since."""
     state = _state(lake, raw)
-    files = {f.name: f.size for f in state.pending}
-    if state.complete and state.ledger:
-        rows = state.ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
-        files |= dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
-    return state.raw, files
+    pending = {f.name: f.size for f in state.pending}
+    if not (state.complete and state.ledger):
+        return state.raw, pending
+    listed = _listed(state.ledger)
+    return state.raw, {**listed, **pending} if pending else listed
 
 
-def is_new(file: Path, files: dict[str, int]) -> bool:
+def _listed(ledger: Table) -> Mapping[str, int]:
+    """Names and sizes of the files in the ledger. Kept while the ledger stands where it is: a sensor that
+    looks every few seconds reads it once."""
+    at = (str(ledger.metadata.table_uuid), ledger.metadata.current_snapshot_id)
+    if at not in _known:
+        rows = ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
+        found = dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
+        for old in [k for k in _known if k[0] == at[0]] + list(_known)[: -_MOST_LEDGERS + 1]:
+            _known.pop(old, None)
+        _known[at] = MappingProxyType(found)
+    return _known[at]
+
+
+_known: dict[tuple[str, int | None], Mapping[str, int]] = {}
+_MOST_LEDGERS = 20
+
+
+def bytes_a_record(lake: LakeBase, raw: TableId) -> float | None:
+    """The size of a record, from the files that were taken in; None: there is none."""
+    if not lake.exists(ledger_of(raw)):
+        return None
+    rows = lake.table(ledger_of(raw)).scan(selected_fields=("bytes", "records"), limit=1_000).to_arrow()
+    records = sum(rows["records"].to_pylist())
+    return sum(rows["bytes"].to_pylist()) / records if records else None
+
+
+def is_new(file: Path, files: Mapping[str, int]) -> bool:
     """Whether a file is not in the raw table yet.
 
     Raises:
@@ -115,12 +144,25 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
     try:
         table = state.ledger or lake.catalog.create_table(ledger_of(raw).parts, _SCHEMA, properties=_PROPERTIES)
         table.metadata.properties["commit.retry.num-retries"] = "0"
-        if state.complete:
+        if state.complete and _files(table) >= MOST_FILES:
+            # Each landing adds a file: read one by one, thousands of them would make every look slow.
+            table.overwrite(pa.concat_tables([_cast(table.scan().to_arrow()), rows]), snapshot_properties=properties)
+        elif state.complete:
             table.append(rows, snapshot_properties=properties)
         else:
             table.overwrite(rows, snapshot_properties=properties)
     except (CommitFailedException, TableAlreadyExistsError) as e:
         raise ConcurrentWriteError(f"{ledger_of(raw)}: another process landed files at the same time") from e
+
+
+def _files(table: Table) -> int:
+    current = table.current_snapshot()
+    said = current.summary.additional_properties if current and current.summary else {}
+    return int(said.get("total-data-files") or 0)
+
+
+def _cast(rows: pa.Table) -> pa.Table:
+    return rows.cast(_SCHEMA.as_arrow())
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import DELETE, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
+from lake_assets.events.model import DELETE, INDEX, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
 
 KEEP = "_keep"
 
 
 def order() -> Column:
-    """The order of change events: the source's own sequence, ties by position in the stream."""
-    return F.struct(F.col(SEQUENCE).alias("sequence"), F.col(POSITION).alias("position"))
+    """The order of change events: the source's own sequence, ties by place in the stream."""
+    return F.struct(F.col(SEQUENCE).alias("sequence"), F.col(POSITION).alias("position"), F.col(INDEX).alias("index"))
 
 
 def latest(events: DataFrame, key: Sequence[str], columns: Sequence[str], *, with_unavailable: bool) -> DataFrame:

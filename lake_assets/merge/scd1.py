@@ -10,7 +10,18 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture, capture
 from lake_assets.errors import KeyMissingError, UnsupportedEventError
-from lake_assets.events.model import ARRIVED_AT, DELETE, INSERT, OP, POSITION, READ, SEQUENCE, TRUNCATE, UNAVAILABLE
+from lake_assets.events.model import (
+    ARRIVED_AT,
+    DELETE,
+    INDEX,
+    INSERT,
+    OP,
+    POSITION,
+    READ,
+    SEQUENCE,
+    TRUNCATE,
+    UNAVAILABLE,
+)
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.watermark import Mark, Marks, read_marks
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
@@ -25,7 +36,7 @@ from lake_assets.merge.steps import window
 from lake_assets.merge.tables import alter, check_owner, columns_of, create, key_of
 from lake_assets.merge.views import temp_view
 
-_TECHNICAL = (OP, SEQUENCE, POSITION, UNAVAILABLE, ARRIVED_AT)
+_TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, ARRIVED_AT)
 
 
 def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
@@ -118,13 +129,14 @@ class _Step:
         if window_.is_forward or window_.start is None or window_.end is None:
             return events
         # Staging was rolled back and has caught up: what it took in again are new rows of the same events.
-        known, held = (self._staging(p.snapshot_id).select(POSITION) for p in (window_.start, window_.end))
-        if lost := known.join(held, POSITION, "left_anti").count():
+        place = [POSITION, INDEX]
+        known, held = (self._staging(p.snapshot_id).select(*place) for p in (window_.start, window_.end))
+        if lost := known.join(held, place, "left_anti").count():
             raise UnsupportedEventError(
                 f"{self.spec.table}: {self.spec.staging} was rolled back and has not taken in again {lost} events that "
                 f"{self.spec.table} has absorbed: drop {self.spec.table} and run again to rebuild it"
             )
-        return events.join(known, POSITION, "left_anti")
+        return events.join(known, place, "left_anti")
 
     def _staging(self, snapshot: int | None) -> DataFrame:
         rows = self.lake.spark().read.option("versionAsOf", str(snapshot))
@@ -198,7 +210,8 @@ class _Step:
             unavailable = True
             why.append("late or repeated events: their keys are computed from all of their history")
         if truncated:
-            events = events.where(_behind(truncated["sequence"], truncated["position"]))
+            place = F.struct(*(F.lit(truncated[part]).alias(part) for part in ("sequence", "position", "index")))
+            events = events.where(order() > place)
         if stats["truncated"]:
             why.append("the source was truncated")
         names = list(self.columns)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.errors import SchemaConflictError
+from lake_assets.events.types import widest
 
 Columns = Mapping[str, str]
 """Spark SQL types by column name, in order."""
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-_WIDER = {("int", "bigint"): "bigint", ("float", "double"): "double"}
+_PROMOTIONS = {("int", "bigint"), ("float", "double")}
 _FORMER = "__was_"
+_ROUTED = "__"
 
 
 @dataclass(frozen=True)
@@ -30,21 +32,6 @@ class Change:
     column: str
     type: str
     was: str | None = None
-
-
-def widest(a: str, b: str) -> str | None:
-    """The narrowest type that holds every value of both, or None where there is none without a loss."""
-    if a == b:
-        return a
-    if wider := _WIDER.get((a, b)) or _WIDER.get((b, a)):
-        return wider
-    one, two = _DECIMAL.fullmatch(a), _DECIMAL.fullmatch(b)
-    if one and two:
-        (p1, s1), (p2, s2) = (int(one[1]), int(one[2])), (int(two[1]), int(two[2]))
-        scale = max(s1, s2)
-        precision = max(p1 - s1, p2 - s2) + scale
-        return f"decimal({precision},{scale})" if precision <= 38 else None
-    return None
 
 
 def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
@@ -102,7 +89,12 @@ def evolve(table: str, existing: Columns, wanted: Columns, rename: Mapping[str, 
 def _promotes(old: str, new: str) -> bool:
     """Whether Iceberg widens the type in place (format specification, schema evolution)."""
     one, two = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    return (old, new) in _WIDER or bool(one and two and one[2] == two[2])
+    return (old, new) in _PROMOTIONS or bool(one and two and one[2] == two[2])
+
+
+def routed_name(column: str, kind: str) -> str:
+    """The name of the column that takes values of a type that `column` cannot hold."""
+    return column + _ROUTED + re.sub(r"\W+", "_", kind).strip("_")
 
 
 def former_name(column: str, kind: str) -> str:

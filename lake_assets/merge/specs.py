@@ -2,27 +2,98 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, Self
 
+from lake_assets.errors import PipelineError
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
 
 
 @dataclass(frozen=True)
+class Limit:
+    """How many records of a batch may be rejected: a number, or a share of them.
+
+    Attributes:
+        records: the greatest number; None: no number was declared.
+        share: the greatest share, from 0 to 1; None: no share was declared.
+    """
+
+    records: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | int) -> Self:
+        """`100`, or `1%`.
+
+        Raises:
+            PipelineError: neither.
+        """
+        if match := re.fullmatch(r"(\d+)(\.\d+)?\s*(%?)", str(text).strip()):
+            number = float(match[1] + (match[2] or ""))
+            if match[3] and number <= 100:
+                return cls(share=number / 100)
+            if not match[3] and not match[2]:
+                return cls(records=int(match[1]))
+        raise PipelineError(f"{text!r} is no limit: write a number of records (100) or a share of them (1%)")
+
+    def is_exceeded(self, rejected: int, records: int) -> bool:
+        """Whether `rejected` of `records` are too many."""
+        if self.records is not None:
+            return rejected > self.records
+        return self.share is not None and rejected > self.share * records
+
+    def __str__(self) -> str:
+        return str(self.records) if self.records is not None else f"{(self.share or 0) * 100:g}%"
+
+
+@dataclass(frozen=True)
 class RawSpec:
-    """A raw table and the landing folder it is filled from."""
+    """A raw table and where it is filled from.
+
+    Attributes:
+        landing: the folder that files arrive in; None: it is filled from a table.
+        source: the Iceberg table that another system appends records to, instead of a folder.
+        column: the column of that table that holds the record.
+        key_column: the column that holds the record's key, as Kafka has it apart.
+        order: columns of that table by which the records of one snapshot are ordered.
+        about: the source table that all records are about, for formats that do not say.
+        max_rejected: how many records of a batch may be unroutable; None: any number.
+        max_wait: seconds that a file waits for others before it is taken in; 0: none.
+        max_rows: about so many records are taken in without waiting; None: they wait for `max_wait`.
+    """
 
     table: TableId
-    landing: Path
+    landing: Path | None
     format: str
     pipeline: str
+    source: TableId | None = None
+    column: str = "value"
+    key_column: str | None = None
+    order: tuple[str, ...] = ()
+    about: SourceTable | None = None
+    max_rejected: Limit | None = None
+    max_wait: float = 0.0
+    max_rows: int | None = None
+
+
+OnConflict = Literal["stop", "new-column"]
 
 
 @dataclass(frozen=True)
 class StagingSpec:
-    """The typed changes of one source table of a stream."""
+    """The typed changes of one source table of a stream.
+
+    Attributes:
+        rename: source names of columns to names in the lake.
+        types: types of columns (names in the lake) that win over what the records say.
+        key: the key of records that do not say one.
+        on_conflict: what to do with values of a type that their column cannot become.
+        max_rejected: how many records of a batch may be rejected; None: any number.
+    """
 
     table: TableId
     raw: TableId
@@ -31,6 +102,10 @@ class StagingSpec:
     pipeline: str
     rename: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    on_conflict: OnConflict = "stop"
+    max_rejected: Limit | None = None
 
 
 @dataclass(frozen=True)

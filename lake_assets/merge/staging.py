@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import DefinitionChangedError, LakeError, MalformedRecordError, UnsupportedEventError
-from lake_assets.events import EventPlan, event_format
-from lake_assets.events.model import (
-    ARRIVED_AT,
-    EVENT_TIME,
-    OP,
-    POSITION,
-    SEQUENCE,
-    TECHNICAL,
-    TRUNCATE,
-    UNAVAILABLE,
-    UPDATE,
-)
+from lake_assets.errors import DefinitionChangedError
+from lake_assets.events.model import ARRIVED_AT, INDEX, MANY, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks, read_marks
+from lake_assets.merge import rejects
 from lake_assets.merge.commit import commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
-from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former, unite
+from lake_assets.merge.parsing import BAD, Parsed, parse
+from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.steps import window
 from lake_assets.merge.tables import alter, columns_of, create, key_of
 from lake_assets.merge.views import temp_view
 
-_BAD = "_bad"
-
 
 def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
-    """Append what the raw table has received for this source table.
+    """Append what the raw table has received for this source table; what cannot be read is rejected.
 
     Raises:
-        MalformedRecordError: a record does not fit its own schema; names file, line and column. Nothing is written.
+        RejectedLimitError: more records than declared cannot be read. Nothing is written.
         SchemaConflictError: a column's type cannot become what the stream says now. Nothing is written.
     """
     began = time.monotonic()
@@ -51,170 +41,157 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     if pending.is_absorbed or pending.head.snapshot is None:
         return Outcome(name, "nothing")
     marks = {**(read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}), str(spec.raw): pending.head}
-    spark = lake.spark()
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
         fitting(lake, (spec.raw, spec.table)),
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
-        records = captured.upserts(spark).where(F.col("source_table") == str(spec.source_table))
-        known = projection(lake, spec.table, spec.rename) if lake.exists(spec.table) else ()
-        rows, key = _typed(records, spec, known)
-        if rows is None:
+        written = _write(lake, spec, about(captured.upserts(lake.spark()), spec), marks)
+        details = written.details()
+        if written.events is None:
             if not lake.exists(spec.table):
-                return Outcome(name, "waiting", (absorbed,), why=f"no event of {spec.source_table} has arrived yet")
+                why = "no event of it could be read" if written.rejected else "no event has arrived yet"
+                return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
             commit_marks(lake, spec.table, marks)
             return Outcome(name, "absorbed", (absorbed,), strategy="append", why="no events of this table",
-                           seconds=time.monotonic() - began)  # fmt: skip
-        rows = rows.persist()
-        try:
-            stats = rows.agg(
-                F.count("*").alias("events"),
-                F.count(_BAD).alias("bad"),
-                F.min(POSITION).alias("first"),
-                F.max(POSITION).alias("last"),
-            ).collect()[0]
-            if stats["bad"]:
-                raise _malformed(records, rows, stats["bad"])
-            changes = _prepare(lake, spec, rows, key)
-            _merge(lake, spec.table, rows.drop(_BAD), stats["first"], stats["last"], marks)
-        finally:
-            rows.unpersist()
+                           seconds=time.monotonic() - began, details=details)  # fmt: skip
     snapshot = snapshot_of(lake, spec.table, marks)
     inserted, updated, deleted = counts(snapshot)
     return Outcome(
         name, "absorbed", (absorbed,), inserted, updated, deleted, "append", "every event is kept",
-        time.monotonic() - began, snapshot.snapshot_id if snapshot else None,
-        {"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {},
+        time.monotonic() - began, snapshot.snapshot_id if snapshot else None, details,
     )  # fmt: skip
 
 
-# --- parsing ----------------------------------------------------------------------------------------------------
+def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
+    """The records of a raw table that are about the source table, alone or with others."""
+    return records.where(F.col("source_table").isin(str(spec.source_table), MANY))
 
 
-def _typed(records: DataFrame, spec: StagingSpec, known: Iterable[str]) -> tuple[DataFrame | None, tuple[str, ...]]:
-    """The records as typed rows (with what is wrong with them in `_bad`), and the key; None without records.
+def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
+    """Read the table's rejected records again, and take in those that can be read now.
 
-    Args:
-        records: rows of the raw table.
-        spec: the table.
-        known: columns that it has.
+    Raises:
+        ConcurrentWriteError: another writer was quicker; nothing is lost, run again.
     """
-    reader = event_format(spec.format)
-    schema = F.expr(reader.schema)
-    # Tombstones and other records about no row were not routed here. A batch has one schema, or two where it changed.
-    found = records.groupBy(schema.alias("schema")).agg(F.max("position").alias("last")).orderBy("last").collect()
-    plans: list[tuple[str, EventPlan]] = []
-    for row in found:
-        try:
-            plans.append((row["schema"], reader.plan(row["schema"], spec.rename)))
-        except (LakeError, ValueError, KeyError) as e:
-            raise UnsupportedEventError(f"{spec.table}: events up to position {row['last']} of {spec.raw}: {e}") from e
-    if not plans:
-        return None, ()
-    columns = unite(str(spec.table), [{c.name: c.type for c in plan.columns} for _, plan in plans])
-    if clash := set(columns) & set(TECHNICAL):
-        raise UnsupportedEventError(
-            f"{spec.table}: the source has columns called {sorted(clash)}, which staging uses itself"
-        )
-    # A schema without a column says nothing of its value: a stored generated column is in the initial snapshot only.
-    every = dict.fromkeys((*known, *columns))
-    parts = [
-        _rows(
-            records.where(schema == F.lit(text)),
-            plan,
-            columns,
-            [c for c in every if c not in {p.name for p in plan.columns}],
-        )
-        for text, plan in plans
-    ]
-    rows = parts[0]
-    for part in parts[1:]:
-        rows = rows.unionByName(part, allowMissingColumns=True)
-    return rows, _key([plan.key for _, plan in plans], parts)
-
-
-def _key(keys: list[tuple[str, ...]], parts: list[DataFrame]) -> tuple[str, ...]:
-    """The key of a batch's last schema; a truncate says none, whatever the table has."""
-    for key, part in zip(reversed(keys), reversed(parts), strict=True):
-        if key or not any(keys) or part.where(F.col(OP) != TRUNCATE).limit(1).count():
-            return key
-    return ()
-
-
-def _rows(records: DataFrame, plan: EventPlan, types: dict[str, str], unsaid: list[str]) -> DataFrame:
-    """One projection a step: Spark computes a column that later ones use more than once only once."""
-    stage = records.select("position", "arrived_at", F.expr(plan.parsed).alias("e"))
-    fixed = {
-        OP: F.expr(plan.op),
-        SEQUENCE: F.expr(plan.sequence),
-        POSITION: F.col("position"),
-        EVENT_TIME: F.expr(plan.event_time),
-        ARRIVED_AT: F.col("arrived_at"),
-    }
-    absent = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
-    stage = stage.select(
-        *(value.alias(name) for name, value in fixed.items()),
-        *(
-            F.when(~gone, F.expr(c.text)).alias(f"t{i}")
-            for i, (c, gone) in enumerate(zip(plan.columns, absent, strict=True))
-        ),
-        *(gone.alias(f"u{i}") for i, gone in enumerate(absent)),
-    )
-    stage = stage.select("*", *(F.col(f"t{i}").alias(f"v{i}") for i in range(len(plan.columns))))
-    for step in range(max((len(c.steps) for c in plan.columns), default=0)):
-        stage = stage.withColumns(
-            {
-                f"v{i}": F.expr(c.steps[step].replace("{t}", f"v{i}"))
-                for i, c in enumerate(plan.columns)
-                if step < len(c.steps)
-            }
-        )
-    bad = [
-        *_when(F.col(OP).isNull(), "no such op, or no row after it"),
-        *(_case(i, f"{c.name} does not fit {c.type}") for i, c in enumerate(plan.columns) if c.steps),
-        *(
-            F.when((F.col(OP) != TRUNCATE) & F.col(f"v{i}").isNull(), F.lit(f"key column {c.name} is missing"))
-            for i, c in enumerate(plan.columns)
-            if c.name in plan.key
-        ),
-    ]
-    gone = [F.when(F.col(f"u{i}"), F.lit(c.name)) for i, c in enumerate(plan.columns) if c.unavailable]
-    gone += [F.when(F.col(OP) == UPDATE, F.lit(name)) for name in unsaid]
-    unavailable = F.array_compact(F.array(*gone)) if gone else F.array().cast("array<string>")
-    return stage.select(
-        *(F.col(f"v{i}").cast(types[c.name]).alias(c.name) for i, c in enumerate(plan.columns)),
-        *fixed,
-        F.when(F.size(unavailable) > 0, unavailable).alias(UNAVAILABLE),
-        F.coalesce(*bad).alias(_BAD),
-    )
-
-
-def _when(condition: Column, reason: str) -> Iterable[Column]:
-    yield F.when(condition, F.lit(reason))
-
-
-def _case(i: int, reason: str) -> Column:
-    return F.when(F.col(f"t{i}").isNotNull() & F.col(f"v{i}").isNull(), F.lit(reason))
-
-
-def _malformed(records: DataFrame, rows: DataFrame, bad: int) -> MalformedRecordError:
-    first = rows.where(F.col(_BAD).isNotNull()).orderBy(POSITION).select(POSITION, _BAD).first()
-    where = records.where(F.col("position") == first[POSITION]).first() if first else None
-    if first is None or where is None:
-        return MalformedRecordError(f"{bad} malformed records")
-    return MalformedRecordError(
-        f"{where['source_file']}, line {where['source_line']} (position {first[POSITION]}): {first[_BAD]}; "
-        f"{bad} such records in this batch. Nothing of it was written. The record: {where['record'][:200]!r}"
-    )
+    began, name, source = time.monotonic(), str(spec.table), str(spec.source_table)
+    rejected = rejects.rejected_of(spec.raw)
+    if not lake.exists(rejected) or not lake.exists(spec.raw):
+        return Outcome(name, "nothing")
+    spark = lake.spark()
+    listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == source)
+    before = listed.select("position").distinct().persist()
+    try:
+        if not before.count():
+            return Outcome(name, "nothing")
+        raw = about(spark.table(lake.sql_name(spec.raw)), spec)
+        written = _write(lake, spec, raw.join(F.broadcast(before), "position", "left_semi"), None)
+        # A record is rejected no longer if every event of it is in staging.
+        bad = [r["position"] for r in written.bad]
+        good = [r["position"] for r in before.collect() if r["position"] not in set(bad)]
+    finally:
+        before.unpersist()
+    if good and written.events is not None:
+        rejects.forget(lake, spec.raw, source, good)
+    return Outcome(
+        name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
+        why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
+        details=written.details(),
+    )  # fmt: skip
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What became of a batch.
+
+    Attributes:
+        events: how many good events it held; None: no event could be told from the others, so that no table was made.
+        rejected: how many records or events were rejected.
+        bad: their `position`s.
+        changes: how the table's columns followed.
+    """
+
+    events: int | None
+    rejected: int
+    bad: tuple[Row, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    def details(self) -> dict[str, object]:
+        """For the outcome."""
+        found: dict[str, object] = {"rejected": self.rejected} if self.rejected else {}
+        if self.changes:
+            found["schema_changes"] = [f"{c.kind} {c.column} {c.type}" for c in self.changes]
+        return found
+
+
+def _write(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks | None) -> _Written:
+    """Parse a batch, put down what cannot be read, and then write what can; in this order, so that a run that is
+    killed in between has lost nothing."""
+    known = projection(lake, spec.table, spec.rename) if lake.exists(spec.table) else {}
+    parsed = parse(records, spec, {name: kind for name, (kind, _) in known.items()})
+    rows = parsed.rows.persist() if parsed.rows is not None else None
+    try:
+        bad = _bad(rows, parsed)
+        stats = _stats(rows)
+        found = bad.limit(1).collect() if bad is not None and (stats is None or stats["bad"] or parsed.refused) else []
+        all_bad: tuple[Row, ...] = ()
+        if bad is not None and found:
+            all_bad = tuple(bad.select("position", "reason").orderBy("position").collect())
+            rejects.check_limit(str(spec.table), spec.max_rejected, len(all_bad), records.count(), all_bad[0]["reason"])
+            rejects.reject(
+                lake, spec.raw, str(spec.source_table), _described(bad, records),
+                all_bad[0]["position"], all_bad[-1]["position"],
+            )  # fmt: skip
+        if rows is None or stats is None:
+            return _Written(None, len(all_bad), all_bad)
+        good = rows.where(F.col(BAD).isNull()).drop(BAD)
+        changes = _prepare(lake, spec, good, parsed.key)
+        events = stats["events"] - stats["bad"]
+        _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
+        return _Written(events, len(all_bad), all_bad, tuple(changes))
+    finally:
+        if rows is not None:
+            rows.unpersist()
+
+
+def _stats(rows: DataFrame | None) -> Row | None:
+    if rows is None:
+        return None
+    stats = rows.agg(
+        F.count("*").alias("events"),
+        F.count(BAD).alias("bad"),
+        F.min(POSITION).alias("first"),
+        F.max(POSITION).alias("last"),
+    ).collect()[0]
+    return stats if stats["events"] else None
+
+
+def _bad(rows: DataFrame | None, parsed: Parsed) -> DataFrame | None:
+    """`position`, `event_index` and `reason` of everything that is rejected."""
+    found: list[DataFrame] = []
+    if rows is not None:
+        bad = rows.where(F.col(BAD).isNotNull())
+        found.append(bad.select(F.col(POSITION).alias("position"), F.col(INDEX).alias("event_index"), _reason()))
+    if parsed.refused is not None:
+        found.append(parsed.refused.select("position", F.lit(0).alias("event_index"), _reason()))
+    return found[0].unionAll(found[1]) if len(found) > 1 else found[0] if found else None
+
+
+def _reason() -> Column:
+    return F.left(F.col(BAD), F.lit(2_000)).alias("reason")
+
+
+def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
+    columns = ("position", "record", "source_file", "source_line", "arrived_at")
+    return bad.join(records.select(*columns), "position")
+
+
 def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str, ...]) -> list[Change]:
     """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is."""
-    wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != _BAD}
+    wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
            properties={"lake-assets.source-table": str(spec.source_table), **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
@@ -239,8 +216,8 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
     return changes
 
 
-def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Marks) -> None:
-    """Insert the rows whose position is not there yet.
+def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Marks | None) -> None:
+    """Insert the rows whose place in the stream is not there yet.
 
     A plain append would do, were there never two runs at once: Iceberg lets both append. This MERGE reads (and is
     validated against) the positions of the window only, so that the second one finds a conflict instead.
@@ -249,11 +226,11 @@ def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: in
     types = columns_of(lake, table)
     rows = rows.select(*(F.col(quote(n)).cast(types[n]).alias(n) for n in names))
     listed = ", ".join(quote(n) for n in names)
-    position = quote(POSITION)
+    position, index = quote(POSITION), quote(INDEX)
     with temp_view(rows) as view, committing(lake.spark(), table, marks):
         lake.spark().sql(
-            f"MERGE INTO {lake.sql_name(table)} t USING {view} s "
-            f"ON t.{position} = s.{position} AND t.{position} BETWEEN {int(first)} AND {int(last)} "
+            f"MERGE INTO {lake.sql_name(table)} t USING {view} s ON t.{position} = s.{position} "
+            f"AND t.{index} = s.{index} AND t.{position} BETWEEN {int(first)} AND {int(last)} "
             f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position} "
             f"WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({', '.join('s.' + quote(n) for n in names)})"
         )

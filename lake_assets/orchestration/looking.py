@@ -52,7 +52,7 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found
             found.append(Found(Work(name, steps[name], fingerprint(declared, error), error), ()))
             continue
         if windows:
-            files = _files(lake, spec) if isinstance(spec, RawSpec) else []
+            files = _files(lake, spec) if isinstance(spec, RawSpec) and spec.landing else []
             what = ", ".join(describe(w) for w in windows)
             work = Work(name, steps[name], fingerprint(declared, *(files or windows)), what)
             found.append(Found(work, windows, sum(size for _, size, _ in files)))
@@ -68,7 +68,7 @@ def missing(lake: Lake, specs: Sequence[Spec]) -> list[str]:
 
 def _files(lake: Lake, spec: RawSpec) -> list[tuple[str, int, int]]:
     # A file that was corrected in place is another one: the landing that failed on it is due again.
-    stats = [(f.name, f.stat()) for f in new_files(lake, spec.table, spec.landing)]
+    stats = [(f.name, f.stat()) for f in new_files(lake, spec)]
     return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
 
 

@@ -118,7 +118,8 @@ def describe(spec: Spec) -> str:
     """What a table is, for people who look at its asset."""
     match spec:
         case RawSpec():
-            return f"Records as they came ({spec.format}), from the files in `{spec.landing}`."
+            where = f"the table `{spec.source}`" if spec.source else f"the files in `{spec.landing}`"
+            return f"Records as they came ({spec.format}), from {where}."
         case StagingSpec():
             return f"Every change of `{spec.source_table}`, typed and in order, from `{spec.raw}`."
         case FinalSpec():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,7 +21,9 @@ from pydantic_core import CoreSchema
 
 from lake_assets.errors import LakeError
 from lake_assets.events import SourceTable
+from lake_assets.events.types import normal
 from lake_assets.lake import TableId
+from lake_assets.merge.specs import Limit
 from lake_assets.models.plan import parse, sources_of
 
 
@@ -57,6 +60,15 @@ class LayerTables(_Strict):
         default_factory=dict,
         description="columns that the source renamed, old name: new name (no stream reports a rename)",
     )
+    types: dict[str, str] = Field(
+        default_factory=dict,
+        description="types of columns (names in the lake) that win over what the records say, as decimal(12,2)",
+    )
+    on_conflict: Literal["stop", "new-column"] | None = Field(
+        default=None,
+        description="values of a type that their column cannot become: stop the table, or put them into a column of "
+        "their own, <column>__<type>; default: the stream's",
+    )
     final: bool = Field(default=True, description="false: staging only")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
 
@@ -68,6 +80,14 @@ class LayerTables(_Strict):
         except LakeError as e:
             raise ValueError(str(e)) from e
         return value
+
+    @field_validator("types")
+    @classmethod
+    def _types(cls, value: dict[str, str]) -> dict[str, str]:
+        try:
+            return {name: normal(kind) for name, kind in value.items()}
+        except LakeError as e:
+            raise ValueError(str(e)) from e
 
     @property
     def is_pattern(self) -> bool:
@@ -81,24 +101,106 @@ class LayerTables(_Strict):
         return self
 
 
+def seconds_of(duration: str | float) -> float:
+    """`30s`, `5m`, `1h` or a number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", str(duration).strip())
+    if not match:
+        raise ValueError(f"{duration!r} is no duration: write 30s, 5m or 1h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
 def _table_entry(value: object) -> object:
     return {"table": value} if isinstance(value, str) else value
 
 
+class SourceOfRecords(_Strict):
+    """An Iceberg table that another system appends records to."""
+
+    table: str = Field(description="namespace.table in the lake's catalog")
+    value: str = Field(default="value", description="its column that holds the record, as text or bytes")
+    key: str | None = Field(default=None, description="its column that holds the record's key, where that is apart")
+    order: Names = Field(
+        default_factory=list,
+        description="its columns that order the records of one snapshot, for example [partition, offset]; default: as "
+        "they are stored",
+    )
+
+    @field_validator("table")
+    @classmethod
+    def _table(cls, value: str) -> str:
+        try:
+            TableId.parse(value)
+        except LakeError as e:
+            raise ValueError(str(e)) from e
+        return value
+
+
 class Stream(_Strict):
-    """A stream of change events: where its files land, their format, and the tables made of it."""
+    """A stream of change events: where its records arrive, their format, and the tables made of it."""
 
     name: str = Field(description="the raw table is raw.<name>", pattern=r"^\w+$")
-    format: Literal["debezium"] = Field(default="debezium", description="wire format of the records")
+    format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
+        default="debezium", description="wire format of the records"
+    )
     landing: Path | None = Field(
         default=None,
         description="folder where files of records arrive; relative: to the lake's home; default landing/<name>",
+    )
+    source: SourceOfRecords | None = Field(
+        default=None, description="an Iceberg table that records come from, instead of a folder"
+    )
+    namespace: str | None = Field(
+        default=None,
+        description="the tables are staging.<namespace>.<table> and final.<namespace>.<table>; default: no namespace",
+        pattern=r"^\w+$",
+    )
+    prefix: str = Field(default="", description="what the tables' names in the lake begin with", pattern=r"^\w*$")
+    max_rejected: str | int | None = Field(
+        default=None,
+        description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond, the table "
+        "stops; default: any number",
+    )
+    max_wait: str | float = Field(
+        default=0, description="how long new files wait for others (30s, 5m, 1h), so that tables get few large ones"
+    )
+    max_rows: int | None = Field(default=None, description="about so many records are taken in without waiting", gt=0)
+    on_conflict: Literal["stop", "new-column"] = Field(
+        default="stop", description="what tables do that do not say it themselves"
     )
     tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), _OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first that fits",
     )
     exclude: Names = Field(default_factory=list, description="tables or patterns to leave out")
+
+    @field_validator("max_rejected")
+    @classmethod
+    def _limit(cls, value: str | int | None) -> str | int | None:
+        try:
+            if value is not None:
+                Limit.parse(value)
+        except LakeError as e:
+            raise ValueError(str(e)) from e
+        return value
+
+    @field_validator("max_wait")
+    @classmethod
+    def _duration(cls, value: str | float) -> str | float:
+        seconds_of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Stream:
+        if self.source and self.landing:
+            raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
+        if self.source and self.max_wait:
+            raise ValueError("`max_wait` is for files: what a table's snapshots bring is taken in at once")
+        return self
+
+    @property
+    def about(self) -> str | None:
+        """The one table that the stream is about, where it is about one: of records that do not name theirs."""
+        return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 
 class SqlModel(_Strict):

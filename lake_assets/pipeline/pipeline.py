@@ -8,23 +8,26 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import ConcurrentWriteError, PipelineError, TableClaimedError
-from lake_assets.events import SourceTable, event_format
+from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.merge.landing import land, new_files, routes
+from lake_assets.merge.landing import Landed, Read, land, land_records, new_files, offsets, routes
+from lake_assets.merge.landing import replay as replay_records
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.retention import keep_own, keep_sources
 from lake_assets.merge.scd1 import absorb_changes
-from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
+from lake_assets.merge.specs import FinalSpec, Limit, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
+from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
-from lake_assets.pipeline.config import LayerTables, PipelineConfig, Stream
+from lake_assets.pipeline.config import LayerTables, PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.yaml_file import read_pipeline
 
 Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
@@ -86,18 +89,28 @@ class Pipeline:
         """
         specs: list[Spec] = []
         for stream in self.config.streams:
-            raw = RawSpec(TableId(("raw",), stream.name), _landing(lake, stream), stream.format, self.name)
+            raw = self._raw(lake, stream)
             specs.append(raw)
+            below = (stream.namespace,) if stream.namespace else ()
             for source, declared in self._tables(lake, stream, raw.table):
-                name = declared.name or source.name
+                name = declared.name or stream.prefix + source.name
                 staging = StagingSpec(
-                    TableId(("staging",), name), raw.table, source, stream.format, self.name, declared.rename
+                    TableId(("staging", *below), name),
+                    raw.table,
+                    source,
+                    stream.format,
+                    self.name,
+                    declared.rename,
+                    types=declared.types,
+                    key=tuple(declared.key),
+                    on_conflict=declared.on_conflict or stream.on_conflict,
+                    max_rejected=raw.max_rejected,
                 )
                 specs.append(staging)
                 if declared.final:
                     specs.append(
                         FinalSpec(
-                            TableId(("final",), name),
+                            TableId(("final", *below), name),
                             staging.table,
                             self.name,
                             tuple(declared.key),
@@ -120,6 +133,23 @@ class Pipeline:
         if alone:
             self._check_sources(lake, specs)
         return _ordered(specs, self.name)
+
+    def _raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
+        source = stream.source
+        return RawSpec(
+            TableId(("raw",), stream.name),
+            None if source else _landing(lake, stream),
+            stream.format,
+            self.name,
+            source=TableId.parse(source.table) if source else None,
+            column=source.value if source else "value",
+            key_column=source.key if source else None,
+            order=tuple(source.order) if source else (),
+            about=SourceTable.parse(stream.about) if stream.about else None,
+            max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
+            max_wait=seconds_of(stream.max_wait),
+            max_rows=stream.max_rows,
+        )
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
         """A model's table that nothing makes is a slip of the pen, unless a pattern may still bring it."""
@@ -149,6 +179,53 @@ class Pipeline:
             declared = next((p for p in patterns if fnmatch.fnmatchcase(text, p.table)), None)
             if declared:
                 yield source, declared
+
+    # --- records ------------------------------------------------------------------------------------------------
+
+    def land(self, lake: LakeBase, stream: str, read: Read, name: str = "python") -> Landed:
+        """Take in records that Python code yields, each exactly once: with the last record of a commit its offset is
+        committed, and `read` is asked for those after it the next time.
+
+        Args:
+            lake: the lake.
+            stream: name of a declared stream.
+            read: called with the last offset that was taken in (None at first); yields `(offset, record)`, the record
+                as text, bytes or a mapping, the offset as anything that JSON can hold.
+            name: of the source, where a stream has several (partitions of a topic).
+
+        Raises:
+            PipelineError: no such stream.
+            RejectedLimitError, ConcurrentWriteError: see `land_records`.
+        """
+        return land_records(lake, self._raw(lake, self._stream(stream)), read, name)
+
+    def offset(self, lake: LakeBase, stream: str, name: str = "python") -> Any:
+        """Up to where a Python source was taken in; None: not at all yet."""
+        return offsets(lake, self._raw(lake, self._stream(stream)).table).get(name)
+
+    def _stream(self, name: str) -> Stream:
+        found = next((s for s in self.config.streams if s.name == name), None)
+        if found is None:
+            there = ", ".join(s.name for s in self.config.streams) or "none"
+            raise PipelineError(f"pipeline {self.name!r} has no stream {name!r}; it has {there}")
+        return found
+
+    def replay(self, lake: LakeBase, select: Collection[str] | None = None) -> list[Outcome]:
+        """Read rejected records again, after a declaration or this package was corrected; those that can be read now
+        are taken in, at the places in the stream where they came.
+
+        Args:
+            lake: the lake.
+            select: names of raw and staging tables; default: all.
+        """
+        outcomes: list[Outcome] = []
+        done: set[TableId] = set()
+        # Records that can be routed now may bring tables.
+        while spec := next((s for s in self.specs(lake, alone=False) if s.table not in done), None):
+            done.add(spec.table)
+            if isinstance(spec, RawSpec | StagingSpec) and (select is None or str(spec.table) in select):
+                outcomes.append(_guarded(lambda s=spec: _retried(s, lambda: _replay(lake, s)), spec))
+        return outcomes
 
     # --- what is to be done -------------------------------------------------------------------------------------
 
@@ -194,16 +271,16 @@ class Pipeline:
                 continue
             if on_start:
                 on_start(str(spec.table))
-            outcome = _guarded(lake, spec)
+            outcome = _guarded(lambda s=spec: absorb(lake, s), spec)
             outcomes.append(outcome)
             if on_outcome:
                 on_outcome(outcome)
 
 
-def _guarded(lake: LakeBase, spec: Spec) -> Outcome:
+def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     began = time.monotonic()
     try:
-        return absorb(lake, spec)
+        return step()
     except Exception as e:  # kept in the outcome: one failure, of whatever kind, is its own
         return Outcome(
             str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began
@@ -216,6 +293,17 @@ def absorb(lake: LakeBase, spec: Spec) -> Outcome:
     Raises:
         LakeError: see the steps.
     """
+
+    def step() -> Outcome:
+        outcome = _absorb(lake, spec)
+        if outcome.status == "absorbed":
+            _keep(lake, spec)
+        return outcome
+
+    return _retried(spec, step)
+
+
+def _retried(spec: Spec, step: Callable[[], Outcome]) -> Outcome:
     try:
         for attempt in Retrying(
             retry=retry_if_exception_type(ConcurrentWriteError),
@@ -223,10 +311,7 @@ def absorb(lake: LakeBase, spec: Spec) -> Outcome:
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
             with attempt:
-                outcome = _absorb(lake, spec)
-                if outcome.status == "absorbed" and not isinstance(spec, RawSpec):
-                    _keep(lake, spec)
-                return outcome
+                return step()
     except RetryError as e:
         cause = e.last_attempt.exception()
         raise ConcurrentWriteError(
@@ -239,27 +324,42 @@ def absorb(lake: LakeBase, spec: Spec) -> Outcome:
 
 def _keep(lake: LakeBase, spec: Spec) -> None:
     """Keep the snapshots that the next step needs. A run killed before this leaves the tags behind: they may lag."""
-    keep_own(lake, spec.table)
-    keep_sources(lake, spec.table, sources(spec))
+    if not isinstance(spec, RawSpec):
+        keep_own(lake, spec.table)
+    if sources(spec):
+        keep_sources(lake, spec.table, sources(spec))
+
+
+def _replay(lake: LakeBase, spec: RawSpec | StagingSpec) -> Outcome:
+    if isinstance(spec, StagingSpec):
+        return replay_events(lake, spec)
+    routed = replay_records(lake, spec)
+    if not routed:
+        return Outcome(str(spec.table), "nothing")
+    return Outcome(
+        str(spec.table), "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now"
+    )
 
 
 def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
     match spec:
         case RawSpec():
             began = time.monotonic()
-            landed = land(lake, spec.table, spec.landing, event_format(spec.format), spec.pipeline)
+            if spec.source and not lake.exists(spec.source):
+                return Outcome(str(spec.table), "waiting", why=f"{spec.source} does not exist yet")
+            landed = land(lake, spec)
             if not landed.files:
                 return Outcome(str(spec.table), "nothing")
-            window_ = Absorbed(str(spec.landing), None, None, landed.files, landed.bytes)
             return Outcome(
                 str(spec.table),
                 "absorbed",
-                (window_,),
+                (Absorbed(str(spec.source or spec.landing), None, None, landed.files, landed.bytes),),
                 inserted=landed.records,
                 strategy="land",
-                why="new files of the landing folder",
+                why="new snapshots of the source" if spec.source else "new files of the landing folder",
                 seconds=time.monotonic() - began,
                 snapshot=landed.snapshot,
+                details={"rejected": landed.rejected} if landed.rejected else {},
             )
         case StagingSpec():
             return absorb_events(lake, spec)
@@ -273,7 +373,7 @@ def sources(spec: Spec) -> tuple[TableId, ...]:
     """The lake tables that a table is made of."""
     match spec:
         case RawSpec():
-            return ()
+            return (spec.source,) if spec.source else ()
         case StagingSpec():
             return (spec.raw,)
         case FinalSpec():
@@ -285,8 +385,8 @@ def sources(spec: Spec) -> tuple[TableId, ...]:
 def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     """What one table has still to absorb of its sources as they are now."""
     name = str(spec.table)
-    if isinstance(spec, RawSpec):
-        files = new_files(lake, spec.table, spec.landing)
+    if isinstance(spec, RawSpec) and spec.landing:
+        files = new_files(lake, spec)
         return [Pending(name, str(spec.landing), files=len(files))] if files else []
     found: list[Pending] = []
     for source in sources(spec):

@@ -253,7 +253,8 @@ def test_a_table_replaced_with_other_types(
         assert came + same == bag([rows[0], (*rows[1][:3], (None,))])
         assert went + same == bag(rows)
         assert not capture.ranges["n"].is_bounded
-        assert (capture.ranges["id"].low, capture.ranges["id"].high) == (1, 2)
+        assert capture.ranges["id"].low == 1
+        assert capture.ranges["id"].covers(2)
         assert set(bag(capture.keys(lake.spark(), ["k"]).collect())) == {r[2:3] for r in went | came}
     d = t.sql("UPDATE {t} SET n = n + 0.0001 WHERE id = 1")
     t.exact((c, d), (None, d))

@@ -49,8 +49,8 @@ def test_rows_as_csv_and_parquet_begin_a_new_file_where_the_columns_change(tmp_p
     csv, parquet = (sorted((tmp_path / kind).iterdir()) for kind in ("csv", "parquet"))
     assert len(csv) == len(parquet) == 3
     assert len({tuple((f.name, str(f.type)) for f in pq.read_schema(file)) for file in parquet}) == 3
-    texts = [json.loads(r)["@text"] for file in csv for _, r in csv_records(file)]
-    typed = [json.loads(r)["row"] for file in parquet for _, r in parquet_records(file)]
+    texts = [json.loads(r)["@text"] for file in csv for _, r, _ in csv_records(file)]
+    typed = [json.loads(r)["row"] for file in parquet for _, r, _ in parquet_records(file)]
     assert [(t["FLAG"], t["id"]) for t in texts] == [(t["FLAG"], str(t["id"])) for t in typed]
     assert [t["name"] for t in texts] == [t["name"] for t in typed]
 

@@ -45,7 +45,7 @@ D,3,30,2018-01-01 16:02:05
 def test_the_change_set_of_the_article(spark_lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "change_set.csv"
     file.write_text(CSV)
-    lines = [record for _, record in csv_records(file)]
+    lines = [record for _, record, _ in csv_records(file)]
     hints = Hints(table=T, key=("ID",), types={"CDC_TIMESTAMP": "timestamp"})
     events = parse(spark_lake.spark(), CHANGE_SET, lines, hints)
     assert [e.op for e in events] == [INSERT, UPDATE, DELETE, UPDATE, DELETE]
@@ -153,7 +153,7 @@ def test_csv_text_is_a_number_only_where_a_number_keeps_it(spark_lake: Lake, tmp
     file = tmp_path / "t.csv.gz"
     text = 'FLAG,ID,zip,n,x,s,e\nI,1,00501,-5,0.5,"a,""b""\nc",\nI,2,10115,7,2,"",\n'
     file.write_bytes(gzip.compress(text.encode()))
-    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r in csv_records(file)], KEYED)
+    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r, _ in csv_records(file)], KEYED)
     assert one.row == {"ID": 1, "zip": "00501", "n": -5, "x": 0.5, "s": 'a,"b"\nc'}
     assert two.row == {"ID": 2, "zip": "10115", "n": 7, "x": 2.0, "s": ""}
 
@@ -187,7 +187,7 @@ def test_parquet_rows_have_the_types_of_their_file(spark_lake: Lake, tmp_path: P
     file = tmp_path / "t.parquet"
     pq.write_table(pa.table([pa.array(["I", "U"]), pa.array([1, 1]), *arrays], ["FLAG", "ID", *names]), file)
     assert [spark_type(t) for t, *_ in VALUES] == [kind for _, _, kind, _ in VALUES]
-    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r in parquet_records(file)], KEYED)
+    one, two = parse(spark_lake.spark(), CHANGE_SET, [r for _, r, _ in parquet_records(file)], KEYED)
     assert (one.bad, two.bad) == (None, None)
     for name, (kind, _, _, expected) in zip(names, VALUES, strict=True):
         assert (one.row[name], two.row[name]) == (expected, None), kind
@@ -198,7 +198,7 @@ def test_files_of_different_schemas_in_one_batch_are_read_each_as_its_own(spark_
     lines: list[str] = []
     for i, kind in enumerate((pa.int32(), pa.int64())):
         pq.write_table(pa.table([["I"], pa.array([i], kind)], ["FLAG", "ID"]), tmp_path / f"{i}.parquet")
-        lines += [r for _, r in parquet_records(tmp_path / f"{i}.parquet")]
+        lines += [r for _, r, _ in parquet_records(tmp_path / f"{i}.parquet")]
     lines += lines_of({"FLAG": "I", "ID": 2})
     assert [e.row["ID"] for e in parse(spark_lake.spark(), CHANGE_SET, lines, KEYED)] == [0, 1, 2]
 

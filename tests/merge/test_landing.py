@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,19 @@ from lake_assets.errors import (
     InputError,
     LakeError,
     MalformedRecordError,
+    RejectedLimitError,
     TableClaimedError,
     TruncatedInputError,
 )
-from lake_assets.events import SourceTable, event_format
+from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.merge import landing, ledger
 from lake_assets.merge.landing import Landed, land, new_files, routes
+from lake_assets.merge.specs import Limit, RawSpec
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
 
 RAW = TableId.parse("raw.events")
-DEBEZIUM = event_format("debezium")
 USERS = SourceRows({"id": BIGINT}, name="public.users")
 
 
@@ -39,16 +42,26 @@ def lines(*ids: int, table: SourceRows = USERS) -> list[bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    (tmp_path / "landing").mkdir()
     return tmp_path / "landing"
 
 
+def spec(folder: Path, pipeline: str = "p", **more: Any) -> RawSpec:
+    return RawSpec(RAW, folder, "debezium", pipeline, **more)
+
+
 def take_in(lake: Lake, folder: Path) -> Landed:
-    return land(lake, RAW, folder, DEBEZIUM, "p")
+    return land(lake, spec(folder))
 
 
 def rows(lake: Lake, *columns: str) -> list[tuple[Any, ...]]:
     found = lake.table(RAW).scan(selected_fields=("position", *columns)).to_arrow().to_pylist()
     return [tuple(r[c] for c in columns) for r in sorted(found, key=lambda r: r["position"])]
+
+
+def rejected(lake: Lake) -> list[dict[str, Any]]:
+    found = lake.table("raw.events_rejected").scan().to_arrow().to_pylist()
+    return sorted(found, key=lambda r: r["position"])
 
 
 def state(lake: Lake) -> dict[str, int | None]:
@@ -81,7 +94,7 @@ def test_taking_in_twice_changes_nothing(plain_lake: Lake, folder: Path) -> None
     take_in(plain_lake, folder)
     before = state(plain_lake)
     assert take_in(plain_lake, folder).files == 0
-    assert new_files(plain_lake, RAW, folder) == []
+    assert new_files(plain_lake, spec(folder)) == []
     assert state(plain_lake) == before
 
 
@@ -101,7 +114,7 @@ def test_a_file_that_has_changed_is_named(plain_lake: Lake, folder: Path) -> Non
     take_in(plain_lake, folder)
     size, before = file.stat().st_size, state(plain_lake)
     write_lines(folder / "a.jsonl", lines(1, 2))
-    for look in (take_in, lambda lake, f: new_files(lake, RAW, f)):
+    for look in (take_in, lambda lake, f: new_files(lake, spec(f))):
         with pytest.raises(ChangedInputError, match=rf"a\.jsonl was taken in with {size} bytes and has \d+ now"):
             look(plain_lake, folder)
     assert state(plain_lake) == before
@@ -141,14 +154,20 @@ def no_envelope(file: Path) -> None:
     file.write_bytes(lines(1)[0] + b'{"key": null, "value": {"payload": {"id": 1}}}\n')
 
 
-def no_schema(file: Path) -> None:
-    record = json.loads(lines(1)[0])
-    del record["value"]["schema"]
-    file.write_bytes(lines(1)[0] + json.dumps(record).encode() + b"\n")
-
-
 def no_object(file: Path) -> None:
     file.write_bytes(lines(1)[0] + b"12\n")
+
+
+def deep(file: Path) -> None:
+    file.write_bytes(lines(1)[0] + b"[" * 5_000 + b"]" * 5_000 + b"\n")
+
+
+def lone_surrogate(file: Path) -> None:
+    file.write_bytes(lines(1)[0] + b'{"key": "\\ud800"}\n')
+
+
+def no_parquet(file: Path) -> None:
+    file.with_suffix(".parquet").write_bytes(b"PAR1 and no more")
 
 
 @pytest.mark.parametrize(
@@ -159,27 +178,92 @@ def no_object(file: Path) -> None:
         (no_gzip, TruncatedInputError, r"b\.jsonl\.gz, after line 0"),
         (empty_gzip, TruncatedInputError, r"b\.jsonl\.gz, after line 0"),
         (cut_line, TruncatedInputError, r"b\.jsonl, line 2: .* in the middle of a record"),
-        (no_json, MalformedRecordError, r"b\.jsonl, line 2: not JSON"),
-        (no_utf8, MalformedRecordError, r"b\.jsonl, line 2: not UTF-8"),
-        (no_envelope, MalformedRecordError, r"b\.jsonl, line 2: .*payload\.source\.table is missing"),
-        (no_schema, MalformedRecordError, r"b\.jsonl, line 2: no Debezium envelope"),
-        (no_object, MalformedRecordError, r"b\.jsonl, line 2: expected an object"),
+        (no_parquet, MalformedRecordError, r"b\.parquet, after row 0: no whole Parquet file"),
     ],
 )
-def test_a_bad_file_stops_its_whole_batch_and_leaves_the_tables_as_they_were(
+def test_a_bad_file_stops_the_landing_there_and_files_before_it_are_taken_in(
     plain_lake: Lake, folder: Path, harm: Any, error: type[LakeError], where: str
 ) -> None:
+    """What comes after it waits as well: formats without an order of their own have that of the stream."""
     write_lines(folder / "0.jsonl", lines(1))
     take_in(plain_lake, folder)
-    before = state(plain_lake)
-    write_lines(folder / "a.jsonl", lines(2))  # good, but of the same batch
+    write_lines(folder / "a.jsonl", lines(2))
+    write_lines(folder / "c.jsonl", lines(3))
     harm(folder / "b.jsonl")
+    with pytest.raises(error, match=where):
+        take_in(plain_lake, folder)
+    assert set(seen(plain_lake)) == {"0.jsonl", "a.jsonl"}
+    before = state(plain_lake)
     with pytest.raises(error, match=where):
         take_in(plain_lake, folder)
     assert state(plain_lake) == before
     for bad in folder.glob("b.*"):
         bad.unlink()
     assert take_in(plain_lake, folder).records == 1
+    assert [r[0] for r in rows(plain_lake, "position")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (no_json, r"not JSON"),
+        (no_utf8, r"not UTF-8"),
+        (no_envelope, r"payload\.source\.table is missing"),
+        (no_object, r"expected an object"),
+        (deep, r"not JSON"),
+        (lone_surrogate, r"not JSON"),
+    ],
+)
+def test_a_bad_record_is_kept_with_the_reason_and_stops_nothing(
+    plain_lake: Lake, folder: Path, harm: Any, why: str
+) -> None:
+    harm(folder / "b.jsonl")
+    landed = take_in(plain_lake, folder)
+    good = sum(1 for r in rows(plain_lake, "source_table") if r[0])
+    assert (landed.records, landed.rejected) == (good + 1, 1)
+    bad = [r for r in rows(plain_lake, "source_line", "source_table", "problem", "record") if r[2]]
+    assert [r[:2] for r in bad] == [(2, None)]
+    found = rejected(plain_lake)
+    assert [(r["position"], r["source_line"], r["source_table"], r["record"]) for r in found] == [
+        (1, 2, None, bad[0][3])
+    ]
+    assert re.search(why, found[0]["reason"])
+    assert take_in(plain_lake, folder).files == 0
+    assert rejected(plain_lake) == found
+
+
+def test_rejects_are_copied_once_whatever_is_killed_in_between(
+    plain_lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(landing.rejects, "catch_up", lambda *_: None)
+        no_json(folder / "a.jsonl")
+        take_in(plain_lake, folder)
+    assert not plain_lake.exists("raw.events_rejected")
+    assert take_in(plain_lake, folder).files == 0
+    assert [r["position"] for r in rejected(plain_lake)] == [1]
+    no_json(folder / "b.jsonl")
+    take_in(plain_lake, folder)
+    assert [r["position"] for r in rejected(plain_lake)] == [1, 4]
+    # Of a raw table that is made again, nothing of before holds.
+    for table in (RAW, ledger.ledger_of(RAW)):
+        plain_lake.catalog.drop_table(table.parts)
+    (folder / "a.jsonl").unlink()
+    take_in(plain_lake, folder)
+    assert [(r["position"], r["source_file"]) for r in rejected(plain_lake)] == [(1, "b.jsonl")]
+
+
+@pytest.mark.parametrize(("limit", "stops"), [("0", True), ("1", False), ("33%", True), ("34%", False)])
+def test_more_rejects_than_declared_stop_the_landing(plain_lake: Lake, folder: Path, limit: str, stops: bool) -> None:
+    no_json(folder / "a.jsonl")
+    limited = spec(folder, max_rejected=Limit.parse(limit))
+    if not stops:
+        assert land(plain_lake, limited).rejected == 1
+        return
+    with pytest.raises(RejectedLimitError, match=r"raw\.events: 1 of 3 records .*a\.jsonl, line 2: not JSON"):
+        land(plain_lake, limited)
+    assert plain_lake.table(RAW).current_snapshot() is None
+    assert land(plain_lake, spec(folder)).rejected == 1
 
 
 @pytest.mark.parametrize(
@@ -250,14 +334,14 @@ def test_a_raw_table_of_another_pipeline_is_not_written_to(plain_lake: Lake, fol
     before = state(plain_lake)
     write_lines(folder / "b.jsonl", lines(2))
     with pytest.raises(TableClaimedError, match=r"raw\.events belongs to pipeline 'p'"):
-        land(plain_lake, RAW, folder, DEBEZIUM, "other")
+        land(plain_lake, spec(folder, "other"))
     assert state(plain_lake) == before
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------
 
 
-def seen(lake: Lake) -> dict[str, int]:
+def seen(lake: Lake) -> Mapping[str, int]:
     return ledger.seen(lake, RAW)
 
 
@@ -303,7 +387,7 @@ def test_a_raw_table_that_was_rolled_back_takes_in_again_what_it_lost(plain_lake
         write_lines(folder / f"{n}.jsonl", lines(n))
         snapshots.append(take_in(plain_lake, folder).snapshot)
     plain_lake.table(RAW).manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
-    assert [f.name for f in new_files(plain_lake, RAW, folder)] == ["1.jsonl", "2.jsonl"]
+    assert [f.name for f in new_files(plain_lake, spec(folder))] == ["1.jsonl", "2.jsonl"]
     assert take_in(plain_lake, folder).files == 2
     assert [r[0] for r in rows(plain_lake, "source_file")] == ["0.jsonl", "1.jsonl", "2.jsonl"]
     assert take_in(plain_lake, folder).files == 0
@@ -341,7 +425,7 @@ def test_another_process_that_lands_the_same_files_in_between_is_noticed(
 
     for where, name in (
         (ledger, "catch_up"), (landing, "listing"), (ledger, "seen_by"), (landing, "_unseen"),
-        (landing, "_commit_batch"), (Table, "transaction"), (landing._Reading, "batches"), (landing, "lines"),
+        (landing, "_commit"), (Table, "transaction"), (landing._Reading, "batches"), (landing, "records_of"),
         (ledger, "_state"), (ledger, "_pending"), (Table, "append"),
     ):  # fmt: skip
         file = write_lines(folder / f"new{name}.jsonl", lines(3)).name

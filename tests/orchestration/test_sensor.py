@@ -10,10 +10,10 @@ import pytest
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import CatalogUnavailableError
-from lake_assets.events import event_format
 from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import ensure_raw, land
+from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.planning import MAX_ATTEMPTS
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness, selected
@@ -57,7 +57,7 @@ def test_a_request_can_be_launched_as_it_is(dry: Harness) -> None:
 def test_what_landed_without_dagster_asks_for_what_lies_below_raw(dry: Harness) -> None:
     feed(dry)
     ensure_raw(dry.lake, RAW, "shop")
-    land(dry.lake, RAW, landing(dry), event_format("debezium"), "shop")
+    land(dry.lake, RawSpec(RAW, landing(dry), "debezium", "shop"))
     request = dry.asked()
     # The stream has shown a table that only the pattern names; it has no asset yet.
     assert selected(request) == ALL - {"raw.shop_events"}
@@ -140,7 +140,7 @@ def test_a_failure_says_what_was_wrong_and_is_not_retried(dry: Harness) -> None:
 def test_a_table_with_broken_input_is_asked_for_so_that_its_step_says_so(dry: Harness) -> None:
     feed(dry)
     ensure_raw(dry.lake, RAW, "shop")
-    land(dry.lake, RAW, landing(dry), event_format("debezium"), "shop")
+    land(dry.lake, RawSpec(RAW, landing(dry), "debezium", "shop"))
     with sorted(landing(dry).iterdir())[0].open("a") as file:
         file.write("{}\n")
     request = dry.asked()

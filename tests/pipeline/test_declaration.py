@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError, TableClaimedError
-from lake_assets.events import SourceTable, event_format
+from lake_assets.events import SourceTable
 from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
@@ -113,7 +113,7 @@ def show(lake: Lake, *tables: str) -> None:
     folder = lake.config.home / "landing" / "events"
     events = [Event(Table({"id": BIGINT}, name=t), "c", (1, i), {"id": i}) for i, t in enumerate(tables)]
     write_lines(folder / "a.jsonl", to_lines(events))
-    land(lake, TableId.parse("raw.events"), folder, event_format("debezium"), "made_up")
+    land(lake, RawSpec(TableId.parse("raw.events"), folder, "debezium", "made_up"))
 
 
 def test_sources_come_before_what_depends_on_them(plain_lake: Lake) -> None:
@@ -231,7 +231,7 @@ def test_what_is_pending_is_found_without_spark(plain_lake: Lake) -> None:
     write_lines(folder / "a.jsonl", to_lines([Event(users, "c", (1, 1), {"id": 1})]))
     (landed,) = p.pending(plain_lake)
     assert (landed.table, landed.source, landed.files) == ("raw.events", str(folder), 1)
-    land(plain_lake, TableId.parse("raw.events"), folder, event_format("debezium"), "made_up")
+    land(plain_lake, RawSpec(TableId.parse("raw.events"), folder, "debezium", "made_up"))
     (staged,) = p.pending(plain_lake)
     assert (staged.table, staged.source, staged.start) == ("staging.users", "raw.events", None)
     assert staged.end == plain_lake.table("raw.events").metadata.current_snapshot_id

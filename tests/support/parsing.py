@@ -62,9 +62,9 @@ def planned(records: DataFrame, event_format: EventFormat, hints: Hints) -> list
 def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
     """`position`, `_index` and `e`, one row an event."""
     parsed = records.select("position", F.expr(plan.parsed).alias("e"))
-    if plan.split is None:
-        return parsed.select("position", F.lit(0).alias("_index"), "e")
-    return parsed.select("position", F.posexplode(F.expr(plan.split)).alias("_index", "e"))
+    if plan.split is not None:
+        parsed = parsed.select("position", F.explode(F.expr(plan.split)).alias("e"))
+    return parsed.select("position", F.expr(plan.index).alias("_index"), "e")
 
 
 def _collected(plan: EventPlan, records: DataFrame) -> list[Parsed]:

@@ -1,0 +1,178 @@
+"""`lake-assets rejected`: records that could not be read: which, why, and once more after a fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
+from rich.table import Table
+
+from lake_assets.commands.output import console, outcome_json, outcome_table, print_json
+from lake_assets.commands.pipelines import find_pipeline
+from lake_assets.errors import PipelineError, TableNotFoundError
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+
+SUFFIX = "_rejected"
+app = typer.Typer(
+    help="Records that could not be read: list them, explain one, read them again after a fix.",
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Raw = Annotated[str | None, typer.Option("--raw", help="only of this raw table, for example raw.shop_events")]
+
+
+@app.callback()
+def overview(context: typer.Context) -> None:
+    """How many records of which table were rejected, and why."""
+    if context.invoked_subcommand is None:
+        summary()
+
+
+@app.command("summary")
+def summary(raw: Raw = None, as_json: AsJson = False) -> None:
+    """How many records of which table were rejected, and why."""
+    counts: dict[tuple[str, str, str], list[Any]] = {}
+    for name, row in _rows(Lake.load(), raw):
+        key = (name, row["source_table"] or "", _kind(row["reason"]))
+        found = counts.setdefault(key, [0, row["position"], row["arrived_at"]])
+        found[0] += 1
+        found[1], found[2] = min(found[1], row["position"]), max(found[2], row["arrived_at"])
+    listed = sorted(counts.items(), key=lambda c: (-c[1][0], c[0]))
+    if as_json:
+        print_json([
+            {"raw": k[0], "source_table": k[1] or None, "reason": k[2], "records": n, "first_position": p,
+             "last_arrived_at": t}
+            for k, (n, p, t) in listed
+        ])  # fmt: skip
+        return
+    if not listed:
+        console.print("no record was rejected")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("raw table", "source table", "reason"):
+        table.add_column(header, overflow="fold")
+    for header in ("records", "first position", "last arrival (UTC)"):
+        table.add_column(header, justify="right")
+    for (name, source, reason), (n, position, at) in listed:
+        table.add_row(name, source or "(not told)", reason, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
+    console.print(table)
+    console.print(
+        "\n`lake-assets rejected list` shows the records, `... explain RAW POSITION` one of them, and "
+        "`... replay PIPELINE` reads them again after a fix",
+        style="dim",
+    )
+
+
+@app.command("list")
+def listed(
+    raw: Raw = None,
+    source: Annotated[str | None, typer.Option("--source-table", help="only of this source table")] = None,
+    limit: Annotated[int, typer.Option(help="so many, the newest first")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """The rejected records, the newest first."""
+    found = [{"raw": name, **row} for name, row in _rows(Lake.load(), raw, source)]
+    found.sort(key=lambda r: (r["rejected_at"], r["position"]), reverse=True)
+    found = found[:limit]
+    if as_json:
+        print_json(found)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("raw table", "position", "file, line", "source table", "reason", "record"):
+        table.add_column(header, overflow="fold")
+    for r in found:
+        where = f"{r['source_file']}, {r['source_line']}"
+        text = r["record"] if len(r["record"]) <= 200 else r["record"][:199] + "…"
+        table.add_row(r["raw"], str(r["position"]), where, r["source_table"] or "", r["reason"], text)
+    console.print(table if found else "no record was rejected")
+
+
+@app.command("explain")
+def explain(
+    raw: Annotated[str, typer.Argument(help="the raw table, for example raw.shop_events")],
+    position: Annotated[int, typer.Argument(help="the record's position")],
+) -> None:
+    """One rejected record in full: where it came from, what is wrong with it, what can be done."""
+    found = [row for _, row in _rows(Lake.load(), raw, position=position)]
+    if not found:
+        raise PipelineError(f"{raw} has no rejected record at position {position}: see `lake-assets rejected list`")
+    for row in found:
+        console.print(f"[bold]{raw}, position {position}[/]: {row['source_file']}, line {row['source_line']}", end="")
+        console.print(f", arrived {row['arrived_at']:%Y-%m-%d %H:%M:%S} UTC")
+        if row["source_table"]:
+            console.print(f"about {row['source_table']}, event {row['event_index']} of the record")
+        console.print("[bold red]rejected[/]: ", end="")
+        console.print(row["reason"], markup=False)
+        console.print(_advice(row), markup=False)
+    console.print()
+    console.print(_pretty(found[0]["record"]), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command("replay")
+def replay(
+    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or `shop`")],
+    table: Annotated[
+        list[str] | None, typer.Option("--table", "-t", help="only this raw or staging table; may be repeated")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the rejected records again; those that can be read now are taken in where they came in the stream."""
+    outcomes = find_pipeline(pipeline).replay(Lake.load(), table)
+    if as_json:
+        print_json([outcome_json(o) for o in outcomes])
+    else:
+        console.print(outcome_table(outcomes))
+        if any(o.status == "absorbed" for o in outcomes):
+            console.print(f"`lake-assets run {pipeline}` brings them to the tables below", style="dim")
+    if any(o.status == "failed" for o in outcomes):
+        raise typer.Exit(1)
+
+
+def _rows(
+    lake: Lake, raw: str | None, source: str | None = None, position: int | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    if raw is not None and not lake.exists(raw):
+        raise TableNotFoundError(f"no raw table {raw}; there are: {', '.join(map(str, lake.tables('raw'))) or 'none'}")
+    wanted: BooleanExpression = AlwaysTrue()
+    if source is not None:
+        wanted = And(wanted, EqualTo("source_table", source))  # pyright: ignore[reportCallIssue]
+    if position is not None:
+        wanted = And(wanted, EqualTo("position", position))  # pyright: ignore[reportCallIssue]
+    for table in lake.tables("raw") if raw is None else [_beside(TableId.parse(raw))]:
+        of = TableId(table.namespace, table.name.removesuffix(SUFFIX))
+        if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):
+            for row in lake.table(table).scan(row_filter=wanted).to_arrow().to_pylist():
+                yield str(of), row
+
+
+def _beside(raw: TableId) -> TableId:
+    return TableId(raw.namespace, raw.name + SUFFIX)
+
+
+def _kind(reason: str) -> str:
+    """A reason without the value that it names, so that like ones are counted together."""
+    return reason.split(": ", 1)[0] if " does not fit " in reason else reason.split(" (", 1)[0]
+
+
+def _advice(row: dict[str, Any]) -> str:
+    reason, heal = row["reason"], "Correct it at the source (a newer event of the row heals it)"
+    if " does not fit " in reason:
+        column = reason.split(" does not fit ", 1)[0]
+        return f"{heal}, or declare `types: {{{column}: ...}}`, then replay"
+    if reason.startswith("key column "):
+        return "Declare the table's `key` with columns that every event has, then replay"
+    if row["source_table"] is None:
+        return "Check the stream's `format`, and name its one table if records do not say; then replay"
+    return f"{heal}, or the declaration; then replay"
+
+
+def _pretty(record: str) -> str:
+    try:
+        return json.dumps(json.loads(record), indent=2, ensure_ascii=False)
+    except ValueError:
+        return record

@@ -1,0 +1,129 @@
+"""What arrives: files of a landing folder, and the records in them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import orjson
+
+from lake_assets.errors import InputError, TruncatedInputError
+from lake_assets.events.files import Record, reader_of
+
+_LEFT = "Nothing of it was taken in; files before it were. Deliver the whole file (write elsewhere, then rename)"
+
+
+def listing(folder: Path) -> list[Path]:
+    """The landing folder's files in the order of their names; hidden and unfinished ones (`.`, `_`, `.tmp`) left out.
+
+    A folder that does not exist yet holds nothing: whoever fills it makes it.
+    """
+    if not folder.is_dir():
+        return []
+    # The listing says what is a file: with 100,000 of them, asking for each takes longer than everything else.
+    with os.scandir(folder) as entries:
+        names = [e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and e.is_file()]
+    return [folder / name for name in sorted(names)]
+
+
+_UNFINISHED = (".tmp", ".part")
+
+
+def records_of(file: Path) -> Iterator[Record]:
+    """The records of a file: lines, or rows of CSV and Parquet.
+
+    Raises:
+        TruncatedInputError, MalformedRecordError: the file as a whole cannot be read.
+    """
+    return (reader_of(file) or lines)(file)
+
+
+def lines(file: Path) -> Iterator[Record]:
+    """The lines of a file (gzip if it is named .gz) with their numbers from 1, blank ones left out.
+
+    Raises:
+        TruncatedInputError: the file ends in the middle of a record (or of its compressed stream).
+    """
+    number = 0
+    if file.suffix == ".gz" and not file.stat().st_size:
+        raise TruncatedInputError(f"{file}, after line 0: an empty file is no gzip stream. {_LEFT}")
+    try:
+        with _open(file) as stream:
+            for raw in stream:
+                number += 1
+                record = as_record(number, raw.rstrip(b"\r\n"))
+                if not raw.endswith(b"\n") and record.text and (record.problem or not _is_json(record.text)):
+                    raise TruncatedInputError(
+                        f"{file}, line {number}: the file ends in the middle of a record ({record.text[-60:]!r}). "
+                        f"{_LEFT}"
+                    )
+                if record.text.strip():
+                    yield record
+    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+        raise TruncatedInputError(
+            f"{file}, after line {number}: the compressed stream is cut or damaged ({e}). {_LEFT}"
+        ) from e
+
+
+def as_record(number: int, raw: bytes) -> Record:
+    """Bytes as a record; what is no UTF-8 is kept in escapes."""
+    try:
+        return Record(number, raw.decode("utf-8"))
+    except UnicodeDecodeError as e:
+        return Record(number, raw.decode("utf-8", "backslashreplace"), f"not UTF-8 ({e})")
+
+
+def _open(file: Path) -> IO[bytes]:
+    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def is_due(
+    files: Sequence[Path], max_wait: float, max_rows: int | None, bytes_a_record: float | None, now: float | None = None
+) -> bool:
+    """Whether new files are to be taken in: the oldest has waited long enough, or together they are enough.
+
+    Args:
+        files: the new ones.
+        max_wait: seconds; 0: they do not wait.
+        max_rows: records that are enough; None: only time counts.
+        bytes_a_record: from files that were taken in before; None: there is none, so that records are counted.
+        now: seconds since 1970.
+    """
+    if not files or not max_wait:
+        return bool(files)
+    stats = [f.stat() for f in files]
+    age = (time.time() if now is None else now) - min(s.st_mtime for s in stats)
+    # A file from the future is one of a clock that was set back.
+    if age >= max_wait or age < 0:
+        return True
+    if max_rows is None:
+        return False
+    if bytes_a_record:
+        return sum(s.st_size for s in stats) / bytes_a_record >= max_rows
+    return _holds(files, max_rows)
+
+
+def _holds(files: Sequence[Path], rows: int) -> bool:
+    count = 0
+    for file in files:
+        try:
+            for _ in records_of(file):
+                count += 1
+                if count >= rows:
+                    return True
+        except InputError:
+            return True  # for the landing to say
+    return False

@@ -1,0 +1,384 @@
+"""From the records of a raw table to typed change events, in Spark: every record gives events, or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.errors import InputError, LakeError, SchemaConflictError, UnsupportedEventError
+from lake_assets.events import EventFormat, EventPlan, event_format
+from lake_assets.events.model import (
+    ARRIVED_AT,
+    EVENT_TIME,
+    INDEX,
+    MANY,
+    OP,
+    POSITION,
+    SEQUENCE,
+    TECHNICAL,
+    TRUNCATE,
+    UNAVAILABLE,
+    UPDATE,
+    EventColumn,
+    Hints,
+    Planned,
+    Seen,
+)
+from lake_assets.events.types import widest
+from lake_assets.lake import quote
+from lake_assets.merge.schema import routed_name, unite
+from lake_assets.merge.specs import StagingSpec
+
+BAD = "_bad"
+_UNREADABLE = "the record cannot be read as its format says"
+# Ways in which the records of one batch can look, beyond which they are not looked at one by one.
+_MOST_SHAPES = 1_000
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The events of a batch.
+
+    Attributes:
+        rows: columns of the table, the technical ones, and what is wrong with an event in `BAD`; None: no event.
+        key: names of the key's columns.
+        refused: `position` and `BAD` of records that give no event though they are about the table; None: none.
+    """
+
+    rows: DataFrame | None
+    key: tuple[str, ...]
+    refused: DataFrame | None
+
+
+def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Parsed:
+    """Read records as the events of one source table.
+
+    Args:
+        records: rows of the raw table that are about it (alone or with others).
+        spec: the table.
+        known: columns that the staging table has, with their types.
+
+    Raises:
+        SchemaConflictError: a column's type cannot become what the records say now, and no policy says what then.
+        UnsupportedEventError: the batch cannot be read as a whole.
+    """
+    reader = event_format(spec.format)
+    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, known)
+    found = _shapes(records, reader)
+    if not found:
+        return Parsed(None, (), None)
+    planned, unread = _plans(records, reader, [Seen(s, h) for s, h, _ in found], hints)
+    schema = F.expr(reader.schema)
+    refused = [_refused(records, schema, unread)] if unread else []
+    if not planned:
+        return Parsed(None, (), _together(refused))
+    last = {schema: position for schema, _, position in found}
+    planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
+    planned = _routed(planned, spec, known)
+    columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
+    if clash := set(columns) & set(TECHNICAL):
+        raise UnsupportedEventError(
+            f"{spec.table}: the source has columns called {sorted(clash)}, which staging uses itself: rename them"
+        )
+    every = dict.fromkeys((*known, *columns))
+    bases = _bases({**known, **columns})
+    taken = records if not unread else records.where(~_is_unread(schema, unread))
+    parts: list[DataFrame] = []
+    by_schemas = _by_schemas(planned)
+    for p in planned:
+        part = taken.where(schema.isin(*p.schemas)) if reader.schema != "''" else taken
+        unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
+        alone = len(by_schemas[p.schemas]) == 1
+        parts.append(_rows(_events(part, p.plan, alone), p.plan, columns, _not_elsewhere(unsaid, p.plan, bases)))
+    refused += [
+        lost
+        for schemas, plans in by_schemas.items()
+        if len(plans) > 1 and (lost := _lost(taken.where(schema.isin(*schemas)), plans)) is not None
+    ]
+    return Parsed(_together(parts), _key([p.plan.key for p in planned], parts), _together(refused))
+
+
+# --- how the records can be read --------------------------------------------------------------------------------
+
+
+def _shapes(records: DataFrame, reader: EventFormat) -> list[tuple[str, str | None, int]]:
+    """The schemas in a batch, what their records look like, and the last position with each; oldest first."""
+    shape = F.expr(reader.shape) if reader.shape else F.lit(None).cast("string")
+    rows = (
+        records.groupBy(F.expr(reader.schema).alias("schema"))
+        .agg(shape.alias("shape"), F.max("position").alias("last"))
+        .orderBy("last")
+        .collect()
+    )
+    return [(r["schema"], r["shape"], r["last"]) for r in rows]
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """Records that no plan can be made for: all of one schema, or those at some positions."""
+
+    reason: str
+    schema: str | None = None
+    positions: tuple[int, ...] = ()
+
+
+def _plans(
+    records: DataFrame, reader: EventFormat, seen: Sequence[Seen], hints: Hints
+) -> tuple[list[Planned], list[_Unread]]:
+    """Plans for the records, and those records for which there is none.
+
+    Where the batch as a whole has none, the records are tried by what they look like: a few that nobody can read must
+    not stop the others.
+
+    Raises:
+        UnsupportedEventError: each can be read, and they cannot be read together.
+    """
+    try:
+        return list(reader.plans(seen, hints)), []
+    except (LakeError, ValueError, KeyError, TypeError) as e:
+        whole = e
+    unread = [_Unread(why, schema=s.schema) for s in seen if not s.shape and (why := _why_not(reader, [s], hints))]
+    rest = [s for s in seen if not s.shape and s.schema not in {u.schema for u in unread}]
+    if shaped := [s.schema for s in seen if s.shape]:
+        # What the records of one schema look like together may fail for a few of them.
+        some = records.where(F.expr(reader.schema).isin(*shaped))
+        strange, others = _one_by_one(some, reader, hints)
+        unread, rest = [*unread, *strange], [*rest, *others]
+    if not rest:
+        return [], unread
+    try:
+        return list(reader.plans(rest, hints)), unread
+    except (LakeError, ValueError, KeyError, TypeError) as e:
+        raise UnsupportedEventError(f"events of {hints.table}: {e}") from whole
+
+
+def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[list[_Unread], list[Seen]]:
+    """Records that cannot be read, alone or beside those before them; and what the others look like together."""
+    assert reader.shape
+    each = (
+        records.groupBy(F.expr(reader.schema).alias("schema"), F.col("position"))
+        .agg(F.expr(reader.shape).alias("shape"))
+        .groupBy("schema", "shape")
+        .agg(F.sort_array(F.collect_list("position")).alias("positions"))
+        .orderBy(F.col("positions")[0])
+        .limit(_MOST_SHAPES)
+        .collect()
+    )
+    unread: list[_Unread] = []
+    accepted: list[Seen] = []
+    for row in each:
+        one = Seen(row["schema"], row["shape"])
+        # Formats whose shapes add up say at once which record does not go with those before it.
+        alike = all(s.schema == one.schema for s in accepted)
+        if reason := _why_not(reader, [one], hints) or (alike and _why_not(reader, [*accepted, one], hints)):
+            unread.append(_Unread(reason, positions=tuple(row["positions"])))
+        else:
+            accepted.append(one)
+    for schema in {r["schema"] for r in each} - {s.schema for s in accepted}:
+        of_schema = {p for r in each if r["schema"] == schema for p in r["positions"]}
+        reason = next(u.reason for u in unread if of_schema.issuperset(u.positions))
+        unread = [u for u in unread if not of_schema.issuperset(u.positions)] + [_Unread(reason, schema=schema)]
+    if not accepted:
+        return unread, []
+    taken = records.where(~_is_unread(F.expr(reader.schema), unread)) if unread else records
+    return unread, [Seen(schema, shape) for schema, shape, _ in _shapes(taken, reader)]
+
+
+def _why_not(reader: EventFormat, seen: Sequence[Seen], hints: Hints) -> str | None:
+    try:
+        reader.plans(seen, hints)
+    except InputError as e:
+        return str(e)
+    except (LakeError, ValueError, KeyError, TypeError) as e:
+        return f"{type(e).__name__}: {e}"
+    return None
+
+
+def _is(schema: Column, unread: _Unread) -> Column:
+    return schema == F.lit(unread.schema) if unread.schema is not None else F.col("position").isin(*unread.positions)
+
+
+def _is_unread(schema: Column, unread: Iterable[_Unread]) -> Column:
+    found = F.lit(False)
+    for u in unread:
+        found = found | _is(schema, u)
+    return found
+
+
+def _refused(records: DataFrame, schema: Column, unread: Iterable[_Unread]) -> DataFrame:
+    reason = F.lit(None).cast("string")
+    for u in unread:
+        reason = F.when(_is(schema, u), F.lit(u.reason)).otherwise(reason)
+    return records.select("position", reason.alias(BAD)).where(F.col(BAD).isNotNull())
+
+
+# --- types that do not go together ------------------------------------------------------------------------------
+
+
+def _routed(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, str]) -> list[Planned]:
+    """Plans whose columns go with each other and with those that are there.
+
+    Raises:
+        SchemaConflictError: two types of a column have none in common, and the table is not to have a column for each.
+    """
+    types, found = dict(known), []
+    for p in planned:
+        columns: list[EventColumn] = []
+        for c in p.plan.columns:
+            wide = widest(types.get(c.name, c.type), c.type)
+            if wide is None and spec.on_conflict == "new-column" and c.name not in p.plan.key:
+                column = replace(c, name=routed_name(c.name, c.type))
+                wide = widest(types.get(column.name, c.type), c.type)
+            else:
+                column = c
+            if wide is None:
+                raise SchemaConflictError(
+                    f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
+                    "without a loss. Nothing was written. Convert the column at the source, rename it there, declare "
+                    "its type (`types`), or let such values go to a column of their own (`on_conflict: new-column`)"
+                )
+            types[column.name] = wide
+            columns.append(column)
+        found.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))
+    return found
+
+
+def _bases(columns: Mapping[str, str]) -> dict[str, str]:
+    """By column that takes values which another one cannot hold, that other one."""
+    return {
+        name: base
+        for name, kind in columns.items()
+        for base in columns
+        if name.startswith(base) and name == routed_name(base, kind)
+    }
+
+
+def _not_elsewhere(unsaid: Sequence[str], plan: EventPlan, bases: Mapping[str, str]) -> list[str]:
+    """Columns of which the plan's events say nothing; a column whose value went to another one is null."""
+    said = {bases.get(c.name, c.name) for c in plan.columns}
+    return [c for c in unsaid if bases.get(c, c) not in said]
+
+
+# --- from records to rows ---------------------------------------------------------------------------------------
+
+
+def _by_schemas(planned: Iterable[Planned]) -> dict[tuple[str, ...], list[EventPlan]]:
+    grouped: dict[tuple[str, ...], list[EventPlan]] = {}
+    for p in planned:
+        grouped.setdefault(p.schemas, []).append(p.plan)
+    return grouped
+
+
+def _lost(records: DataFrame, plans: Sequence[EventPlan]) -> DataFrame | None:
+    """Records that are about the table and give no event of any of several plans."""
+    if any(p.split is None for p in plans):
+        return None  # each gives one event, good or bad
+    parsed = records.select("position", "source_table", F.expr(plans[0].parsed).alias("e"))
+    counts = [F.size(F.expr(p.split or "")) for p in plans]
+    none = ~F.coalesce(F.greatest(F.lit(0), *counts) > 0, F.lit(False))
+    # A record about several tables may hold none for this one; one that cannot be read at all gives NULL.
+    unreadable = F.expr(plans[0].split or "").isNull()
+    lost = F.when(F.col("source_table") == MANY, unreadable).otherwise(none)
+    return parsed.where(lost).select("position", F.lit(_UNREADABLE).alias(BAD))
+
+
+def _together(parts: Sequence[DataFrame]) -> DataFrame | None:
+    if not parts:
+        return None
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part, allowMissingColumns=True)
+    return rows
+
+
+def _key(keys: Sequence[tuple[str, ...]], parts: Sequence[DataFrame]) -> tuple[str, ...]:
+    """The key of a batch's last schema; a truncate says none, whatever the table has."""
+    for key, part in zip(reversed(keys), reversed(parts), strict=True):
+        if key or not any(keys) or part.where(F.col(OP) != TRUNCATE).limit(1).count():
+            return key
+    return ()
+
+
+def _events(records: DataFrame, plan: EventPlan, alone: bool) -> DataFrame:
+    """`position`, `arrived_at` and `e`, a row an event; `e` is null for a record that gives none and should.
+
+    Args:
+        records: rows of the raw table.
+        plan: how they are read.
+        alone: whether no other plan reads the same records.
+    """
+    parsed = records.select("position", "arrived_at", "source_table", F.expr(plan.parsed).alias("e"))
+    if plan.split is None:
+        return parsed.select("position", "arrived_at", "e")
+    split = parsed.select("position", "arrived_at", "source_table", F.expr(plan.split).alias("all"))
+    if not alone:
+        return split.select("position", "arrived_at", F.explode("all").alias("e"))
+    # A record about several tables may hold none for this one; one that cannot be read at all gives NULL.
+    is_none = (F.col("source_table") == MANY) & F.col("all").isNotNull() & (F.size("all") == 0)
+    return split.where(~F.coalesce(is_none, F.lit(False))).select(
+        "position", "arrived_at", F.explode_outer("all").alias("e")
+    )
+
+
+def _rows(events: DataFrame, plan: EventPlan, types: Mapping[str, str], unsaid: Sequence[str]) -> DataFrame:
+    """One projection a step: Spark computes a column that later ones use more than once only once."""
+    fixed = {
+        OP: F.expr(plan.op),
+        SEQUENCE: F.coalesce(F.expr(plan.sequence), F.lit("")),
+        POSITION: F.col("position"),
+        INDEX: F.coalesce(F.expr(plan.index).cast("int"), F.lit(0)),
+        EVENT_TIME: F.expr(plan.event_time),
+        ARRIVED_AT: F.col("arrived_at"),
+    }
+    absent = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
+    stage = events.select(
+        F.col("e").isNull().alias("none"),
+        *(value.alias(name) for name, value in fixed.items()),
+        *(
+            F.when(~gone, F.expr(c.text)).alias(f"t{i}")
+            for i, (c, gone) in enumerate(zip(plan.columns, absent, strict=True))
+        ),
+        *(gone.alias(f"u{i}") for i, gone in enumerate(absent)),
+    )
+    stage = stage.select("*", *(F.col(f"t{i}").alias(f"v{i}") for i in range(len(plan.columns))))
+    for step in range(max((len(c.steps) for c in plan.columns), default=0)):
+        stage = stage.withColumns(
+            {
+                f"v{i}": F.expr(c.steps[step].replace("{t}", f"v{i}"))
+                for i, c in enumerate(plan.columns)
+                if step < len(c.steps)
+            }
+        )
+    bad = [
+        F.when(F.col("none"), F.lit(_UNREADABLE)),
+        F.when(F.col(OP).isNull(), F.lit("no such op, or no row after it")),
+        *(_misfit(i, c.name, types[c.name]) for i, c in enumerate(plan.columns) if c.steps),
+        *(
+            F.when((F.col(OP) != TRUNCATE) & F.col(f"v{i}").isNull(), F.lit(f"key column {c.name} is missing"))
+            for i, c in enumerate(plan.columns)
+            if c.name in plan.key
+        ),
+    ]
+    gone = [F.when(F.col(f"u{i}"), F.lit(c.name)) for i, c in enumerate(plan.columns) if c.unavailable]
+    gone += [F.when(F.col(OP) == UPDATE, F.lit(name)) for name in unsaid]
+    unavailable = F.array_compact(F.array(*gone)) if gone else F.array().cast("array<string>")
+    return stage.select(
+        *(F.col(f"v{i}").cast(types[c.name]).alias(c.name) for i, c in enumerate(plan.columns)),
+        *(F.col(name) for name in fixed),
+        F.when(F.size(unavailable) > 0, unavailable).alias(UNAVAILABLE),
+        F.coalesce(*bad).alias(BAD),
+    )
+
+
+def _misfit(i: int, name: str, kind: str) -> Column:
+    text = F.col(f"t{i}")
+    shown = F.concat(F.lit(f"{name} does not fit {kind}: "), F.left(text.cast("string"), F.lit(100)))
+    return F.when(text.isNotNull() & F.col(f"v{i}").isNull(), shown)
+
+
+def listed(columns: Iterable[str]) -> list[Column]:
+    """The columns of these very names, whatever characters they hold."""
+    return [F.col(quote(c)) for c in columns]

@@ -1,0 +1,299 @@
+"""Every format on its whole way: records land, become typed events in staging, and the source's rows in final."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from lake_assets import Lake, Pipeline
+from lake_assets.commands.generate import generate_events
+from lake_assets.events.generator import COLUMNS, KEY, Source, Workload, delivered
+from lake_assets.events.model import DELETE, TECHNICAL
+from lake_assets.events.wire import ENCODERS
+from lake_assets.examples import shop
+from lake_assets.lake import quote
+from lake_assets.merge.outcome import Outcome
+from lake_assets.pipeline import PipelineConfig
+from tests.support.expected import FORMATS, Carried, shown
+from tests.support.parsing import moment, plain
+
+ITEMS = "public.items"
+
+
+def pipeline(stream: dict[str, Any]) -> Pipeline:
+    declared = {"name": "p", "streams": [{"name": "events", "tables": [ITEMS], **stream}]}
+    return Pipeline(PipelineConfig.model_validate(declared))
+
+
+def landing(lake: Lake, stream: str = "events") -> Path:
+    folder = lake.config.home / "landing" / stream
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def run(lake: Lake, p: Pipeline) -> dict[str, Outcome]:
+    outcomes = p.run(lake)
+    for o in outcomes:
+        if o.exception:
+            raise o.exception
+    return {o.table: o for o in outcomes}
+
+
+def declared(carried: Carried) -> dict[str, Any]:
+    key = {"key": list(carried.hints.key)} if carried.hints.key else {}
+    return {"format": carried.reads, "tables": [{"table": ITEMS, **key}]}
+
+
+def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
+    """Rows without nulls, moments with their zone."""
+    frame = lake.spark().table(lake.sql_name(table))
+    kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    frame = frame.select(
+        *(F.unix_micros(quote(c)).alias(c) if k == "timestamp" else F.col(quote(c)) for c, k in kinds.items())
+    )
+    found: list[dict[str, Any]] = []
+    for row in frame.collect():
+        values = {
+            c: moment(v) if kinds[c] == "timestamp" else bytes(v) if isinstance(v, bytearray) else v
+            for c, v in row.asDict().items()
+            if v is not None
+        }
+        found.append({c: plain(v) for c, v in values.items()})
+    return found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_late_repeated_and_moved_rows_of_every_format_become_the_rows_of_the_source(lake: Lake, name: str) -> None:
+    """Without values that are left out: those of a row whose key changes as well are for the final table to find."""
+    workload = Workload(
+        seed=11, events=160, keys=20, distribution="zipf", key_changes=0.3, nulls=0.2,
+        late=0.1, lateness=20, duplicates=0.1,
+    )  # fmt: skip
+    source, carried = Source(workload), FORMATS[name]
+    lines = [line for t in delivered(workload, source) for line in ENCODERS[name](t, workload)]
+    p, third = pipeline(declared(carried)), len(lines) // 3
+    for i, part in enumerate((lines[:third], lines[third : 2 * third], lines[2 * third :])):
+        (landing(lake) / f"{i}.jsonl").write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
+        outcomes = run(lake, p)
+        assert "rejected" not in outcomes["staging.items"].details
+    found = rows(lake, "final.items")
+    for row in found:
+        row.pop("CDC_TIMESTAMP", None)
+    expected = [shown(carried, COLUMNS, row) for row in source.rows.values()]
+    assert sorted(found, key=lambda r: r[KEY]) == sorted(expected, key=lambda r: r[KEY])
+
+
+@pytest.mark.parametrize("files", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["change-set", "change-feed"])
+def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, files: str, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    generate_events(
+        landing(lake), format=name, files=files, events=120, keys=15, key_changes=0.2, events_a_file=40, rows=out
+    )
+    key = {"table": ITEMS, "key": KEY}
+    kinds = {"amount": "decimal(12,2)", "born": "date", "seen": "timestamp", "raw": "binary", "tags": "array<string>"}
+    run(lake, pipeline({"format": name, "tables": [{**key, "types": kinds if files == "csv" else {}}]}))
+    expected = {r[KEY]: r for r in map(json.loads, out.read_text().splitlines())}
+    found = {r[KEY]: r for r in rows(lake, "final.items")}
+    assert found.keys() == expected.keys()
+    for at, row in expected.items():
+        assert found[at].get("name") == row.get("name")
+        assert found[at].get("quantity") == row.get("quantity")
+        assert float(found[at].get("amount") or 0) == float(row.get("amount") or 0)
+
+
+def test_columns_that_come_change_and_go_in_every_format(lake: Lake) -> None:
+    """The generator alters the table four times: columns appear, widen and disappear within one stream."""
+    workload = Workload(seed=3, events=150, keys=12, schema_changes=4)
+    for name in ("debezium", "wal2json-v1", "wal2json-v2", "simplified-typed"):
+        source, carried = Source(workload), FORMATS[name]
+        lines = [line for t in delivered(workload, source) for line in ENCODERS[name](t, workload)]
+        stream = name.replace("-", "_")
+        config = {**declared(carried), "name": stream, "namespace": stream}
+        p = Pipeline(PipelineConfig.model_validate({"name": stream, "streams": [config]}))
+        for i in range(3):
+            part = lines[i::1] if i == 2 else lines[i * len(lines) // 3 : (i + 1) * len(lines) // 3]
+            part = lines[2 * len(lines) // 3 :] if i == 2 else part
+            (landing(lake, stream) / f"{i}.jsonl").write_text("".join(f"{x}\n" for x in part), encoding="utf-8")
+            run(lake, p)
+        found = {r[KEY]: r for r in rows(lake, f"final.{stream}.items")}
+        assert found.keys() == {r[KEY] for r in source.rows.values()}
+        for row in source.rows.values():
+            now = {c: plain(v) for c, v in row.items() if v is not None}
+            assert {c: v for c, v in found[row[KEY]].items() if c in now} == now, name
+
+
+# --- one workload, three recordings -----------------------------------------------------------------------------
+
+RECORDINGS = {"debezium": ("debezium", 727), "wal2json-v1": ("wal2json_v1", 866), "wal2json-v2": ("wal2json_v2", 2775)}
+TABLES = {"users": "id", "accounts": "account_id", "order_item": ["order_id", "line"], "user_city": "user_id"}
+TABLES_AND_CLICKS = [*TABLES, "clicks"]
+_TIES = {"_sequence", "_position", "_index", "_event_time", "_arrived_at", "_unavailable"}
+
+
+def staged(lake: Lake, table: str) -> list[tuple[str, dict[str, Any]]]:
+    """Op and row of every event in the order of the stream; of a delete its key."""
+    found = sorted(rows(lake, table), key=lambda r: (r["_position"], r["_index"]))
+    key = TABLES.get(table.rsplit(".", 1)[-1], [])
+    keys = [key] if isinstance(key, str) else key
+    return [
+        (
+            r["_op"],
+            {c: v for c, v in r.items() if c not in TECHNICAL and (r["_op"] != DELETE or not keys or c in keys)},
+        )
+        for r in found
+    ]
+
+
+def test_three_recordings_of_one_workload_give_the_same_staging_rows(lake: Lake) -> None:
+    events: dict[str, dict[str, list[Any]]] = {}
+    for name, (file, seed) in RECORDINGS.items():
+        stream = file
+        with gzip.open(shop.DATA / f"{file}.jsonl.gz", "rt", encoding="utf-8", newline="\n") as there:
+            lines = list(there)[seed:]  # Debezium's seed rows are a snapshot, which the others do not have
+        (landing(lake, stream) / "0.jsonl").write_text("".join(lines), encoding="utf-8")
+        config = {
+            "name": stream,
+            "format": name,
+            "namespace": stream,
+            "tables": [f"public.{t}" for t in TABLES_AND_CLICKS],
+        }
+        p = Pipeline(PipelineConfig.model_validate({"name": stream, "streams": [config]}))
+        outcomes = run_staging(lake, p)
+        assert not any("rejected" in o.details for o in outcomes)
+        events[name] = {t: staged(lake, f"staging.{stream}.{t}") for t in TABLES_AND_CLICKS}
+    for table in TABLES_AND_CLICKS:
+        assert len(events["debezium"][table]) > 50
+        assert events["debezium"][table] == events["wal2json-v1"][table] == events["wal2json-v2"][table], table
+
+
+def run_staging(lake: Lake, p: Pipeline) -> list[Outcome]:
+    wanted = [str(s.table) for s in p.specs(lake) if s.table.namespace[0] != "final"]
+    outcomes = p.run(lake, wanted)
+    for o in outcomes:
+        if o.exception:
+            raise o.exception
+    return outcomes
+
+
+# --- streams ----------------------------------------------------------------------------------------------------
+
+
+def lines_of(name: str, workload: Workload) -> tuple[list[str], Source]:
+    source = Source(workload)
+    return [line for t in delivered(workload, source) for line in ENCODERS[name](t, workload)], source
+
+
+def ids(lake: Lake, table: str) -> Counter[Any]:
+    return Counter(r[KEY] for r in rows(lake, table))
+
+
+def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake: Lake) -> None:
+    lines, source = lines_of("debezium-plain", Workload(seed=5, events=90, keys=10, key_changes=0.3))
+    spark = lake.spark()
+    lake.ensure_namespace(("kafka",))
+    spark.sql(f"CREATE TABLE {lake.sql_name('kafka.events')} (p INT, o BIGINT, k STRING, v BINARY) USING iceberg")
+    messages = [json.loads(line) for line in lines]
+    table = {"table": "kafka.events", "value": "v", "key": "k", "order": ["p", "o"]}
+    p = pipeline({"format": "debezium", "source": table, "tables": [ITEMS]})
+    for i in range(0, len(messages), 40):
+        part = [
+            (
+                0,
+                i + n,
+                json.dumps(m["key"]) if m["key"] else None,
+                json.dumps(m["value"]).encode() if m["value"] else None,
+            )
+            for n, m in enumerate(messages[i : i + 40])
+        ]
+        part.reverse()  # `order` decides, not how they are stored
+        frame = spark.createDataFrame(part, "p INT, o BIGINT, k STRING, v BINARY")
+        frame.coalesce(1).writeTo(lake.sql_name("kafka.events")).append()
+        if i:
+            run(lake, p)
+    spark.sql("CALL lake.system.rewrite_data_files(table => 'kafka.events', options => map('rewrite-all', 'true'))")
+    assert p.pending(lake)
+    run(lake, p)  # there is nothing in a compaction, and it is not looked at again
+    assert p.pending(lake) == []
+    assert {o.status for o in run(lake, p).values()} == {"nothing"}
+    assert ids(lake, "final.items") == Counter(r[KEY] for r in source.rows.values())
+    assert len(rows(lake, "raw.events")) == len(messages)
+    spark.sql(f"UPDATE {lake.sql_name('kafka.events')} SET o = o + 1 WHERE o < 3")
+    failed = next(o for o in p.run(lake) if o.table == "raw.events")
+    assert "UnsupportedEventError" in (failed.error or "")
+    assert "changed rows" in (failed.error or "")
+
+
+def test_records_of_a_python_iterator_are_taken_in_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, source = lines_of("wal2json-v2", Workload(seed=6, events=90, keys=10, key_changes=0.3))
+    monkeypatch.setattr("lake_assets.merge.landing.ROWS_A_COMMIT", 30)
+    p = pipeline({"format": "wal2json-v2"})
+
+    def read(after: int | None) -> Iterable[tuple[int, Any]]:
+        for offset in range(0 if after is None else after + 1, available):
+            line = lines[offset]
+            yield offset, line if offset % 3 == 0 else line.encode() if offset % 3 == 1 else json.loads(line)
+
+    available = 0
+    assert p.land(lake, "events", read).records == 0
+    available = 70
+    assert p.land(lake, "events", read).records == 70
+    assert p.offset(lake, "events") == 69
+    assert len(lake.table("raw.events").metadata.snapshots) == 3
+    available = len(lines)
+
+    def broken(after: int | None) -> Iterable[tuple[int, Any]]:
+        yield from list(read(after))[:5]
+        raise OSError("the broker is away")
+
+    with pytest.raises(OSError, match="broker"):
+        p.land(lake, "events", broken)
+    p.land(lake, "events", read)
+    assert [r["record"] for r in sorted(rows(lake, "raw.events"), key=lambda r: r["position"])][::3] == lines[::3]
+    run(lake, p)
+    assert ids(lake, "final.items") == Counter(r[KEY] for r in source.rows.values())
+
+
+def test_new_files_wait_for_others(lake: Lake) -> None:
+    import os
+    import time
+
+    lines, _ = lines_of("debezium", Workload(seed=1, events=30))
+    p = pipeline({"format": "debezium", "max_wait": "10m", "max_rows": 20})
+    file = landing(lake) / "0.jsonl"
+    file.write_text("".join(f"{line}\n" for line in lines[:10]))
+    assert p.pending(lake) == []
+    (landing(lake) / "1.jsonl").write_text("".join(f"{line}\n" for line in lines[10:21]))
+    assert [w.files for w in p.pending(lake)] == [2]
+    run(lake, p)  # by hand, nothing waits
+    (landing(lake) / "2.jsonl").write_text("".join(f"{line}\n" for line in lines[21:]))
+    assert p.pending(lake) == []
+    past = time.time() - 601
+    os.utime(landing(lake) / "2.jsonl", (past, past))
+    assert [w.files for w in p.pending(lake)] == [1]
+
+
+def test_tables_get_a_namespace_and_a_prefix(lake: Lake) -> None:
+    lines, source = lines_of("debezium", Workload(seed=1, events=30))
+    (landing(lake) / "0.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    p = pipeline({"format": "debezium", "namespace": "shop", "prefix": "src_", "tables": ["public.*"]})
+    run(lake, p)
+    assert ids(lake, "final.shop.src_items") == Counter(r[KEY] for r in source.rows.values())
+    assert {o.status for o in run(lake, p).values()} == {"nothing"}
+
+
+def test_a_workload_in_one_file_is_like_in_many(lake: Lake) -> None:
+    workload = replace(Workload(seed=9, events=60, keys=8), key_changes=0.3)
+    lines, source = lines_of("wal2json-v1", workload)
+    for i, line in enumerate(lines):
+        (landing(lake) / f"{i:04}.jsonl").write_text(f"{line}\n")
+    run(lake, pipeline({"format": "wal2json-v1"}))
+    assert ids(lake, "final.items") == Counter(r[KEY] for r in source.rows.values())
