@@ -192,7 +192,8 @@ def _groups(
 def _united(kinds: Sequence[str | None], read: Callable[[str | None], Reading]) -> Reading | None:
     """How values of all these types are read: text of a narrow type is text of a wider one."""
     found: Reading | None = None
-    for kind in kinds:
+    # A value that comes without a type has the one that the others say.
+    for kind in [k for k in kinds if k is not None] or kinds:
         reading = read(kind)
         if found is None or found.type == reading.type:
             found = found or reading

@@ -66,7 +66,9 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Pa
         UnsupportedEventError: the batch cannot be read as a whole.
     """
     reader = event_format(spec.format)
-    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, known)
+    bases = _bases(known)
+    own = {name: kind for name, kind in known.items() if name not in bases}
+    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, own)
     found = _shapes(records, reader)
     if not found:
         return Parsed(None, (), None)
@@ -91,8 +93,8 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Pa
     for p in planned:
         part = taken.where(schema.isin(*p.schemas)) if reader.schema != "''" else taken
         unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
-        alone = len(by_schemas[p.schemas]) == 1
-        parts.append(_rows(_events(part, p.plan, alone), p.plan, columns, _not_elsewhere(unsaid, p.plan, bases)))
+        events = _events(part, p.plan, alone=len(by_schemas[p.schemas]) == 1)
+        parts.append(_rows(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases)))
     refused += [
         lost
         for schemas, plans in by_schemas.items()
@@ -228,17 +230,19 @@ def _routed(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, s
     for p in planned:
         columns: list[EventColumn] = []
         for c in p.plan.columns:
-            wide = widest(types.get(c.name, c.type), c.type)
+            column, wide = c, widest(types.get(c.name, c.type), c.type)
             if wide is None and spec.on_conflict == "new-column" and c.name not in p.plan.key:
                 column = replace(c, name=routed_name(c.name, c.type))
                 wide = widest(types.get(column.name, c.type), c.type)
-            else:
-                column = c
+            if wide is None and spec.on_conflict != "stop":
+                # Each value of it is one that does not fit.
+                wide = types[c.name]
+                column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",))
             if wide is None:
                 raise SchemaConflictError(
                     f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
                     "without a loss. Nothing was written. Convert the column at the source, rename it there, declare "
-                    "its type (`types`), or let such values go to a column of their own (`on_conflict: new-column`)"
+                    "its type (`types`), or say what becomes of such values (`on_conflict: new-column` or `reject`)"
                 )
             types[column.name] = wide
             columns.append(column)
@@ -256,10 +260,12 @@ def _bases(columns: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _not_elsewhere(unsaid: Sequence[str], plan: EventPlan, bases: Mapping[str, str]) -> list[str]:
-    """Columns of which the plan's events say nothing; a column whose value went to another one is null."""
-    said = {bases.get(c.name, c.name) for c in plan.columns}
-    return [c for c in unsaid if bases.get(c, c) not in said]
+def _unsaid(names: Sequence[str], plan: EventPlan, bases: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
+    """Columns of which the plan's events say nothing; and those whose value is in another column of the plan, by that
+    one's place: they are null, or as unavailable as it is."""
+    said = {bases.get(c.name, c.name): i for i, c in enumerate(plan.columns)}
+    elsewhere = {c: said[bases.get(c, c)] for c in names if bases.get(c, c) in said}
+    return [c for c in names if c not in elsewhere], elsewhere
 
 
 # --- from records to rows ---------------------------------------------------------------------------------------
@@ -323,7 +329,9 @@ def _events(records: DataFrame, plan: EventPlan, alone: bool) -> DataFrame:
     )
 
 
-def _rows(events: DataFrame, plan: EventPlan, types: Mapping[str, str], unsaid: Sequence[str]) -> DataFrame:
+def _rows(
+    events: DataFrame, plan: EventPlan, types: Mapping[str, str], unsaid: Sequence[str], elsewhere: Mapping[str, int]
+) -> DataFrame:
     """One projection a step: Spark computes a column that later ones use more than once only once."""
     fixed = {
         OP: F.expr(plan.op),
@@ -364,6 +372,7 @@ def _rows(events: DataFrame, plan: EventPlan, types: Mapping[str, str], unsaid: 
     ]
     gone = [F.when(F.col(f"u{i}"), F.lit(c.name)) for i, c in enumerate(plan.columns) if c.unavailable]
     gone += [F.when(F.col(OP) == UPDATE, F.lit(name)) for name in unsaid]
+    gone += [F.when(F.col(f"u{i}"), F.lit(name)) for name, i in elsewhere.items() if plan.columns[i].unavailable]
     unavailable = F.array_compact(F.array(*gone)) if gone else F.array().cast("array<string>")
     return stage.select(
         *(F.col(f"v{i}").cast(types[c.name]).alias(c.name) for i, c in enumerate(plan.columns)),

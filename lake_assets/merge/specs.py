@@ -80,7 +80,7 @@ class RawSpec:
     max_rows: int | None = None
 
 
-OnConflict = Literal["stop", "new-column"]
+OnConflict = Literal["stop", "new-column", "reject"]
 
 
 @dataclass(frozen=True)

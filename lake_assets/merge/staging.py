@@ -148,8 +148,10 @@ def _write(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks |
         if rows is None or stats is None:
             return _Written(None, len(all_bad), all_bad)
         good = rows.where(F.col(BAD).isNull()).drop(BAD)
-        changes = _prepare(lake, spec, good, parsed.key)
         events = stats["events"] - stats["bad"]
+        if marks is None and not events:
+            return _Written(None, len(all_bad), all_bad)
+        changes = _prepare(lake, spec, good, parsed.key)
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
         return _Written(events, len(all_bad), all_bad, tuple(changes))
     finally:

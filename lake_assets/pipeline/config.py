@@ -64,10 +64,10 @@ class LayerTables(_Strict):
         default_factory=dict,
         description="types of columns (names in the lake) that win over what the records say, as decimal(12,2)",
     )
-    on_conflict: Literal["stop", "new-column"] | None = Field(
+    on_conflict: Literal["stop", "new-column", "reject"] | None = Field(
         default=None,
-        description="values of a type that their column cannot become: stop the table, or put them into a column of "
-        "their own, <column>__<type>; default: the stream's",
+        description="values of a type that their column cannot become: stop the table, put them into a column of "
+        "their own (<column>__<type>; those of a key are rejected), or reject their records; default: the stream's",
     )
     final: bool = Field(default=True, description="false: staging only")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
@@ -164,7 +164,7 @@ class Stream(_Strict):
         default=0, description="how long new files wait for others (30s, 5m, 1h), so that tables get few large ones"
     )
     max_rows: int | None = Field(default=None, description="about so many records are taken in without waiting", gt=0)
-    on_conflict: Literal["stop", "new-column"] = Field(
+    on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"
     )
     tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), _OrText()]] = Field(

@@ -18,7 +18,6 @@ from lake_assets import Lake
 from lake_assets.errors import (
     DefinitionChangedError,
     KeyMissingError,
-    MalformedRecordError,
     SchemaConflictError,
     TableClaimedError,
     TableReplacedError,
@@ -184,7 +183,7 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
         ("op", None, "no such op"),
     ],
 )
-def test_a_record_that_does_not_fit_is_named_and_nothing_is_written(
+def test_a_record_that_does_not_fit_is_rejected_and_the_others_go_on(
     feed: Feed, log: Log, column: str, harm: dict[str, Any] | None, said: str
 ) -> None:
     feed.deliver([log("c", id=1, n=1)])
@@ -196,20 +195,19 @@ def test_a_record_that_does_not_fit_is_named_and_nothing_is_written(
     else:
         bad["value"]["payload"]["op"] = "x"
     write_lines(feed.landing / "bad.jsonl", [json.dumps(r).encode() + b"\n" for r in (good, bad)])
-    before = {t: s for t, s in feed.heads().items() if not t.startswith("raw")}
-    outcomes = feed.outcomes()
-    assert isinstance(outcomes["staging.t"].exception, MalformedRecordError)
-    assert "bad.jsonl, line 2" in (outcomes["staging.t"].error or "")
-    assert said in (outcomes["staging.t"].error or "")
-    assert {t: s for t, s in feed.heads().items() if not t.startswith("raw")} == before
+    assert feed.run()["staging.t"].details == {"rejected": 1}
+    assert sorted(r["id"] for r in feed.rows("final.t").collect()) == [1, 2]
+    (reject,) = feed.rows("raw.events_rejected").collect()
+    assert (reject["source_file"], reject["source_line"], reject["source_table"]) == ("bad.jsonl", 2, "public.t")
+    assert reject["reason"].startswith(said)
 
 
-def test_an_insert_without_its_row_is_malformed(lake: Lake) -> None:
+def test_an_insert_without_its_row_is_rejected(lake: Lake) -> None:
     feed, table = Feed(lake, "public.clicks"), Table({"url": TEXT}, key=(), name="public.clicks")
     record = Event(table, "c", (1, 2), {"url": "a"}).records()[0]
     record["value"]["payload"]["after"] = None
     write_lines(feed.landing / "bad.jsonl", [json.dumps(record).encode() + b"\n"])
-    assert isinstance(feed.outcomes()["staging.clicks"].exception, MalformedRecordError)
+    assert feed.run()["staging.clicks"].details == {"rejected": 1}
 
 
 def test_a_column_whose_types_do_not_meet_stops_before_anything_is_written(feed: Feed, log: Log) -> None:

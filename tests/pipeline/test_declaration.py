@@ -133,10 +133,12 @@ def test_specs_carry_what_was_declared(plain_lake: Lake) -> None:
     raw, staging, final, model = p.specs(plain_lake)
     home = plain_lake.config.home
     table = TableId.parse
-    assert raw == RawSpec(table("raw.events"), home / "landing" / "events", "debezium", "made_up")
+    users = SourceTable("public", "users")
+    assert raw == RawSpec(table("raw.events"), home / "landing" / "events", "debezium", "made_up", about=users)
     assert staging == StagingSpec(
-        table("staging.people"), table("raw.events"), SourceTable("public", "users"), "debezium", "made_up", {"a": "b"}
-    )
+        table("staging.people"), table("raw.events"), SourceTable("public", "users"), "debezium", "made_up", {"a": "b"},
+        key=("id",),
+    )  # fmt: skip
     assert final == FinalSpec(
         table("final.people"), table("staging.people"), "made_up", ("id",), {"a": "b"}, {"x": "y"}
     )

@@ -1,0 +1,396 @@
+"""A record that cannot be read stops nothing: it is put down with the reason, and read again after a fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from lake_assets import Lake, Pipeline
+from lake_assets.commands import rejected as command
+from lake_assets.events import SourceTable
+from lake_assets.events.generator import Source, Workload
+from lake_assets.events.wire import ENCODERS
+from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.merge import rejects, staging
+from lake_assets.merge.outcome import Outcome
+from lake_assets.pipeline import PipelineConfig
+
+ITEMS = "public.items"
+
+
+class Stream:
+    """A stream of one format, its files, and what became of their records."""
+
+    def __init__(self, lake: Lake, **stream: Any) -> None:
+        self.lake, self.files = lake, 0
+        self.folder = lake.config.home / "landing" / "events"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.declare(**stream)
+
+    def declare(self, **stream: Any) -> None:
+        declared = {"name": "p", "streams": [{"name": "events", "tables": [ITEMS], **stream}]}
+        self.pipeline = Pipeline(PipelineConfig.model_validate(declared))
+
+    def land(self, *lines: str | bytes) -> Path:
+        self.files += 1
+        file = self.folder / f"{self.files:03}.jsonl"
+        file.write_bytes(b"".join((x.encode() if isinstance(x, str) else x) + b"\n" for x in lines))
+        return file
+
+    def run(self, *lines: str | bytes) -> dict[str, Outcome]:
+        if lines:
+            self.land(*lines)
+        return _raised(self.pipeline.run(self.lake))
+
+    def replay(self) -> dict[str, Outcome]:
+        return _raised(self.pipeline.replay(self.lake))
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return [r.asDict() for r in self.lake.spark().table(self.lake.sql_name(table)).collect()]
+
+    def rejected(self) -> list[tuple[int, str | None, str]]:
+        if not self.lake.exists("raw.events_rejected"):
+            return []
+        found = self.rows("raw.events_rejected")
+        return sorted((r["position"], r["source_table"], r["reason"]) for r in found)
+
+
+def _raised(outcomes: list[Outcome]) -> dict[str, Outcome]:
+    for o in outcomes:
+        if o.exception:
+            raise o.exception
+    return {o.table: o for o in outcomes}
+
+
+def change(op: str, at: int, **row: Any) -> str:
+    """A simplified change event without types."""
+    names, values = list(row), list(row.values())
+    record: dict[str, Any] = {"changeType": op, "timestamp": str(at), "schema": "public", "table": "items"}
+    if op != "delete":
+        record |= {"columnNames": names, "columnValues": values}
+    if op != "insert":
+        record |= {"oldKeyNames": ["id"], "oldKeyValues": [row.get("id")]}
+    return json.dumps(record)
+
+
+TYPED = {"format": "simplified", "tables": [{"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}}]}
+
+
+def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake) -> None:
+    stream = Stream(lake, **TYPED)
+    outcomes = stream.run(
+        change("insert", 1, id=1, n=10),
+        change("insert", 2, id=2, n="many"),
+        change("insert", 3, n=3),
+        "what is this",
+        b"\xff\xfe",
+        change("upsert", 4, id=4, n=4),
+        change("update", 5, id=1, n=11),
+        change("insert", 6, id=99999999999, n=6),
+    )
+    assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 11)]
+    assert stream.rejected() == [
+        (1, "public.items", "n does not fit int: many"),
+        (2, "public.items", "key column id is missing"),
+        (3, None, "not JSON (unexpected character, expected a JSON value: line 1 column 1 (char 0))"),
+        (4, None, "not UTF-8 ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"),
+        (5, None, "no such changeType: 'upsert'"),
+        (7, "public.items", "id does not fit int: 99999999999"),
+    ]
+    assert outcomes["raw.events"].details == {"rejected": 3}
+    assert outcomes["staging.items"].details["rejected"] == 3
+    assert {o.status for o in stream.run().values()} == {"nothing"}
+
+
+def test_a_newer_event_heals_a_row_and_the_rejected_one_stays_in_the_list(lake: Lake) -> None:
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n="many"))
+    assert stream.rows("final.items") == []
+    stream.run(change("update", 2, id=1, n=2))
+    assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 2)]
+    assert len(stream.rejected()) == 1
+
+
+def test_after_a_fix_of_the_declaration_they_are_read_again_in_their_old_place(lake: Lake) -> None:
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="x"), change("update", 3, id=3, n="3"))
+    stream.run(change("delete", 9, id=3), change("insert", 4, id=4, n="4.5"))
+    assert [r[0] for r in stream.rejected()] == [0, 1, 4]
+    fixed: dict[str, Any] = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "decimal(12,2)"}}
+    stream.declare(format="simplified", tables=[fixed], on_conflict="new-column")
+    replayed = stream.replay()["staging.items"]
+    assert (replayed.inserted, replayed.why) == (2, "2 records can be read now, 1 cannot")
+    stream.run()
+    assert [r[0] for r in stream.rejected()] == [1]
+    assert sorted(r["id"] for r in stream.rows("final.items")) == [1, 4]
+    before = {t: lake.table(t).metadata.current_snapshot_id for t in ("raw.events", "staging.items", "final.items")}
+    assert stream.replay()["staging.items"].status == "nothing"
+    assert {t: lake.table(t).metadata.current_snapshot_id for t in before} == before
+
+
+def test_records_that_could_not_be_routed_are_routed_after_a_fix(lake: Lake) -> None:
+    line = json.loads(change("insert", 1, id=1, n=1))
+    del line["table"], line["schema"]
+    stream = Stream(lake, format="simplified", tables=["public.*"])
+    outcomes = stream.run(json.dumps(line), "garbage")
+    assert outcomes["raw.events"].details == {"rejected": 2}
+    assert not lake.exists("staging.items")
+    stream.declare(**TYPED)
+    assert stream.replay()["raw.events"].why == "1 records can be routed now"
+    stream.run()
+    assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 1)]
+    assert [(r["_position"], r["_op"]) for r in stream.rows("staging.items")] == [(0, "insert")]
+    assert [r[0] for r in stream.rejected()] == [1]
+    assert stream.replay()["raw.events"].status == "nothing"
+
+
+@pytest.mark.parametrize(("limit", "stops"), [("2", False), ("1", True), ("50%", False), ("49%", True)])
+def test_more_rejects_than_declared_stop_the_table_alone(lake: Lake, limit: str, stops: bool) -> None:
+    other = json.loads(change("insert", 1, id=1, n=1)) | {"table": "other"}
+    tables = [*TYPED["tables"], {"table": "public.other", "key": "id"}]
+    stream = Stream(lake, format="simplified", tables=tables, max_rejected=limit)
+    stream.land(
+        json.dumps(other), change("insert", 1, id=1, n="x"), change("insert", 2, id=2, n="y"),
+        change("insert", 3, id=3, n=3), change("insert", 4, id=4, n=4),
+    )  # fmt: skip
+    outcomes = {o.table: o for o in stream.pipeline.run(lake)}
+    assert len(stream.rows("final.other")) == 1
+    if not stops:
+        assert len(stream.rows("final.items")) == 2
+        return
+    error = outcomes["staging.items"].error or ""
+    assert error.startswith("RejectedLimitError: staging.items: 2 of 4 records would be rejected, and `max_rejected`")
+    assert "n does not fit int: x" in error
+    assert not lake.exists("staging.items")
+    assert stream.rejected() == []
+
+
+KILLS: list[tuple[Any, str]] = [
+    (rejects, "reject"), (staging, "_prepare"), (staging, "_merge"), (rejects, "ensure_rejected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("where", "name"), KILLS, ids=[n for _, n in KILLS])
+def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, after: bool
+) -> None:
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n=1), change("insert", 2, id=2, n="x"))
+    stream.land(change("insert", 3, id=3, n=3), change("insert", 4, id=4, n="y"))
+    original: Callable[..., Any] = getattr(where, name)
+
+    def killed(*args: Any, **more: Any) -> Any:
+        if after:
+            original(*args, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            stream.run()
+    stream.run()
+    assert [r[0] for r in stream.rejected()] == [1, 3]
+    assert sorted(r["id"] for r in stream.rows("final.items")) == [1, 3]
+    assert len(stream.rows("staging.items")) == 2
+
+
+def test_one_schema_that_nobody_can_read_is_rejected_and_the_rest_is_read(lake: Lake) -> None:
+    """A key that the row does not have: a plan for records with this schema cannot be made."""
+    stream = Stream(lake)
+    workload = Workload(seed=2, events=20, keys=5)
+    good = [line for t in Source(workload) for line in ENCODERS["debezium"](t, workload)]
+    bad = json.loads(next(x for x in good if json.loads(x)["value"]))
+    bad["key"]["schema"]["fields"][0]["field"] = "other"
+    outcomes = stream.run(*good, json.dumps(bad))
+    assert outcomes["staging.items"].details["rejected"] == 1
+    assert [(p, t) for p, t, _ in stream.rejected()] == [(len(good), "public.items")]
+    expected = sum(1 for x in good if json.loads(x)["value"])
+    assert len(stream.rows("staging.items")) == expected
+
+
+def test_a_name_that_differs_in_case_only_is_rejected_and_the_rest_is_read(lake: Lake) -> None:
+    stream = Stream(lake, format="simplified", tables=[{"table": ITEMS, "key": "id"}])
+    stream.run(
+        change("insert", 1, id="1", n="1"), change("insert", 2, id="2", N="2"), change("insert", 3, id="3", n="3")
+    )
+    assert sorted(r["id"] for r in stream.rows("final.items")) == ["1", "3"]
+    ((position, _, reason),) = stream.rejected()
+    assert position == 1
+    assert "differ in case only" in reason
+
+
+HOSTILE = [
+    "it's",
+    'a "b"',
+    "`tick`",
+    "a.b",
+    "a b",
+    "select",
+    "Mixed",
+    "é漢",
+    "; DROP TABLE x --",
+    "a\\b",
+    "$x",
+    "%s",
+    "{t}",
+    "$.a",
+]
+
+
+def test_hostile_names_and_values_are_only_names_and_values(lake: Lake) -> None:
+    tables = [f"public.{_ticked(n)}" for n in HOSTILE]
+    stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
+    lines = [
+        json.dumps({
+            "action": "I", "schema": "public", "table": name,
+            "columns": [{"name": c, "type": "text", "value": f"{c}'\"`;--"} for c in HOSTILE],
+            "pk": [{"name": name, "type": "text"}],
+        })
+        for name in HOSTILE
+    ]  # fmt: skip
+    stream.run(*lines)
+    stream.run(*lines)
+    assert stream.rejected() == []
+    for name, table in zip(HOSTILE, tables, strict=True):
+        spec = next(s for s in stream.pipeline.specs(lake) if str(getattr(s, "source_table", "")) == table)
+        (row,) = lake.spark().table(lake.sql_name(f"final.{_ticked(spec.table.name)}")).collect()
+        assert row.asDict() == {c: f"{c}'\"`;--" for c in HOSTILE}, name
+
+
+def _ticked(name: str) -> str:
+    return str(SourceTable("x", name)).removeprefix("x.")
+
+
+# --- a column whose type cannot become what comes ---------------------------------------------------------------
+
+
+def v2(at: int, kind: str, **row: tuple[str, Any]) -> str:
+    """A wal2json change with types."""
+    columns = [{"name": n, "type": t, "value": v} for n, (t, v) in row.items()]
+    record: dict[str, Any] = {"action": kind, "schema": "public", "table": "items", "lsn": f"0/{at:X}"}
+    record |= {"columns": columns} if kind != "D" else {}
+    record |= {"identity": columns[:1]} if kind != "I" else {}
+    return json.dumps({**record, "pk": [{"name": "id", "type": "integer"}]})
+
+
+def test_values_of_another_type_go_to_a_column_of_their_own(lake: Lake) -> None:
+    stream = Stream(lake, format="wal2json-v2", on_conflict="new-column")
+    one, two = ("integer", 1), ("integer", 2)
+    stream.run(v2(1, "I", id=one, n=("integer", 7)), v2(2, "I", id=two, n=("integer", 8)))
+    stream.run(v2(3, "U", id=one, n=("text", "seven")))
+    assert _items(stream) == [(1, None, "seven"), (2, 8, None)]
+    stream.run(v2(4, "U", id=one, n=("bigint", 70)), v2(5, "U", id=two, n=("text", "eight")))
+    assert _items(stream) == [(1, 70, None), (2, None, "eight")]
+    # Both types in one batch.
+    stream.run(
+        v2(6, "U", id=one, n=("text", "a")), v2(7, "U", id=two, n=("bigint", 80)), v2(8, "U", id=one, n=("text", "b"))
+    )
+    assert _items(stream) == [(1, None, "b"), (2, 80, None)]
+
+
+def _items(stream: Stream) -> list[tuple[Any, ...]]:
+    return sorted((r["id"], r["n"], r["n__string"]) for r in stream.rows("final.items"))
+
+
+def test_without_that_policy_the_table_stops_and_the_others_go_on(lake: Lake) -> None:
+    stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
+    stream.run(v2(1, "I", id=("integer", 1), n=("integer", 7)))
+    other = v2(2, "I", id=("integer", 1)).replace('"items"', '"other"')
+    stream.land(v2(3, "U", id=("integer", 1), n=("text", "seven")), other)
+    outcomes = {o.table: o for o in stream.pipeline.run(lake)}
+    assert "SchemaConflictError" in (outcomes["staging.items"].error or "")
+    assert "on_conflict: new-column" in (outcomes["staging.items"].error or "")
+    assert len(stream.rows("final.other")) == 1
+
+
+# --- any bytes at all -------------------------------------------------------------------------------------------
+
+WORKLOAD = Workload(seed=4, events=12, keys=4, key_changes=0.3)
+SAMPLES = {
+    name: [x for t in Source(WORKLOAD) for x in ENCODERS[name](t, WORKLOAD)]
+    for name in ("debezium", "debezium-plain", "wal2json-v1", "wal2json-v2", "simplified", "change-set")
+}
+READERS = {"debezium-plain": "debezium"}
+
+
+@st.composite
+def damaged(draw: st.DrawFn, name: str) -> bytes:
+    """A line of the format with a piece cut out, doubled or replaced; or no line of it at all."""
+    if draw(st.integers(0, 4)) == 0:
+        return draw(st.binary(max_size=40)).replace(b"\n", b" ").replace(b"\r", b" ")
+    line = draw(st.sampled_from(SAMPLES[name]))
+    at, length = draw(st.integers(0, len(line))), draw(st.sampled_from([0, 0, 1, 2, 5, 30]))
+    return (line[:at] + draw(st.text(max_size=2)) + line[at + length :]).encode("utf-8", "replace").replace(b"\n", b"")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_any_bytes_give_rows_or_rejects_that_account_for_every_record(
+    new_lake: Callable[[str], Lake], name: str
+) -> None:
+    made = 0
+
+    @settings(
+        max_examples=4, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )  # fmt: skip
+    @given(lines=st.lists(damaged(name), min_size=10, max_size=60))
+    def check(lines: list[bytes]) -> None:
+        nonlocal made
+        made += 1
+        tables = [{"table": ITEMS, "key": "id", "on_conflict": "reject"}]
+        stream = Stream(new_lake(f"lake{made}"), format=READERS.get(name, name), tables=tables)
+        landed = [x for x in lines if x.decode("utf-8", "backslashreplace").strip()]
+        stream.run(*lines)
+        raw = stream.rows("raw.events")
+        assert len(raw) == len(landed)
+        rejected = {p for p, _, _ in stream.rejected()}
+        there = stream.rows("staging.items") if stream.lake.exists("staging.items") else []
+        staged, lost = {r["_position"] for r in there}, []
+        for r in raw:
+            about = r["source_table"]
+            if r["problem"] is not None:
+                assert r["position"] in rejected
+            elif about == ITEMS and r["position"] not in rejected | staged:
+                lost.append(r["record"][:500])
+        assert lost == []
+
+    check()
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_lists_explains_and_replays(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="2.5"), "garbage")
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: lake))
+
+    def call(*words: str) -> str:
+        done = CliRunner().invoke(command.app, list(words), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    counts = json.loads(call("summary", "--json"))
+    assert [(c["source_table"], c["reason"], c["records"]) for c in counts] == [
+        ("public.items", "n does not fit int", 2), (None, "not JSON", 1),
+    ]  # fmt: skip
+    listed = json.loads(call("list", "--source-table", ITEMS, "--json"))
+    assert sorted(r["position"] for r in listed) == [0, 1]
+    explained = call("explain", "raw.events", "0")
+    for part in ("001.jsonl, line 1", "n does not fit int: 1.5", "types: {n: ...}", '"columnNames"'):
+        assert part in explained
+    fixed = tmp_path / "p.yaml"
+    declared = {"name": "p", "streams": [{"name": "events", "format": "simplified", "on_conflict": "new-column",
+                "tables": [{"table": ITEMS, "key": "id", "types": {"id": "int", "n": "double"}}]}]}  # fmt: skip
+    fixed.write_text(json.dumps({"type": "lake_assets.LakePipeline", "attributes": declared}))
+    outcomes = json.loads(call("replay", str(fixed), "--json"))
+    assert {o["table"]: o["inserted"] for o in outcomes}["staging.items"] == 2
+    assert [c["reason"] for c in json.loads(call("summary", "--json"))] == ["not JSON"]
