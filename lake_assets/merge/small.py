@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 
 from lake_assets.lake import LakeBase, TableId
 
-SMALL_BYTES = 32 << 20
+SMALL_BYTES, SMALL_ROWS = 32 << 20, 200_000
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
@@ -26,7 +26,9 @@ def fitting(lake: LakeBase, read: Iterable[TableId]) -> Generator[None]:
         read: the target and the sources, as a whole: what a capture leaves out only makes it less.
     """
     settings = {k: v for k, v in _INTERPRETED.items() if k not in lake.config.spark.conf}
-    if not settings or sum(size(lake, t) for t in read) > SMALL_BYTES:
+    sizes = [size(lake, t) for t in read] if settings else []
+    # Rows as well: records of one kind are packed into a hundredth of their size.
+    if not sizes or sum(b for b, _ in sizes) > SMALL_BYTES or sum(n for _, n in sizes) > SMALL_ROWS:
         yield
         return
     conf = lake.spark().conf
@@ -43,10 +45,10 @@ def fitting(lake: LakeBase, read: Iterable[TableId]) -> Generator[None]:
                 conf.set(key, value)
 
 
-def size(lake: LakeBase, table: TableId) -> int:
-    """Bytes of a table's current data files, as its summary says; 0 for one that is not there."""
+def size(lake: LakeBase, table: TableId) -> tuple[int, int]:
+    """Bytes and rows of a table's current data files, as its summary says; 0 for one that is not there."""
     if not lake.exists(table):
-        return 0
+        return 0, 0
     current = lake.table(table).current_snapshot()
     said = current.summary.additional_properties if current and current.summary else {}
-    return int(said.get("total-files-size") or 0)
+    return int(said.get("total-files-size") or 0), int(said.get("total-records") or 0)

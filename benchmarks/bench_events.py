@@ -1,0 +1,265 @@
+"""What it costs to turn raw records into typed staging tables: events a second, and against a Python UDF.
+
+    make bench-events
+
+Rates are of one run on one machine: raw records of one landing to the commit of the staging table, planning, parsing,
+checking and writing included; the best of some repetitions after a warm-up. The alternative parses the same records
+with a Python function per row into the same columns, and appends them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.events import SourceTable
+from lake_assets.events.generator import Source, Workload
+from lake_assets.events.wire import ENCODERS
+from lake_assets.lake import SparkConfig, TableId
+from lake_assets.merge.landing import land, land_records, new_files
+from lake_assets.merge.specs import RawSpec, StagingSpec
+from lake_assets.merge.staging import absorb_events
+
+ITEMS = SourceTable("public", "items")
+# How events are generated, and the format that reads them.
+FORMATS = {
+    "debezium, with schema": ("debezium", "debezium"),
+    "debezium, schema stripped": ("debezium-plain", "debezium"),
+    "wal2json v2": ("wal2json-v2", "wal2json-v2"),
+    "simplified, with types": ("simplified-typed", "simplified"),
+    "change set (JSON lines)": ("change-set", "change-set"),
+}
+# A wide text would make the disk the limit: most tables have none.
+DISTINCT = 20_000
+REQUIRED = {
+    "debezium, with schema: events a second": ("at least", 200_000.0),
+    "debezium, schema stripped: events a second": ("at least", 200_000.0),
+    "debezium, with schema: times faster than a Python UDF": ("at least", 2.0),
+    "landing 8 times the records, peak memory": ("at most", 1.3),
+    "a look at 100,000 landed files, seconds": ("at most", 1.0),
+}
+
+
+def lines_of(encoder: str) -> list[str]:
+    """Some events, to be sent again and again: made in Python, so that more of them would take minutes."""
+    workload = Workload(seed=1, events=DISTINCT, keys=DISTINCT // 4)
+    found = [line for t in Source(workload) for line in ENCODERS[encoder](t, workload)]
+    return [line for line in found if '"action":"B"' not in line and '"action":"C"' not in line]
+
+
+def raw_table(lake: Lake, name: str, encoder: str, reader: str, events: int) -> tuple[RawSpec, int, float]:
+    """A raw table of so many records; the seconds that landing took."""
+    lines = lines_of(encoder)
+    spec = RawSpec(TableId(("raw",), name), None, reader, "bench", about=ITEMS)
+
+    def read(after: Any) -> Iterator[tuple[int, str]]:
+        for i in range(0 if after is None else after + 1, events):
+            yield i, lines[i % len(lines)]
+
+    began = time.perf_counter()
+    landed = land_records(lake, spec, read)
+    return spec, landed.records, time.perf_counter() - began
+
+
+def stage(lake: Lake, raw: RawSpec, repeat: int) -> tuple[float, TableId]:
+    """Seconds to make the staging table, the best of some runs after one that warms up; and the table."""
+    table = TableId(("staging",), raw.table.name)
+    spec = StagingSpec(table, raw.table, ITEMS, raw.format, "bench", key=("id",))
+    best = float("inf")
+    for turn in range(repeat + 1):
+        lake.spark().sql(f"DROP TABLE IF EXISTS {lake.sql_name(table)} PURGE")
+        began = time.perf_counter()
+        outcome = absorb_events(lake, spec)
+        if turn:
+            best = min(best, time.perf_counter() - began)
+        assert outcome.status == "absorbed", outcome
+        assert "rejected" not in outcome.details, outcome
+    return best, table
+
+
+def with_udf(lake: Lake, raw: RawSpec, staged: TableId, repeat: int) -> float:
+    """Seconds of the alternative, with the same number of rows in the end."""
+    spark = lake.spark()
+    name = lake.sql_name(TableId(("bench",), "by_udf"))
+    lake.ensure_namespace(("bench",))
+    columns = "id BIGINT, name STRING, quantity INT, amount DECIMAL(12,2), score DOUBLE, born DATE, seen TIMESTAMP, "
+    columns += "active BOOLEAN, ref STRING, raw BINARY, tags ARRAY<STRING>, note STRING"
+    parse = F.udf(_parse, f"op STRING, sequence STRING, time TIMESTAMP, row STRUCT<{columns}>")
+    best = float("inf")
+    for turn in range(repeat + 1):
+        spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
+        spark.sql(
+            f"CREATE TABLE {name} (op STRING, sequence STRING, time TIMESTAMP, {columns}, position BIGINT, "
+            "arrived_at TIMESTAMP) USING iceberg TBLPROPERTIES ('format-version'='3', "
+            "'write.parquet.compression-codec'='zstd', 'write.distribution-mode'='none')"
+        )
+        began = time.perf_counter()
+        records = spark.table(lake.sql_name(raw.table)).where(F.col("source_table") == str(ITEMS))
+        parsed = records.select(parse("record").alias("e"), "position", "arrived_at")
+        parsed.select("e.op", "e.sequence", "e.time", "e.row.*", "position", "arrived_at").writeTo(name).append()
+        if turn:
+            best = min(best, time.perf_counter() - began)
+    assert spark.table(name).count() == spark.table(lake.sql_name(staged)).count()
+    return best
+
+
+def _parse(record: str) -> Any:
+    """What a Python function per row has to do, without any check of the values."""
+    import datetime as dt
+    from decimal import Decimal
+
+    event = json.loads(record)["value"]["payload"]
+    row = event["after"] or event["before"]
+    source = event["source"]
+    born, seen, amount, raw = row.get("born"), row.get("seen"), row.get("amount"), row.get("raw")
+    return Row(
+        op=event["op"],
+        sequence=str(source["lsn"]),
+        time=dt.datetime.fromtimestamp(source["ts_ms"] / 1000, dt.UTC),
+        row=Row(
+            id=row["id"],
+            name=row.get("name"),
+            quantity=row.get("quantity"),
+            amount=Decimal(int.from_bytes(base64.b64decode(amount), "big", signed=True)).scaleb(-2) if amount else None,
+            score=row.get("score"),
+            born=dt.date(1970, 1, 1) + dt.timedelta(days=born) if born is not None else None,
+            seen=dt.datetime.fromisoformat(seen) if seen else None,
+            active=row.get("active"),
+            ref=row.get("ref"),
+            raw=base64.b64decode(raw) if raw else None,
+            tags=row.get("tags"),
+            note=row.get("note"),
+        ),
+    )
+
+
+def memory(home: Path, records: int) -> dict[str, float]:
+    """Peak memory of landing one file, and one 8 times as big, each in a process of its own."""
+    script = (
+        "import sys, pathlib\n"
+        "from lake_assets import Lake, LakeConfig\n"
+        "from lake_assets.lake import TableId\n"
+        "from lake_assets.merge.landing import land\n"
+        "from lake_assets.merge.specs import RawSpec\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "lake = Lake(LakeConfig(home=folder / 'lake'))\n"
+        "land(lake, RawSpec(TableId(('raw',), 'r'), folder / 'in', 'debezium', 'bench'))\n"
+        "lines = pathlib.Path('/proc/self/status').read_text().splitlines()\n"
+        "print([int(line.split()[1]) for line in lines if line.startswith('VmHWM')][0])\n"
+    )
+    lines = lines_of("debezium-plain")
+    peaks: list[int] = []
+    for factor in (1, 8):
+        folder = home / f"memory{factor}"
+        (folder / "in").mkdir(parents=True)
+        (folder / "lake").mkdir()
+        with (folder / "in" / "a.jsonl").open("w", encoding="utf-8") as file:
+            for i in range(records * factor):
+                file.write(lines[i % len(lines)] + "\n")
+        done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    return {
+        f"landing {records:,} records, peak MB": peaks[0] / 1024,
+        f"landing {8 * records:,} records, peak MB": peaks[1] / 1024,
+        "landing 8 times the records, peak memory": peaks[1] / peaks[0],
+    }
+
+
+def looks(home: Path, files: int) -> dict[str, float]:
+    """Seconds that a look at a landing folder takes when all of its files have been taken in, and when one is new."""
+    folder = home / "many"
+    folder.mkdir()
+    lake = Lake(LakeConfig(home=home / "looks"))
+    (home / "looks").mkdir()
+    tombstone = '{"destination":"x","key":null,"value":null}\n'
+    for i in range(files):
+        (folder / f"{i:08}.jsonl").write_text(tombstone)
+    spec = RawSpec(TableId(("raw",), "many"), folder, "debezium", "bench")
+    began = time.perf_counter()
+    land(lake, spec)
+    landing = time.perf_counter() - began
+    began = time.perf_counter()
+    assert new_files(lake, spec) == []
+    first = time.perf_counter() - began
+    began = time.perf_counter()
+    assert new_files(lake, spec) == []
+    again = time.perf_counter() - began
+    (folder / "new.jsonl").write_text(tombstone)
+    began = time.perf_counter()
+    assert len(new_files(lake, spec)) == 1
+    new = time.perf_counter() - began
+    return {
+        f"landing {files:,} files, seconds": landing,
+        f"the first look at {files:,} landed files, seconds": first,
+        f"a look at {files:,} landed files, seconds": max(again, new),
+    }
+
+
+def main() -> int:
+    """Run the benchmarks; exit code 1 where a required figure is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--only", choices=["rates", "memory", "looks"])
+    parser.add_argument("--format", action="append", help="only this format; may be repeated")
+    args = parser.parse_args()
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-events-") as temp:
+        home = Path(temp)
+        if args.only in (None, "looks"):
+            found |= looks(home, args.files)
+        if args.only in (None, "memory"):
+            found |= memory(home, 100_000)
+        if args.only in (None, "rates"):
+            found |= rates(home, args.events, args.repeat, args.format)
+    return report(found)
+
+
+def rates(home: Path, events: int, repeat: int, only: list[str] | None) -> dict[str, float]:
+    """Events a second of each format, and Debezium's against a Python UDF."""
+    found: dict[str, float] = {}
+    (home / "rates").mkdir()
+    lake = Lake(LakeConfig(home=home / "rates", spark=SparkConfig(driver_memory="6g")))
+    for i, (name, (encoder, reader)) in enumerate(FORMATS.items()):
+        if only and name not in only:
+            continue
+        raw, records, landing = raw_table(lake, f"events{i}", encoder, reader, events)
+        seconds, staged = stage(lake, raw, repeat)
+        rows = lake.spark().table(lake.sql_name(staged)).count()
+        found[f"{name}: records landed a second"] = records / landing
+        found[f"{name}: events a second"] = rows / seconds
+        if reader == encoder == "debezium":
+            found[f"{name}: times faster than a Python UDF"] = with_udf(lake, raw, staged, 1) / seconds
+        print(f"{name}: {rows:,} events staged in {seconds:.2f} s", file=sys.stderr)
+    lake.spark().stop()
+    return found
+
+
+def report(found: dict[str, float]) -> int:
+    """Print the figures; 1 where one misses what is required."""
+    missed = False
+    print("| what | measured | required |\n|---|---|---|")
+    for name, value in found.items():
+        how, limit = REQUIRED.get(name, ("", 0.0))
+        holds = not how or (value >= limit if how == "at least" else value <= limit)
+        missed |= not holds
+        shown = f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+        print(f"| {name} | {shown}{'' if holds else ' **missed**'} | {f'{how} {limit:,g}' if how else ''} |")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
