@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -15,9 +16,20 @@ from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTabl
 class Format(ABC):
     """A wire format; see `EventFormat` for what its members mean."""
 
-    schema: str = "''"
     shape: str | None = None
     whole: bool = False
+
+    def schema_of(self, record: Any) -> str:
+        """See `EventFormat.schema_of`."""
+        return ""
+
+    def without_schema(self, text: str, schema: str) -> str | None:
+        """See `EventFormat.without_schema`."""
+        return None
+
+    def says_all(self, schema: str) -> bool:
+        """See `EventFormat.says_all`."""
+        return bool(schema)
 
     @abstractmethod
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
@@ -37,6 +49,11 @@ class Format(ABC):
     def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
         """See `EventFormat.plan`."""
         return self.plans((Seen(schema),), Hints(rename=rename))[0].plan
+
+
+def schema_key(schema: str) -> str:
+    """What stands for a schema beside each record that has it: short, and the same for the same schema alone."""
+    return schema if len(schema) <= 32 else blake2b(schema.encode(), digest_size=16).hexdigest()
 
 
 def decode(line: bytes | str) -> Any:

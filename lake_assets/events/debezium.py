@@ -15,33 +15,42 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.events.base import Format, named
 from lake_assets.events.debezium_plans import FIELDS_OF_RECORD, META, plan_inferred, plan_with_schema
-from lake_assets.events.model import Hints, Planned, Seen, SourceTable
-
-# The cheap test comes first: whether a schema is there at all. Then the value's and the key's, a line break between
-# them, or a line break and that of a value alone.
-_SCHEMA = (
-    """CASE WHEN NOT contains(record, '"fields"') THEN '' ELSE coalesce("""
-    "concat(get_json_object(record, '$.value.schema'), "
-    "coalesce(concat('\\n', get_json_object(record, '$.key.schema')), '')), "
-    """CASE WHEN startswith(record, '{"schema"') OR startswith(record, '{"payload"') """
-    "THEN concat('\\n', get_json_object(record, '$.schema')) END, '') END"
-)
+from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTable
 
 
 class Debezium(Format):
     """See the module."""
 
-    schema = _SCHEMA
-    shape = f"schema_of_variant_agg(CASE WHEN {_SCHEMA} = '' THEN try_parse_json(record) END)"
+    shape = "schema_of_variant_agg(try_parse_json(record))"
+
+    def schema_of(self, record: Any) -> str:
+        """The value's schema and the key's, a line break between them; a line break and that of a value alone."""
+        if not isinstance(record, dict):
+            return ""
+        if _is_wrapped(record):
+            value, key = _schema(record["value"]), _schema(record.get("key"))
+            return f"{value}\n{key}" if value and key else value
+        value = _schema(record)
+        return f"\n{value}" if value else ""
+
+    def without_schema(self, text: str, schema: str) -> str | None:
+        """See `EventFormat.without_schema`."""
+        short = text
+        # No text within a record can look like a schema: its quotes are escaped there.
+        for part in filter(None, schema.split("\n")):
+            short = short.replace(part, "null")
+        return short if len(short) < len(text) else None
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""
         if not isinstance(record, dict):
             raise MalformedRecordError('expected an object with "key" and "value"')
-        wrapped = "value" in record and set(record) <= FIELDS_OF_RECORD
+        wrapped = _is_wrapped(record)
         value = record["value"] if wrapped else record
         if isinstance(value, dict) and set(value) == {"schema", "payload"}:
             if value["payload"] is not None and not isinstance(value["schema"], dict):
@@ -69,7 +78,18 @@ class Debezium(Format):
         )
 
 
-def _with_schema(text: str, hints: Hints) -> Any:
+def _is_wrapped(record: dict[str, Any]) -> bool:
+    return "value" in record and set(record) <= FIELDS_OF_RECORD
+
+
+def _schema(part: Any) -> str:
+    """The schema of a key or value as text; empty where it has none."""
+    if isinstance(part, dict) and set(part) == {"schema", "payload"} and isinstance(part["schema"], dict):
+        return orjson.dumps(part["schema"]).decode() if "fields" in part["schema"] else ""
+    return ""
+
+
+def _with_schema(text: str, hints: Hints) -> EventPlan:
     wrapped = not text.startswith("\n")
     value_text, _, key_text = text.removeprefix("\n").partition("\n")
     value, key = _parsed(value_text), _parsed(key_text) if key_text else None

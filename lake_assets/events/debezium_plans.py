@@ -13,14 +13,12 @@ from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, rea
 from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
 from lake_assets.events.model import DELETE, INSERT, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
 from lake_assets.events.types import Reading, read_text
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import literal, quote
 
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
 META = ("__source_", "__")  # how ExtractNewRecordState calls the fields that it adds
 
-_ROW = "MAP<STRING, STRING>"
 _SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
-_ENVELOPE = f"STRUCT<op: STRING, before: {_ROW}, after: {_ROW}, source: {_SOURCE}>"
 _OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
 _ADDED = {
     "op", "deleted", "table", "schema", "db", "lsn", "sequence", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot",
@@ -42,12 +40,42 @@ class _Column:
 
 
 @dataclass(frozen=True)
+class _Texts:
+    """The values of an object as text: a struct, or a map where names differ in case only, which structs do not tell.
+
+    Structs are read by place: with a map, every value is looked for among all names.
+    """
+
+    is_struct: bool
+
+    @classmethod
+    def of(cls, *objects: Collection[str]) -> _Texts:
+        return cls(all(names and len({n.lower() for n in names}) == len(names) for names in objects))
+
+    def type(self, names: Collection[str]) -> str:
+        """The Spark SQL type of an object with these fields."""
+        if not self.is_struct:
+            return "MAP<STRING, STRING>"
+        return f"STRUCT<{', '.join(f'{quote(n)}: STRING' for n in names)}>"
+
+    def envelope(self, names: Collection[str]) -> str:
+        """The type of an envelope around rows with these fields."""
+        row = self.type(names)
+        return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {_SOURCE}>"
+
+    def value(self, at: str, name: str) -> str:
+        """SQL of one value."""
+        return f"{at}.{quote(name)}" if self.is_struct else f"{at}[{literal(name)}]"
+
+
+@dataclass(frozen=True)
 class _Layout:
-    """SQL over `record` giving `e`, and over `e`: op, order, time, and maps of the key, old and new row.
+    """SQL over `record` giving `e`, and over `e`: op, order, time, and the key, old and new row.
 
     `deleted` is whether the old row is the one that counts; None where both stand in one place.
     """
 
+    texts: _Texts
     parsed: str
     op: str
     sequence: str
@@ -55,11 +83,15 @@ class _Layout:
     before: str
     after: str
     key: str | None
+    key_names: frozenset[str] = frozenset()
     deleted: str | None = None
 
 
 def plan_with_schema(
-    value: Sequence[Mapping[str, Any]], key: Sequence[Mapping[str, Any]], wrapped: bool, hints: Hints
+    value: Sequence[Mapping[str, Any]],
+    key: Sequence[Mapping[str, Any]],
+    wrapped: bool,
+    hints: Hints,
 ) -> EventPlan:
     """The plan for records with schemas.
 
@@ -71,18 +103,21 @@ def plan_with_schema(
     """
     by_name = {f["field"]: f for f in value}
     enveloped = {"op", "after"} <= set(by_name) and by_name["after"].get("type") == "struct"
-    payload = _ENVELOPE if enveloped else _ROW
-    record = f"key STRUCT<payload: {_ROW}>, value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
+    fields: list[Mapping[str, Any]] = by_name["after"]["fields"] if enveloped else list(value)
+    names, key_names = [f["field"] for f in fields], [f["field"] for f in key]
+    objects = _Texts.of(names, *([key_names] if wrapped and key_names else []))
+    payload = objects.envelope(names) if enveloped else objects.type(names)
+    of_key = f"key STRUCT<payload: {objects.type(key_names)}>, " if wrapped and key_names else ""
+    record = f"{of_key}value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
     at = "e.value.payload" if wrapped else "e.payload"
-    parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if wrapped else None
+    parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if of_key else None
     if enveloped:
-        layout = _enveloped(parsed, at, key_map)
-        fields: list[Mapping[str, Any]] = by_name["after"]["fields"]
+        layout = _enveloped(objects, parsed, at, key_map, key_names)
     else:
-        layout = _flattened(parsed, at, key_map, by_name)
+        layout = _flattened(objects, parsed, at, key_map, key_names, by_name)
         fields = [f for f in value if not _is_added(f["field"])]
     columns = [_described(f, hints) for f in fields]
-    return _plan(layout, columns, [f["field"] for f in key], hints)
+    return _plan(layout, columns, key_names, hints)
 
 
 def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
@@ -109,18 +144,23 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     key = record.fields.get("key", VOID) if wrapped else VOID
     nested_key = set(key.fields) == {"schema", "payload"}
     key = key.fields["payload"] if nested_key else key
-    key_type = f"STRUCT<payload: {_ROW}>" if nested_key else _ROW
-    payload = _ENVELOPE if enveloped else _ROW
-    kind = f"STRUCT<key: {key_type}, value: {payload}>" if wrapped else payload
-    at, key_map = ("e.value", "e.key.payload" if nested_key else "e.key") if wrapped else ("e", None)
+    images = united(fields.get("after", VOID), fields.get("before", VOID))
+    row = united(images if enveloped else Inferred("OBJECT", fields=fields), key)
+    names = list(row.fields)
+    objects = _Texts.of(names, *([list(key.fields)] if key.fields else []))
+    key_type = objects.type(list(key.fields))
+    key_type = f"STRUCT<payload: {key_type}>" if nested_key else key_type
+    payload = objects.envelope(names) if enveloped else objects.type(names)
+    of_key = f"key: {key_type}, " if key.fields else ""
+    kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
+    at = "e.value" if wrapped else "e"
+    key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
     parsed = f"try_cast(try_parse_json(record) AS {kind})"
     if enveloped:
-        layout = _enveloped(parsed, at, key_map)
-        row = united(fields.get("after", VOID), fields.get("before", VOID))
+        layout = _enveloped(objects, parsed, at, key_map, key.fields)
     else:
-        layout = _flattened(parsed, at, key_map, fields)
-        row = Inferred("OBJECT", fields={n: i for n, i in fields.items() if not _is_added(n)})
-    row = united(row, key)
+        layout = _flattened(objects, parsed, at, key_map, key.fields, fields)
+        row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not _is_added(n)})
     columns: list[_Column] = []
     for name, inferred in row.fields.items():
         reading = read_inferred(hints.rename.get(name, name), inferred, hints)
@@ -146,10 +186,12 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
 
 
 def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventColumn:
-    source = literal(column.name)
-    before, after = f"{layout.before}[{source}]", f"{layout.after}[{source}]"
-    if is_key and layout.key:
-        before = f"coalesce({layout.key}[{source}], {before})"
+    value = layout.texts.value
+    # A declared key may not be that of the records.
+    in_key = column.name in layout.key_names
+    before, after = value(layout.before, column.name), value(layout.after, column.name)
+    if is_key and layout.key and in_key:
+        before = f"coalesce({value(layout.key, column.name)}, {before})"
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     unavailable = None
     if column.marks and not is_key:
@@ -158,10 +200,11 @@ def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventC
     return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable)
 
 
-def _enveloped(parsed: str, at: str, key: str | None) -> _Layout:
+def _enveloped(texts: _Texts, parsed: str, at: str, key: str | None, key_names: Collection[str]) -> _Layout:
     source = f"{at}.source"
     cases = " ".join(f"WHEN {at}.op = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items())
     return _Layout(
+        texts=texts,
         parsed=parsed,
         # An insert or update without its row would be a row of nulls.
         op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
@@ -170,13 +213,16 @@ def _enveloped(parsed: str, at: str, key: str | None) -> _Layout:
         before=f"{at}.before",
         after=f"{at}.after",
         key=key,
+        key_names=frozenset(key_names),
         deleted=f"{at}.op = 'd'",
     )
 
 
-def _flattened(parsed: str, at: str, key: str | None, fields: Collection[str]) -> _Layout:
+def _flattened(
+    texts: _Texts, parsed: str, at: str, key: str | None, key_names: Collection[str], fields: Collection[str]
+) -> _Layout:
     def added(*what: str) -> str | None:
-        return next((f"{at}[{literal(p + w)}]" for w in what for p in META if p + w in fields), None)
+        return next((texts.value(at, p + w) for w in what for p in META if p + w in fields), None)
 
     op, deleted = added("op"), added("deleted")
     cases = [f"WHEN {deleted} = 'true' THEN {literal(DELETE)}"] if deleted else []
@@ -198,7 +244,7 @@ def _flattened(parsed: str, at: str, key: str | None, fields: Collection[str]) -
         "CAST(NULL AS TIMESTAMP)",
     ]
     happened = f"coalesce({', '.join(moments)})"
-    return _Layout(parsed, f"CASE {' '.join(cases)} END", order, happened, at, at, key)
+    return _Layout(texts, parsed, f"CASE {' '.join(cases)} END", order, happened, at, at, key, frozenset(key_names))
 
 
 def _is_added(name: str) -> bool:

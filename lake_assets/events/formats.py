@@ -16,16 +16,28 @@ from lake_assets.events.wal2json import Wal2JsonV1, Wal2JsonV2
 class EventFormat(Protocol):
     """What a module of this package offers."""
 
-    @property
-    def schema(self) -> str:
-        """SQL over `record` giving text that is the same for records that are read alike."""
+    def schema_of(self, record: Any) -> str:
+        """Text that is the same for decoded records that are read alike; it says how, where a record says that."""
+        ...
+
+    def without_schema(self, text: str, schema: str) -> str | None:
+        """The record without its schema, where it says one; reads like the record. None: it is not that simple.
+
+        Args:
+            text: the record as it came.
+            schema: what `schema_of` says of it.
+        """
+        ...
+
+    def says_all(self, schema: str) -> bool:
+        """Whether that text says how to read the records; else `shape` has to be asked as well."""
         ...
 
     @property
     def shape(self) -> str | None:
-        """SQL aggregate over `record`, of the records of one `schema`: what is to be known of them all together.
+        """SQL aggregate over `record`, of the records of one schema: what is to be known of them all together.
 
-        None: the schema says everything.
+        None: there is nothing to be asked.
         """
         ...
 

@@ -127,7 +127,7 @@ class Seen:
     """One schema that occurs in a batch.
 
     Attributes:
-        schema: the text that the format's `schema` gives for its records.
+        schema: the text that the format's `schema_of` gives for its records.
         shape: the text that the format's `shape` gives for all of its records together.
     """
 

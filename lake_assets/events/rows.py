@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.events.base import Format, lake_names, named
 from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
@@ -64,16 +66,21 @@ class Rows(Format):
     time: str | None = None
     whole: bool = True
     technical: frozenset[str] = frozenset()
-    schema: str = field(
-        default=f"CASE WHEN {_IS_TYPED} THEN get_json_object(record, '$.{TYPES}') WHEN {_IS_TEXT} THEN '{TEXT}' "
-        "ELSE '' END",
-        init=False,
-    )
     shape: str | None = field(
         default=f"schema_of_variant_agg(CASE WHEN {_IS_TYPED} THEN NULL WHEN {_IS_TEXT} THEN "
         f"try_parse_json(regexp_replace(record, {literal(_NUMBER)}, ':$1')) ELSE try_parse_json(record) END)",
         init=False,
     )
+
+    def schema_of(self, record: Any) -> str:
+        """The types of a typed row, as JSON; `@text` for a row of text."""
+        if isinstance(record, dict) and set(record) == {TYPES, ROW}:
+            return orjson.dumps(record[TYPES]).decode()
+        return TEXT if isinstance(record, dict) and set(record) == {TEXT} else ""
+
+    def says_all(self, schema: str) -> bool:
+        """See `EventFormat.says_all`."""
+        return schema not in ("", TEXT)
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks, ancestors, read_marks, to_properties
 
 _PREFIX = "spark.sql.iceberg.snapshot-property."
@@ -88,12 +89,27 @@ def commit_marks(lake: LakeBase, table: TableId, marks: Marks) -> None:
         spark.table(name).limit(0).writeTo(name).append()
 
 
-def append_if_unmoved(lake: LakeBase, table: TableId, rows: DataFrame, marks: Marks, base: Marks) -> None:
+def append_if_unmoved(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    marks: Marks,
+    base: Marks,
+    before_publishing: Callable[[], None] | None = None,
+) -> None:
     """Append `rows`, unless somebody else has moved the table's watermark away from `base` meanwhile.
 
     Iceberg lets any two appends succeed, in any order, so that two runs of one step would both add their rows. The
     rows go to a branch made where the watermark was read; fast-forwarding main to it succeeds only while main is where
     it was.
+
+    Args:
+        lake: the lake.
+        table: what is appended to.
+        rows: with the table's columns.
+        marks: the watermarks that the commit carries.
+        base: those that the table has to have, else another run was quicker.
+        before_publishing: called when the rows are written and nobody sees them yet.
 
     Raises:
         ConcurrentWriteError: main has moved.
@@ -113,16 +129,18 @@ def append_if_unmoved(lake: LakeBase, table: TableId, rows: DataFrame, marks: Ma
             if snapshot is None and "main" in lake.table(table).metadata.refs:
                 raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
             rows.writeTo(f"{name}.`branch_{branch}`").append()
+            if before_publishing:
+                before_publishing()
             spark.sql(
                 f"CALL `{lake.config.name}`.system.fast_forward("
-                f"table => '{_argument(table)}', branch => 'main', to => '{branch}')"
+                f"table => {literal(_quoted(table))}, branch => 'main', to => '{branch}')"
             )
         finally:
             spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS `{branch}`")
 
 
-def _argument(table: TableId) -> str:
-    return ".".join("`" + p.replace("`", "``") + "`" for p in table.parts).replace("'", "\\'")
+def _quoted(table: TableId) -> str:
+    return ".".join(quote(p) for p in table.parts)
 
 
 def snapshot_of(lake: LakeBase, table: TableId, marks: Marks) -> Snapshot | None:

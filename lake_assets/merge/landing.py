@@ -30,7 +30,7 @@ from lake_assets.errors import (
     UnsupportedEventError,
 )
 from lake_assets.events import EventFormat, SourceTable, event_format
-from lake_assets.events.base import decode
+from lake_assets.events.base import decode, schema_key
 from lake_assets.events.files import Record
 from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
@@ -48,6 +48,7 @@ POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
 ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1_000, 1_000_000
+ROWS_A_GROUP = 20_000
 
 RAW_SCHEMA = Schema(
     NestedField(1, "position", LongType(), required=True, doc="order of arrival in this table, without gaps"),
@@ -57,6 +58,8 @@ RAW_SCHEMA = Schema(
     NestedField(5, "arrived_at", TimestamptzType(), required=True),
     NestedField(6, "record", StringType(), required=True, doc="the line as it came"),
     NestedField(7, "problem", StringType(), doc="why it cannot be told which table the record is about"),
+    NestedField(8, "schema_key", StringType(), doc="records with the same one are read alike"),
+    NestedField(9, "payload", StringType(), doc="the record without its schema, where it came with one"),
 )
 _ARROW: pa.Schema = pa.schema(
     [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in RAW_SCHEMA.as_arrow()]
@@ -68,6 +71,10 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
     "write.metadata.metrics.column.record": "none",
+    "write.metadata.metrics.column.payload": "none",
+    # Records of one kind are packed into a fiftieth of their size: by bytes alone, one task would read them all.
+    "write.parquet.row-group-limit": str(ROWS_A_GROUP),
+    "read.split.target-size": str(4 << 20),
     "write.metadata.metrics.column.source_table": "full",
     "history.expire.min-snapshots-to-keep": "20",
 }
@@ -448,7 +455,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: _Batch) -> Landed:
     )
 
 
-Row = tuple[int, str | None, str, int, datetime, str, str | None]
+Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None]
 
 
 class _Reading:
@@ -466,11 +473,12 @@ class _Reading:
         counts: dict[str, int] = {}
         size = 0
         for file, record in batch.read():
-            source_table, problem = self._route(record)
-            if problem:
+            routed = self._route(record)
+            if routed.problem:
                 self.rejected += 1
-                self.why = self.why or f"{file}, line {record.number}: {problem}"
-            rows.append((self.position, source_table, file, record.number, self.arrived_at, record.text, problem))
+                self.why = self.why or f"{file}, line {record.number}: {routed.problem}"
+            where = (self.position, routed.source_table, file, record.number, self.arrived_at)
+            rows.append((*where, record.text, routed.problem, routed.key, routed.payload))
             counts[file] = counts.get(file, 0) + 1
             self.position += 1
             size += len(record.text)
@@ -484,22 +492,47 @@ class _Reading:
             yield _batch(rows)
         batch.end(counts, self.arrived_at)
 
-    def _route(self, record: Record) -> tuple[str | None, str | None]:
+    def _route(self, record: Record) -> Routed:
         if record.problem:
-            return None, record.problem
-        found, problem = route(self.event_format, record.text, self.spec.about)
-        self.routes.update(str(r) for r in found)
-        return (MANY if len(found) > 1 else str(found[0]) if found else None), problem
+            return Routed(problem=record.problem)
+        routed = route(self.event_format, record.text, self.spec.about)
+        self.routes.update(str(r) for r in routed.tables)
+        return routed
 
 
-def route(
-    event_format: EventFormat, text: str, table: SourceTable | None
-) -> tuple[tuple[SourceTable, ...], str | None]:
-    """The source tables of a record, and what is wrong with it."""
+@dataclass(frozen=True)
+class Routed:
+    """Where a record belongs.
+
+    Attributes:
+        tables: the source tables that it is about.
+        problem: why that cannot be told; None: it can.
+        key: what stands for its schema; None: it is about no table.
+        payload: the record without its schema, where it has one.
+    """
+
+    tables: tuple[SourceTable, ...] = ()
+    problem: str | None = None
+    key: str | None = None
+    payload: str | None = None
+
+    @property
+    def source_table(self) -> str | None:
+        """What stands in the raw table."""
+        return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
+
+
+def route(event_format: EventFormat, text: str, table: SourceTable | None) -> Routed:
+    """The source tables and the schema of a record, or what is wrong with it."""
     try:
-        return event_format.routes(decode(text), table), None
+        record = decode(text)
+        tables = event_format.routes(record, table)
     except InputError as e:
-        return (), str(e)
+        return Routed(problem=str(e))
+    if not tables:
+        return Routed()
+    schema = event_format.schema_of(record)
+    return Routed(tables, None, schema_key(schema), event_format.without_schema(text, schema) if schema else None)
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:
@@ -528,26 +561,27 @@ def replay(lake: LakeBase, spec: RawSpec) -> int:
     reader = event_format(spec.format)
     rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
     known = {str(r) for r in _routes(raw)}
-    routed: list[tuple[int, str | None]] = []
+    routed: list[tuple[int, str | None, str | None]] = []
     for row in rows.to_pylist():
         # What stands in escapes was no UTF-8, and is none now.
-        found, problem = (), row["problem"]
-        if not row["problem"].startswith("not UTF-8"):
-            found, problem = route(reader, row["record"], spec.about)
-        if problem is None:
-            known.update(str(r) for r in found)
-            routed.append((row["position"], MANY if len(found) > 1 else str(found[0]) if found else None))
+        if row["problem"].startswith("not UTF-8"):
+            continue
+        found = route(reader, row["record"], spec.about)
+        if found.problem is None:
+            known.update(str(r) for r in found.tables)
+            routed.append((row["position"], found.source_table, found.key))
     if not routed:
         return 0
     spark, name = lake.spark(), lake.sql_name(spec.table)
-    positions = [p for p, _ in routed]
+    positions = [p for p, *_ in routed]
     more = {ROUTES_PROPERTY: json.dumps(sorted(known))}
-    rows_of = spark.createDataFrame(routed, "position BIGINT, source_table STRING")
+    rows_of = spark.createDataFrame(routed, "position BIGINT, source_table STRING, schema_key STRING")
     with temp_view(rows_of) as view, committing(spark, spec.table, None, more):
         spark.sql(
             f"MERGE INTO {name} t USING {view} s ON t.position = s.position "
             f"AND t.position BETWEEN {min(positions)} AND {max(positions)} AND t.problem IS NOT NULL "
-            "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.problem = NULL"
+            "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.schema_key = s.schema_key, "
+            "t.problem = NULL"
         )
     rejects.forget(lake, spec.table, None, positions)
     return len(routed)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import InputError, LakeError, SchemaConflictError, UnsupportedEventError
 from lake_assets.events import EventFormat, EventPlan, event_format
+from lake_assets.events.base import decode, schema_key
 from lake_assets.events.model import (
     ARRIVED_AT,
     EVENT_TIME,
@@ -72,12 +73,12 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Pa
     found = _shapes(records, reader)
     if not found:
         return Parsed(None, (), None)
-    planned, unread = _plans(records, reader, [Seen(s, h) for s, h, _ in found], hints)
-    schema = F.expr(reader.schema)
-    refused = [_refused(records, schema, unread)] if unread else []
+    planned, unread = _plans(records, reader, [f.seen for f in found], hints)
+    refused = [_refused(records, unread)] if unread else []
     if not planned:
         return Parsed(None, (), _together(refused))
-    last = {schema: position for schema, _, position in found}
+    last = {f.seen.schema: f.last for f in found}
+    short = {f.seen.schema for f in found if f.is_short}
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _routed(planned, spec, known)
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
@@ -87,18 +88,21 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Pa
         )
     every = dict.fromkeys((*known, *columns))
     bases = _bases({**known, **columns})
-    taken = records if not unread else records.where(~_is_unread(schema, unread))
+    taken = records if not unread else records.where(~_is_unread(unread))
     parts: list[DataFrame] = []
     by_schemas = _by_schemas(planned)
     for p in planned:
-        part = taken.where(schema.isin(*p.schemas)) if reader.schema != "''" else taken
+        part = taken if len(found) == 1 else taken.where(_of_schemas(p.schemas))
+        # Most of a record with a schema is the schema: without it, a fifth has to be read.
+        if short.issuperset(p.schemas):
+            part = part.withColumn("record", F.col("payload"))
         unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = _events(part, p.plan, alone=len(by_schemas[p.schemas]) == 1)
         parts.append(_rows(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases)))
     refused += [
         lost
         for schemas, plans in by_schemas.items()
-        if len(plans) > 1 and (lost := _lost(taken.where(schema.isin(*schemas)), plans)) is not None
+        if len(plans) > 1 and (lost := _lost(taken.where(_of_schemas(schemas)), plans)) is not None
     ]
     return Parsed(_together(parts), _key([p.plan.key for p in planned], parts), _together(refused))
 
@@ -106,16 +110,42 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Pa
 # --- how the records can be read --------------------------------------------------------------------------------
 
 
-def _shapes(records: DataFrame, reader: EventFormat) -> list[tuple[str, str | None, int]]:
-    """The schemas in a batch, what their records look like, and the last position with each; oldest first."""
-    shape = F.expr(reader.shape) if reader.shape else F.lit(None).cast("string")
-    rows = (
-        records.groupBy(F.expr(reader.schema).alias("schema"))
-        .agg(shape.alias("shape"), F.max("position").alias("last"))
-        .orderBy("last")
-        .collect()
+@dataclass(frozen=True)
+class _Found:
+    """A schema in a batch, and the last position with it."""
+
+    seen: Seen
+    last: int
+    is_short: bool
+    """Whether all records of this schema are there without it as well."""
+
+
+def _shapes(records: DataFrame, reader: EventFormat) -> list[_Found]:
+    """The schemas in a batch, and what their records look like where that is not all; oldest first."""
+    keys = records.groupBy("schema_key").agg(
+        F.min("position").alias("first"),
+        F.max("position").alias("last"),
+        (F.count("payload") == F.count("*")).alias("short"),
     )
-    return [(r["schema"], r["shape"], r["last"]) for r in rows]
+    rows = keys.orderBy("last").collect()
+    if not rows:
+        return []
+    # One record tells the schema of all that have the same key.
+    samples = (
+        records.where(F.col("position").isin(*(r["first"] for r in rows))).select("schema_key", "record").collect()
+    )
+    schemas = {s["schema_key"]: reader.schema_of(decode(s["record"])) for s in samples}
+    asked = [key for key, schema in schemas.items() if reader.shape and not reader.says_all(schema)]
+    shapes: dict[str, str] = {}
+    if asked:
+        some = records.where(F.col("schema_key").isin(*asked)) if len(asked) < len(rows) else records
+        of_key = some.groupBy("schema_key").agg(F.expr(reader.shape or "").alias("shape"))
+        shapes = {r["schema_key"]: r["shape"] for r in of_key.collect()}
+    return [_Found(Seen(schemas[r["schema_key"]], shapes.get(r["schema_key"])), r["last"], r["short"]) for r in rows]
+
+
+def _of_schemas(schemas: Iterable[str]) -> Column:
+    return F.col("schema_key").isin(*(schema_key(s) for s in schemas))
 
 
 @dataclass(frozen=True)
@@ -146,7 +176,7 @@ def _plans(
     rest = [s for s in seen if not s.shape and s.schema not in {u.schema for u in unread}]
     if shaped := [s.schema for s in seen if s.shape]:
         # What the records of one schema look like together may fail for a few of them.
-        some = records.where(F.expr(reader.schema).isin(*shaped))
+        some = records.where(_of_schemas(shaped))
         strange, others = _one_by_one(some, reader, hints)
         unread, rest = [*unread, *strange], [*rest, *others]
     if not rest:
@@ -160,10 +190,11 @@ def _plans(
 def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[list[_Unread], list[Seen]]:
     """Records that cannot be read, alone or beside those before them; and what the others look like together."""
     assert reader.shape
+    schemas = {schema_key(f.seen.schema): f.seen.schema for f in _shapes(records, reader)}
     each = (
-        records.groupBy(F.expr(reader.schema).alias("schema"), F.col("position"))
+        records.groupBy("schema_key", "position")
         .agg(F.expr(reader.shape).alias("shape"))
-        .groupBy("schema", "shape")
+        .groupBy("schema_key", "shape")
         .agg(F.sort_array(F.collect_list("position")).alias("positions"))
         .orderBy(F.col("positions")[0])
         .limit(_MOST_SHAPES)
@@ -172,21 +203,21 @@ def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[
     unread: list[_Unread] = []
     accepted: list[Seen] = []
     for row in each:
-        one = Seen(row["schema"], row["shape"])
+        one = Seen(schemas[row["schema_key"]], row["shape"])
         # Formats whose shapes add up say at once which record does not go with those before it.
         alike = all(s.schema == one.schema for s in accepted)
         if reason := _why_not(reader, [one], hints) or (alike and _why_not(reader, [*accepted, one], hints)):
             unread.append(_Unread(reason, positions=tuple(row["positions"])))
         else:
             accepted.append(one)
-    for schema in {r["schema"] for r in each} - {s.schema for s in accepted}:
-        of_schema = {p for r in each if r["schema"] == schema for p in r["positions"]}
+    for key in {r["schema_key"] for r in each} - {schema_key(s.schema) for s in accepted}:
+        of_schema = {p for r in each if r["schema_key"] == key for p in r["positions"]}
         reason = next(u.reason for u in unread if of_schema.issuperset(u.positions))
-        unread = [u for u in unread if not of_schema.issuperset(u.positions)] + [_Unread(reason, schema=schema)]
+        unread = [u for u in unread if not of_schema.issuperset(u.positions)] + [_Unread(reason, schemas[key])]
     if not accepted:
         return unread, []
-    taken = records.where(~_is_unread(F.expr(reader.schema), unread)) if unread else records
-    return unread, [Seen(schema, shape) for schema, shape, _ in _shapes(taken, reader)]
+    taken = records.where(~_is_unread(unread)) if unread else records
+    return unread, [f.seen for f in _shapes(taken, reader)]
 
 
 def _why_not(reader: EventFormat, seen: Sequence[Seen], hints: Hints) -> str | None:
@@ -199,21 +230,21 @@ def _why_not(reader: EventFormat, seen: Sequence[Seen], hints: Hints) -> str | N
     return None
 
 
-def _is(schema: Column, unread: _Unread) -> Column:
-    return schema == F.lit(unread.schema) if unread.schema is not None else F.col("position").isin(*unread.positions)
+def _is(unread: _Unread) -> Column:
+    return _of_schemas([unread.schema]) if unread.schema is not None else F.col("position").isin(*unread.positions)
 
 
-def _is_unread(schema: Column, unread: Iterable[_Unread]) -> Column:
+def _is_unread(unread: Iterable[_Unread]) -> Column:
     found = F.lit(False)
     for u in unread:
-        found = found | _is(schema, u)
+        found = found | _is(u)
     return found
 
 
-def _refused(records: DataFrame, schema: Column, unread: Iterable[_Unread]) -> DataFrame:
+def _refused(records: DataFrame, unread: Iterable[_Unread]) -> DataFrame:
     reason = F.lit(None).cast("string")
     for u in unread:
-        reason = F.when(_is(schema, u), F.lit(u.reason)).otherwise(reason)
+        reason = F.when(_is(u), F.lit(u.reason)).otherwise(reason)
     return records.select("position", reason.alias(BAD)).where(F.col(BAD).isNotNull())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 
 from lake_assets.lake import LakeBase, TableId
 
-SMALL_BYTES, SMALL_ROWS = 32 << 20, 200_000
+SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
@@ -15,7 +15,7 @@ from lake_assets.events.model import ARRIVED_AT, INDEX, MANY, OP, POSITION, TECH
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge import rejects
-from lake_assets.merge.commit import commit_marks, committing, counts, snapshot_of
+from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import BAD, Parsed, parse
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
@@ -40,13 +40,17 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     pending = window(lake, spec.table, spec.raw)
     if pending.is_absorbed or pending.head.snapshot is None:
         return Outcome(name, "nothing")
-    marks = {**(read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}), str(spec.raw): pending.head}
+    base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
+    marks = {**base, str(spec.raw): pending.head}
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
         fitting(lake, (spec.raw, spec.table)),
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
-        written = _write(lake, spec, about(captured.upserts(lake.spark()), spec), marks)
+        # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
+        is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
+        records = about(captured.upserts(lake.spark()), spec)
+        written = _append(lake, spec, records, marks, base) if is_new else _merged(lake, spec, records, marks)
         details = written.details()
         if written.events is None:
             if not lake.exists(spec.table):
@@ -85,7 +89,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         if not before.count():
             return Outcome(name, "nothing")
         raw = about(spark.table(lake.sql_name(spec.raw)), spec)
-        written = _write(lake, spec, raw.join(F.broadcast(before), "position", "left_semi"), None)
+        written = _merged(lake, spec, raw.join(F.broadcast(before), "position", "left_semi"), None)
         # A record is rejected no longer if every event of it is in staging.
         bad = [r["position"] for r in written.bad]
         good = [r["position"] for r in before.collect() if r["position"] not in set(bad)]
@@ -127,36 +131,79 @@ class _Written:
         return found
 
 
-def _write(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks | None) -> _Written:
-    """Parse a batch, put down what cannot be read, and then write what can; in this order, so that a run that is
-    killed in between has lost nothing."""
-    known = projection(lake, spec.table, spec.rename) if lake.exists(spec.table) else {}
-    parsed = parse(records, spec, {name: kind for name, (kind, _) in known.items()})
+def _append(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks, base: Marks) -> _Written:
+    """Parse and write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
+    parsed = _parsed(lake, spec, records)
+    if parsed.rows is None or spec.max_rejected is not None:
+        # Whether there are too many rejects has to be known before anything is written.
+        return _merged(lake, spec, records, marks)
+    changes = _prepare(lake, spec, parsed.rows.drop(BAD), parsed.key)
+    seen = Observation()
+    good = parsed.rows.observe(seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
+    rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()).drop(BAD))
+    rejected: list[Row] = []
+
+    def put_down() -> None:
+        if seen.get["bad"] or parsed.refused is not None:
+            rejected.extend(_put_down(lake, spec, parsed.rows, parsed, records))
+
+    append_if_unmoved(lake, spec.table, rows, marks, base, put_down)
+    return _Written(seen.get["events"] - seen.get["bad"], len(rejected), tuple(rejected), tuple(changes))
+
+
+def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks | None) -> _Written:
+    """Parse a batch, put down what cannot be read, and then write what is not there yet; in this order, so that a run
+    that is killed in between has lost nothing."""
+    parsed = _parsed(lake, spec, records)
     rows = parsed.rows.persist() if parsed.rows is not None else None
     try:
-        bad = _bad(rows, parsed)
         stats = _stats(rows)
-        found = bad.limit(1).collect() if bad is not None and (stats is None or stats["bad"] or parsed.refused) else []
-        all_bad: tuple[Row, ...] = ()
-        if bad is not None and found:
-            all_bad = tuple(bad.select("position", "reason").orderBy("position").collect())
-            rejects.check_limit(str(spec.table), spec.max_rejected, len(all_bad), records.count(), all_bad[0]["reason"])
-            rejects.reject(
-                lake, spec.raw, str(spec.source_table), _described(bad, records),
-                all_bad[0]["position"], all_bad[-1]["position"],
-            )  # fmt: skip
+        bad: list[Row] = []
+        if (stats and stats["bad"]) or parsed.refused is not None:
+            bad = _put_down(lake, spec, rows, parsed, records)
         if rows is None or stats is None:
-            return _Written(None, len(all_bad), all_bad)
-        good = rows.where(F.col(BAD).isNull()).drop(BAD)
+            return _Written(None, len(bad), tuple(bad))
         events = stats["events"] - stats["bad"]
         if marks is None and not events:
-            return _Written(None, len(all_bad), all_bad)
+            return _Written(None, len(bad), tuple(bad))
+        good = rows.where(F.col(BAD).isNull()).drop(BAD)
         changes = _prepare(lake, spec, good, parsed.key)
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
-        return _Written(events, len(all_bad), all_bad, tuple(changes))
+        return _Written(events, len(bad), tuple(bad), tuple(changes))
     finally:
         if rows is not None:
             rows.unpersist()
+
+
+def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> Parsed:
+    known = projection(lake, spec.table, spec.rename) if lake.exists(spec.table) else {}
+    return parse(records, spec, {name: kind for name, (kind, _) in known.items()})
+
+
+def _put_down(
+    lake: LakeBase, spec: StagingSpec, rows: DataFrame | None, parsed: Parsed, records: DataFrame
+) -> list[Row]:
+    """Write what cannot be read to the table of rejected records; returns `position` and `reason` of each."""
+    bad = _bad(rows, parsed)
+    found = bad.select("position", "reason").orderBy("position").collect() if bad is not None else []
+    if bad is None or not found:
+        return []
+    name = str(spec.table)
+    rejects.check_limit(name, spec.max_rejected, len(found), records.count(), found[0]["reason"])
+    first, last = found[0]["position"], found[-1]["position"]
+    rejects.reject(lake, spec.raw, str(spec.source_table), _described(bad, records), first, last)
+    return found
+
+
+def _fitted(lake: LakeBase, table: TableId, rows: DataFrame) -> DataFrame:
+    """All columns of the table, in its order and with its types."""
+    there = {f.name for f in rows.schema.fields}
+    return rows.select(
+        *(
+            (F.col(quote(n)) if n in there else F.lit(None)).cast(kind).alias(n)
+            for n, kind in columns_of(lake, table).items()
+        )
+    )
 
 
 def _stats(rows: DataFrame | None) -> Row | None:
@@ -194,9 +241,15 @@ def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
 def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str, ...]) -> list[Change]:
     """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is."""
     wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
+    is_new = not lake.exists(spec.table)
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
            properties={"lake-assets.source-table": str(spec.source_table), **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
+    if is_new and key:
+        # All of a key's events are looked up where some come late.
+        by = ", ".join(quote(k) for k in key)
+        lake.spark().sql(f"ALTER TABLE {lake.sql_name(spec.table)} WRITE LOCALLY ORDERED BY {by}")
     had = key_of(lake, spec.table)
     if had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
         raise DefinitionChangedError(

@@ -206,7 +206,6 @@ def test_files_of_different_schemas_in_one_batch_are_read_each_as_its_own(spark_
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"FLAG,ID\nI,1,2\n", MalformedRecordError),
         (b"FLAG,ID,ID\nI,1,2\n", MalformedRecordError),
         (b"FLAG,ID\nI,\xff\xfe\n", MalformedRecordError),
         (b"", MalformedRecordError),
@@ -216,6 +215,16 @@ def test_what_is_no_csv_is_malformed(tmp_path: Path, content: bytes, error: type
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(error, match=r"t\.csv"):
         list(csv_records(tmp_path / "t.csv"))
+
+
+def test_a_row_of_too_many_or_too_few_fields_is_a_record_with_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"FLAG,ID\nI,1\nI,2,3\nI\nI,4\n")
+    found = list(csv_records(tmp_path / "t.csv"))
+    assert [r.number for r in found] == [1, 2, 3, 4]
+    assert sorted(r.text for r in found if r.problem) == ["I", "I,2,3"]
+    assert {r.problem for r in found} == {
+        None, "a row of 3 fields, where the header has 2", "a row of 1 fields, where the header has 2",
+    }  # fmt: skip
 
 
 def test_a_cut_file_is_noticed(tmp_path: Path) -> None:

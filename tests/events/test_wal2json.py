@@ -152,7 +152,7 @@ def test_a_transaction_becomes_the_events_of_each_of_its_tables(spark_lake: Lake
         (DELETE, {"id": 1}),
         (INSERT, {"id": 2}),
     ]
-    assert [(e.position, e.index) for e in events] == [(0, 0), (0, 1), (0, 2), (2, 0)]
+    assert [(e.position, e.index) for e in events] == [(0, 0), (0, 4), (0, 6), (2, 0)]
     assert [e.sequence for e in events] == sorted(e.sequence for e in events)
     assert events[0].event_time == dt.datetime(2024, 1, 2, 3, 4, 5, 600_000, tzinfo=dt.UTC)
     (other,) = parse(spark_lake.spark(), V1, lines, Hints(table=OTHER))

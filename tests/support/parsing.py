@@ -37,8 +37,12 @@ class Parsed:
 
 def parse(spark: SparkSession, event_format: EventFormat, lines: Iterable[str], hints: Hints) -> list[Parsed]:
     """The events of the hinted table (of all records, where it names none) in the order of the stream."""
-    numbered = [(i, line) for i, line in enumerate(lines) if is_about(event_format, line, hints.table)]
-    records = spark.createDataFrame(numbered, "position BIGINT, record STRING")
+    numbered = [
+        (i, line, event_format.schema_of(decode(line)))
+        for i, line in enumerate(lines)
+        if is_about(event_format, line, hints.table)
+    ]
+    records = spark.createDataFrame(numbered, "position BIGINT, record STRING, schema STRING")
     found: list[Parsed] = []
     for plan, part in planned(records, event_format, hints):
         found += _collected(plan, part)
@@ -52,11 +56,15 @@ def is_about(event_format: EventFormat, line: str, table: SourceTable | None) ->
 
 def planned(records: DataFrame, event_format: EventFormat, hints: Hints) -> list[tuple[EventPlan, DataFrame]]:
     """Each plan with its records."""
-    schema, shape = F.expr(event_format.schema), event_format.shape
-    collected = F.expr(shape) if shape else F.lit(None).cast("string")
-    rows = records.groupBy(schema.alias("s")).agg(collected.alias("h")).collect()
-    seen = [Seen(r["s"], r["h"]) for r in rows]
-    return [(p.plan, records.where(schema.isin(*p.schemas))) for p in event_format.plans(seen, hints)] if seen else []
+    records = records if "schema" in records.columns else records.withColumn("schema", F.lit(""))
+    collected = F.expr(event_format.shape) if event_format.shape else F.lit(None).cast("string")
+    rows = records.groupBy("schema").agg(collected.alias("h")).collect()
+    seen = [Seen(r["schema"], None if event_format.says_all(r["schema"]) else r["h"]) for r in rows]
+    return (
+        [(p.plan, records.where(F.col("schema").isin(*p.schemas))) for p in event_format.plans(seen, hints)]
+        if seen
+        else []
+    )
 
 
 def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
