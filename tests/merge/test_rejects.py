@@ -394,3 +394,16 @@ def test_the_command_lists_explains_and_replays(lake: Lake, monkeypatch: pytest.
     outcomes = json.loads(call("replay", str(fixed), "--json"))
     assert {o["table"]: o["inserted"] for o in outcomes}["staging.items"] == 2
     assert [c["reason"] for c in json.loads(call("summary", "--json"))] == ["not JSON"]
+
+
+def test_staging_is_partitioned_by_day_of_arrival_and_ordered_by_key(lake: Lake) -> None:
+    """Whatever sorts first by arrival, a file holds its rows by key: few of its pages are read for one key."""
+    stream = Stream(lake, **TYPED)
+    stream.run(*(change("insert", n, id=(n * 7) % 20, n=n) for n in range(20)))
+    table = lake.table("staging.items")
+    assert [(p.name, str(p.transform)) for p in table.spec().fields] == [("_arrived_at_day", "day")]
+    (by,) = table.sort_order().fields
+    assert table.schema().find_column_name(by.source_id) == "id"
+    (file,) = lake.spark().sql(f"SELECT file_path FROM {lake.sql_name('staging.items')}.files").collect()
+    ids = [r["id"] for r in lake.spark().read.parquet(file["file_path"]).collect()]
+    assert ids == sorted(ids)
