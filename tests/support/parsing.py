@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -37,12 +38,14 @@ class Parsed:
 
 def parse(spark: SparkSession, event_format: EventFormat, lines: Iterable[str], hints: Hints) -> list[Parsed]:
     """The events of the hinted table (of all records, where it names none) in the order of the stream."""
-    numbered = [
-        (i, line, event_format.schema_of(decode(line)))
-        for i, line in enumerate(lines)
-        if is_about(event_format, line, hints.table)
-    ]
-    records = spark.createDataFrame(numbered, "position BIGINT, record STRING, schema STRING")
+    numbered = [(i, line) for i, line in enumerate(lines) if is_about(event_format, line, hints.table)]
+    # Through Arrow: rows of Python would go through a Python process, again for each action.
+    columns = {
+        "position": pa.array([i for i, _ in numbered], pa.int64()),
+        "record": pa.array([line for _, line in numbered], pa.string()),
+        "schema": pa.array([event_format.schema_of(decode(line)) for _, line in numbered], pa.string()),
+    }
+    records = spark.createDataFrame(pa.table(columns))
     found: list[Parsed] = []
     for plan, part in planned(records, event_format, hints):
         found += _collected(plan, part)
