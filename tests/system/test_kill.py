@@ -122,10 +122,10 @@ def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
     ("statement", "when", "nth"),
     [
         ("land", "after", 1),
-        ("MERGE INTO", "before", 2),
-        ("MERGE INTO", "during", 3),
-        ("MERGE INTO", "after", 7),
+        ("MERGE INTO", "during", 2),
+        ("MERGE INTO", "after", 3),
         ("fast_forward", "before", 1),
+        ("fast_forward", "after", 3),
         ("`agg`.`city_population` USING iceberg", "during", 1),
     ],
 )
