@@ -257,7 +257,6 @@ def test_hostile_names_and_values_are_only_names_and_values(lake: Lake) -> None:
         for name in HOSTILE
     ]  # fmt: skip
     stream.run(*lines)
-    stream.run(*lines)
     assert stream.rejected() == []
     for name, table in zip(HOSTILE, tables, strict=True):
         spec = next(s for s in stream.pipeline.specs(lake) if str(getattr(s, "source_table", "")) == table)

@@ -123,10 +123,10 @@ def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
     [
         ("land", "after", 1),
         ("MERGE INTO", "during", 2),
-        ("MERGE INTO", "after", 3),
+        pytest.param("MERGE INTO", "after", 3, marks=pytest.mark.long),
         ("fast_forward", "before", 1),
-        ("fast_forward", "after", 3),
-        ("`agg`.`city_population` USING iceberg", "during", 1),
+        pytest.param("fast_forward", "after", 3, marks=pytest.mark.long),
+        pytest.param("`agg`.`city_population` USING iceberg", "during", 1, marks=pytest.mark.long),
     ],
 )
 def test_sigkill_inside_a_step_loses_and_repeats_nothing(
