@@ -18,6 +18,8 @@ class Format(ABC):
     schema: str = "''"
     shape: str | None = None
     whole: bool = False
+    numbered: str = "false"
+    transaction: str = "CAST(NULL AS STRING)"
 
     @abstractmethod
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:

@@ -35,6 +35,9 @@ class Debezium(Format):
     """See the module."""
 
     schema = _SCHEMA
+    # `<last commit's LSN>/<the change's own>`, 20 digits each; zeros stand for what a connector does not say.
+    numbered = f"length(_sequence) = 41 AND right(_sequence, 20) <> '{'0' * 20}'"
+    transaction = f"CASE WHEN {numbered} AND left(_sequence, 20) <> '{'0' * 20}' THEN left(_sequence, 20) END"
     shape = f"schema_of_variant_agg(CASE WHEN {_SCHEMA} = '' THEN try_parse_json(record) END)"
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
