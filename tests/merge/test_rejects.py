@@ -337,7 +337,7 @@ def test_any_bytes_give_rows_or_rejects_that_account_for_every_record(
     made = 0
 
     @settings(
-        max_examples=4, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=2, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )  # fmt: skip
     @given(lines=st.lists(damaged(name), min_size=10, max_size=60))

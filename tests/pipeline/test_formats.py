@@ -70,7 +70,10 @@ def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", FORMATS)
+OFTEN = ("debezium", "debezium-plain", "debezium-flat", "wal2json-v1", "wal2json-v2", "change-feed")
+
+
+@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
 def test_late_repeated_and_moved_rows_of_every_format_become_the_rows_of_the_source(lake: Lake, name: str) -> None:
     """Without values that are left out: those of a row whose key changes as well are for the final table to find."""
     workload = Workload(

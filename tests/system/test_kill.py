@@ -122,7 +122,7 @@ def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
     ("statement", "when", "nth"),
     [
         ("land", "after", 1),
-        ("MERGE INTO", "during", 2),
+        pytest.param("MERGE INTO", "during", 2, marks=pytest.mark.long),
         pytest.param("MERGE INTO", "after", 3, marks=pytest.mark.long),
         ("fast_forward", "before", 1),
         pytest.param("fast_forward", "after", 3, marks=pytest.mark.long),
