@@ -113,6 +113,7 @@ class Hints:
         key: the key that the owner declared (names in the lake), for formats that carry none.
         known: columns that the staging table has, with their types: a column that no record of a batch holds may be
             one that they leave out, and values without a type are read as what they were before.
+        known_key: the key that the staging table has (names in the lake), for batches in which no event says it.
     """
 
     table: SourceTable | None = None
@@ -120,6 +121,7 @@ class Hints:
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     key: tuple[str, ...] = ()
     known: Mapping[str, str] = field(default_factory=dict[str, str])
+    known_key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ that changes the key becomes two events, the delete of the old key and the inser
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -82,14 +82,14 @@ def about(table: SourceTable | None) -> str:
 
 
 def key_of(found: Sequence[Form], hints: Hints) -> tuple[str, ...]:
-    """The key, in source names: what the owner declared, else what the events say.
+    """The key, in source names: what the owner declared, else what the events say, else what earlier ones said.
 
     Raises:
         UnsupportedEventError: the events of one batch say different ones.
     """
     names = dict.fromkeys(n for f in found for n, _ in (*f.columns, *f.old))
     if hints.key:
-        return tuple(next((n for n in names if hints.rename.get(n, n) == k), k) for k in hints.key)
+        return _in_source(hints.key, names, hints)
     keys = {f.pk for f in found if f.pk}
     in_lake = {tuple(sorted(hints.rename.get(k, k) for k in key)) for key in keys}
     if len(in_lake) > 1:
@@ -97,7 +97,12 @@ def key_of(found: Sequence[Form], hints: Hints) -> tuple[str, ...]:
             f"the key of {hints.table} changes within the batch, it is {' and '.join(map(str, sorted(keys)))}: "
             "declare `key`"
         )
-    return min(keys, default=())
+    # Inserts may say nothing of the key: old keys come with updates and deletes.
+    return min(keys) if keys else _in_source(hints.known_key, names, hints)
+
+
+def _in_source(key: tuple[str, ...], names: Iterable[str], hints: Hints) -> tuple[str, ...]:
+    return tuple(next((n for n in names if hints.rename.get(n, n) == k), k) for k in key)
 
 
 def plans(

@@ -26,6 +26,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import (
     ConcurrentWriteError,
     InputError,
+    NotAnAncestorError,
     SnapshotExpiredError,
     UnsupportedEventError,
 )
@@ -342,19 +343,26 @@ class _TableBatch(_Batch):
         self.lake, self.spec, self.source, self.start, self.head = lake, spec, source, start, end
 
     def read(self) -> Iterator[tuple[str, Record]]:
-        with capture(self.lake, self.source, self.start, self.head) as whole:
-            steps, is_forward, is_complete = whole.window.steps, whole.window.is_forward, whole.window.is_complete
-        if not is_forward or not is_complete:
-            what = "was rolled back" if is_complete else "has lost snapshots that were not taken in"
-            raise UnsupportedEventError(
-                f"{self.source} {what}, so that the records appended since snapshot {self.start} cannot be told. Drop "
-                f"{self.spec.table} and run again to take in all of it"
-            )
+        lost = self._untold("has lost snapshots that were not taken in")
+        try:
+            with capture(self.lake, self.source, self.start, self.head) as whole:
+                steps, is_forward, is_complete = whole.window.steps, whole.window.is_forward, whole.window.is_complete
+        except SnapshotExpiredError as e:
+            raise SnapshotExpiredError(lost) from e
+        # From the beginning, the oldest snapshot that is left stands for all before it.
+        if self.start is not None and not (is_forward and is_complete):
+            raise NotAnAncestorError(self._untold("was rolled back")) if is_complete else SnapshotExpiredError(lost)
         before = self.start
         for step in steps:
-            if step.operation != "replace":  # compaction appends nothing
+            if before is None or step.operation != "replace":  # compaction appends nothing
                 yield from self._appended(before, step.snapshot_id)
             before = step.snapshot_id
+
+    def _untold(self, what: str) -> str:
+        return (
+            f"{self.source} {what}, so that the records appended since snapshot {self.start} cannot be told. Drop "
+            f"{self.spec.table} and run again to take in all that it holds"
+        )
 
     def _appended(self, start: int | None, end: int) -> Iterator[tuple[str, Record]]:
         name = f"{self.source}@{end}"
@@ -557,6 +565,16 @@ def replay(lake: LakeBase, spec: RawSpec) -> int:
     if not lake.exists(spec.table) or not rejects.unrouted(lake.table(spec.table)):
         return 0
     rejects.catch_up(lake, spec.table)
+    routed = _route_again(lake, spec)
+    # Also those of a replay that was killed before it came here.
+    bad = lake.table(spec.table).scan(row_filter="problem IS NOT NULL", selected_fields=("position",)).to_arrow()
+    still = set(bad["position"].to_pylist())
+    if good := [p for p in rejects.unrouted_positions(lake, spec.table) if p not in still]:
+        rejects.forget(lake, spec.table, None, good)
+    return routed
+
+
+def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     raw = lake.table(spec.table)
     reader = event_format(spec.format)
     rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
@@ -583,5 +601,4 @@ def replay(lake: LakeBase, spec: RawSpec) -> int:
             "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.schema_key = s.schema_key, "
             "t.problem = NULL"
         )
-    rejects.forget(lake, spec.table, None, positions)
     return len(routed)

@@ -101,7 +101,8 @@ def bytes_a_record(lake: LakeBase, raw: TableId) -> float | None:
     """The size of a record, from the files that were taken in; None: there is none."""
     if not lake.exists(ledger_of(raw)):
         return None
-    rows = lake.table(ledger_of(raw)).scan(selected_fields=("bytes", "records"), limit=1_000).to_arrow()
+    known = lake.table(ledger_of(raw)).scan(row_filter="bytes >= 0", selected_fields=("bytes", "records"), limit=1_000)
+    rows = known.to_arrow()
     records = sum(rows["records"].to_pylist())
     return sum(rows["bytes"].to_pylist()) / records if records else None
 

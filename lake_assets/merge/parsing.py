@@ -54,13 +54,14 @@ class Parsed:
     refused: DataFrame | None
 
 
-def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Parsed:
+def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str], key: tuple[str, ...] = ()) -> Parsed:
     """Read records as the events of one source table.
 
     Args:
         records: rows of the raw table that are about it (alone or with others).
         spec: the table.
         known: columns that the staging table has, with their types.
+        key: the key that it has.
 
     Raises:
         SchemaConflictError: a column's type cannot become what the records say now, and no policy says what then.
@@ -69,7 +70,7 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str]) -> Pa
     reader = event_format(spec.format)
     bases = _bases(known)
     own = {name: kind for name, kind in known.items() if name not in bases}
-    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, own)
+    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, own, key)
     found = _shapes(records, reader)
     if not found:
         return Parsed(None, (), None)

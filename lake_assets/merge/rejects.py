@@ -147,6 +147,15 @@ def unrouted(raw: Table) -> int:
     return int(found[0]) if found else 0
 
 
+def unrouted_positions(lake: LakeBase, raw: TableId) -> list[int]:
+    """Where the rejected records are that could not be routed."""
+    name = rejected_of(raw)
+    if not lake.exists(name):
+        return []
+    rows = lake.table(name).scan(row_filter="source_table IS NULL", selected_fields=("position",)).to_arrow()
+    return rows["position"].to_pylist()
+
+
 def landed(raw: Table, more: int) -> dict[str, str]:
     """The property of a landing's commit that takes in `more` records which cannot be routed."""
     total = unrouted(raw) + more

@@ -50,7 +50,11 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
         records = about(captured.upserts(lake.spark()), spec)
-        written = _append(lake, spec, records, marks, base) if is_new else _merged(lake, spec, records, marks)
+        parsed = _parsed(lake, spec, records)
+        if is_new and _may_append(lake, spec, parsed):
+            written = _append(lake, spec, records, parsed, marks, base)
+        else:
+            written = _merged(lake, spec, records, parsed, marks)
         details = written.details()
         if written.events is None:
             if not lake.exists(spec.table):
@@ -89,13 +93,16 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         if not before.count():
             return Outcome(name, "nothing")
         raw = about(spark.table(lake.sql_name(spec.raw)), spec)
-        written = _merged(lake, spec, raw.join(F.broadcast(before), "position", "left_semi"), None)
+        records = raw.join(F.broadcast(before), "position", "left_semi")
+        written = _merged(lake, spec, records, _parsed(lake, spec, records), None)
         # A record is rejected no longer if every event of it is in staging.
-        bad = [r["position"] for r in written.bad]
-        good = [r["position"] for r in before.collect() if r["position"] not in set(bad)]
+        bad = {r["position"] for r in written.bad}
+        good = [r["position"] for r in before.collect() if r["position"] not in bad]
     finally:
         before.unpersist()
-    if good and written.events is not None:
+    if written.events is None:
+        good = []
+    if good:
         rejects.forget(lake, spec.raw, source, good)
     return Outcome(
         name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
@@ -131,12 +138,19 @@ class _Written:
         return found
 
 
-def _append(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks, base: Marks) -> _Written:
-    """Parse and write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
-    parsed = _parsed(lake, spec, records)
+def _may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed) -> bool:
+    """Whether nothing has to be known of a batch before it is written."""
     if parsed.rows is None or spec.max_rejected is not None:
-        # Whether there are too many rejects has to be known before anything is written.
-        return _merged(lake, spec, records, marks)
+        return False  # too many rejects: then nothing is written
+    # A table is made of its first event: a batch without one says nothing of its columns and key.
+    return lake.exists(spec.table) or bool(parsed.rows.where(F.col(BAD).isNull()).limit(1).count())
+
+
+def _append(
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks, base: Marks
+) -> _Written:
+    """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
+    assert parsed.rows is not None
     changes = _prepare(lake, spec, parsed.rows.drop(BAD), parsed.key)
     seen = Observation()
     good = parsed.rows.observe(seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
@@ -151,10 +165,9 @@ def _append(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks,
     return _Written(seen.get["events"] - seen.get["bad"], len(rejected), tuple(rejected), tuple(changes))
 
 
-def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks | None) -> _Written:
-    """Parse a batch, put down what cannot be read, and then write what is not there yet; in this order, so that a run
-    that is killed in between has lost nothing."""
-    parsed = _parsed(lake, spec, records)
+def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks | None) -> _Written:
+    """Put down what cannot be read, and then write what is not there yet; in this order, so that a run that is killed
+    in between has lost nothing."""
     rows = parsed.rows.persist() if parsed.rows is not None else None
     try:
         stats = _stats(rows)
@@ -164,7 +177,7 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks 
         if rows is None or stats is None:
             return _Written(None, len(bad), tuple(bad))
         events = stats["events"] - stats["bad"]
-        if marks is None and not events:
+        if not events and (marks is None or not lake.exists(spec.table)):
             return _Written(None, len(bad), tuple(bad))
         good = rows.where(F.col(BAD).isNull()).drop(BAD)
         changes = _prepare(lake, spec, good, parsed.key)
@@ -176,8 +189,10 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, marks: Marks 
 
 
 def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> Parsed:
-    known = projection(lake, spec.table, spec.rename) if lake.exists(spec.table) else {}
-    return parse(records, spec, {name: kind for name, (kind, _) in known.items()})
+    if not lake.exists(spec.table):
+        return parse(records, spec, {})
+    known = projection(lake, spec.table, spec.rename)
+    return parse(records, spec, {name: kind for name, (kind, _) in known.items()}, key_of(lake, spec.table))
 
 
 def _put_down(

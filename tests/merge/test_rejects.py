@@ -111,11 +111,45 @@ def test_each_kind_of_bad_record_is_put_down_and_the_good_ones_go_on(lake: Lake)
 
 def test_a_newer_event_heals_a_row_and_the_rejected_one_stays_in_the_list(lake: Lake) -> None:
     stream = Stream(lake, **TYPED)
-    stream.run(change("insert", 1, id=1, n="many"))
-    assert stream.rows("final.items") == []
+    outcomes = stream.run(change("insert", 1, id=1, n="many"))
+    # A table is made of its first event: nothing is known of its columns and key before.
+    assert (outcomes["staging.items"].status, outcomes["staging.items"].details) == ("waiting", {"rejected": 1})
+    assert not lake.exists("staging.items")
     stream.run(change("update", 2, id=1, n=2))
     assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 2)]
     assert len(stream.rejected()) == 1
+
+
+def test_a_batch_of_inserts_keeps_the_key_that_updates_have_said(lake: Lake) -> None:
+    """Old keys come with updates and deletes only."""
+    stream = Stream(lake, format="simplified")
+    stream.run(change("insert", 1, id=1, n=1), change("update", 2, id=1, n=2))
+    stream.run(change("insert", 3, id=2, n=3))
+    stream.run(change("update", 4, id=2, n=4), change("insert", 5, id=3, n=5))
+    assert sorted((r["id"], r["n"]) for r in stream.rows("final.items")) == [("1", "2"), ("2", "4"), ("3", "5")]
+
+
+def test_a_table_is_made_of_its_first_event_not_of_a_record_that_may_be_about_any(lake: Lake) -> None:
+    """A wal2json transaction holds the changes of several tables, of this one perhaps none."""
+
+    def transaction(xid: int, *changes: dict[str, Any]) -> str:
+        return json.dumps({"xid": xid, "nextlsn": f"0/{xid}", "change": changes})
+
+    def insert(table: str, at: int) -> dict[str, Any]:
+        return {
+            "kind": "insert", "schema": "public", "table": table, "columnnames": ["id", "n"],
+            "columntypes": ["integer", "integer"], "columnvalues": [at, at], "pk": {"pknames": ["id"], "pktypes": [""]},
+        }  # fmt: skip
+
+    stream = Stream(lake, format="wal2json-v1", tables=[ITEMS, "public.a", "public.b"])
+    outcomes = stream.run(transaction(1, insert("a", 1), insert("b", 1)))
+    assert outcomes["staging.items"].status == "waiting"
+    assert not lake.exists("staging.items")
+    stream.run(transaction(2, insert("a", 2), insert("items", 2)))
+    stream.run(transaction(3, insert("a", 3), insert("b", 3)))
+    assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(2, 2)]
+    assert len(stream.rows("final.a")) == 3
+    assert stream.rejected() == []
 
 
 def test_after_a_fix_of_the_declaration_they_are_read_again_in_their_old_place(lake: Lake) -> None:
@@ -149,6 +183,29 @@ def test_records_that_could_not_be_routed_are_routed_after_a_fix(lake: Lake) -> 
     assert [(r["_position"], r["_op"]) for r in stream.rows("staging.items")] == [(0, "insert")]
     assert [r[0] for r in stream.rejected()] == [1]
     assert stream.replay()["raw.events"].status == "nothing"
+
+
+def test_a_replay_that_was_killed_after_routing_is_made_good_by_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = json.loads(change("insert", 1, id=1, n=1))
+    del line["table"], line["schema"]
+    stream = Stream(lake, format="simplified", tables=["public.*"])
+    stream.run(json.dumps(line), "garbage")
+    stream.declare(**TYPED)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rejects, "forget", killed)
+        with pytest.raises(KeyboardInterrupt):
+            stream.replay()
+    assert [r[0] for r in stream.rejected()] == [0, 1]
+    stream.replay()
+    assert [r[0] for r in stream.rejected()] == [1]
+    stream.run()
+    assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [(1, 1)]
 
 
 @pytest.mark.parametrize(("limit", "stops"), [("2", False), ("1", True), ("50%", False), ("49%", True)])

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -233,6 +234,40 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
     failed = next(o for o in p.run(lake) if o.table == "raw.events")
     assert "UnsupportedEventError" in (failed.error or "")
     assert "changed rows" in (failed.error or "")
+
+
+def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(lake: Lake) -> None:
+    """A compaction is the oldest that is left: what was appended before it is taken in nevertheless, once."""
+    lines, source = lines_of("wal2json-v2", Workload(seed=5, events=60, keys=10))
+    spark, name = lake.spark(), lake.sql_name("kafka.events")
+    lake.ensure_namespace(("kafka",))
+    spark.sql(f"CREATE TABLE {name} (o BIGINT, v STRING) USING iceberg")
+
+    def append(numbers: range) -> None:
+        part = pa.table({"o": pa.array(numbers, pa.int64()), "v": [lines[i] for i in numbers]})
+        spark.createDataFrame(part).coalesce(1).writeTo(name).append()
+
+    third = len(lines) // 3
+    append(range(third))
+    append(range(third, 2 * third))
+    spark.sql("CALL lake.system.rewrite_data_files(table => 'kafka.events', options => map('rewrite-all', 'true'))")
+    spark.sql("CALL lake.system.expire_snapshots(table => 'kafka.events', older_than => now(), retain_last => 1)")
+    assert [s.summary.operation.value for s in lake.table("kafka.events").metadata.snapshots if s.summary] == [
+        "replace"
+    ]
+    p = pipeline(
+        {"format": "wal2json-v2", "source": {"table": "kafka.events", "value": "v", "order": ["o"]}, "tables": [ITEMS]}
+    )
+    run(lake, p)
+    append(range(2 * third, len(lines)))
+    run(lake, p)
+    assert len(rows(lake, "raw.events")) == len(lines)
+    assert ids(lake, "final.items") == Counter(r[KEY] for r in source.rows.values())
+    append(range(1))
+    append(range(1))
+    spark.sql("CALL lake.system.expire_snapshots(table => 'kafka.events', older_than => now(), retain_last => 1)")
+    failed = next(o for o in p.run(lake) if o.table == "raw.events")
+    assert "has lost snapshots that were not taken in" in (failed.error or "")
 
 
 def test_records_of_a_python_iterator_are_taken_in_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
