@@ -18,6 +18,8 @@ class Format(ABC):
 
     shape: str | None = None
     whole: bool = False
+    numbered: str = "false"
+    transaction: str = "CAST(NULL AS STRING)"
 
     def schema_of(self, record: Any) -> str:
         """See `EventFormat.schema_of`."""

@@ -26,6 +26,9 @@ from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTabl
 class Debezium(Format):
     """See the module."""
 
+    # `<last commit's LSN>/<the change's own>`, 20 digits each; zeros stand for what a connector does not say.
+    numbered = f"length(_sequence) = 41 AND right(_sequence, 20) <> '{'0' * 20}'"
+    transaction = f"CASE WHEN {numbered} AND left(_sequence, 20) <> '{'0' * 20}' THEN left(_sequence, 20) END"
     shape = "schema_of_variant_agg(try_parse_json(record))"
 
     def schema_of(self, record: Any) -> str:

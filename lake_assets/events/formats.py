@@ -46,6 +46,17 @@ class EventFormat(Protocol):
         """Whether a row without a column says that it is null there (else it says nothing of it)."""
         ...
 
+    @property
+    def numbered(self) -> str:
+        """SQL over `_sequence`: whether it is that of one change alone, so that an event with the same one, key and
+        op is the same event again, and a delete and an insert with the same one are two halves of a key change."""
+        ...
+
+    @property
+    def transaction(self) -> str:
+        """SQL over `_sequence` giving its part that all changes of a transaction share; NULL where it has none."""
+        ...
+
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """The source tables of a decoded JSON record; none for one that says nothing about a row (a tombstone).
 

@@ -61,6 +61,8 @@ class _Wal2Json(Format):
 class Wal2JsonV1(_Wal2Json):
     """Transactions: `{"nextlsn", "timestamp", "change": [...]}`."""
 
+    numbered = "length(_sequence) = 27"
+    transaction = "CASE WHEN length(_sequence) = 27 THEN left(_sequence, 16) END"
     parsed = f"from_json({numbers_as_text('record')}, {literal(_V1)})"
     events = (
         "transform(e.change, (c, i) -> named_struct("
@@ -84,6 +86,8 @@ class Wal2JsonV1(_Wal2Json):
 class Wal2JsonV2(_Wal2Json):
     """Changes: `{"action", "schema", "table", "columns", "identity", "pk"}`; B and C lines around transactions."""
 
+    # The LSN of the change; that of its transaction is in no record of a change.
+    numbered = "length(_sequence) = 16"
     parsed = f"from_json({numbers_as_text('record')}, {literal(_V2)})"
     events = (
         "array(named_struct("

@@ -28,11 +28,13 @@ class Mark:
         uuid: the source table's uuid: a table that was dropped and made again is another one.
         snapshot: the source snapshot that was absorbed; None while the source was empty.
         high: the greatest (sequence, position) of a change event absorbed so far, where the target orders by it.
+        time: the latest time of a change event absorbed so far (microseconds), where the target keeps times.
     """
 
     uuid: str
     snapshot: int | None
     high: tuple[str, int] | None = None
+    time: int | None = None
 
 
 Marks = Mapping[str, Mark]
@@ -81,10 +83,13 @@ def read_marks(table: Table) -> dict[str, Mark]:
 
 def _mark(mark: dict[str, Any]) -> Mark:
     high = mark.get("high")
-    return Mark(mark["uuid"], mark["snapshot"], (str(high[0]), int(high[1])) if high else None)
+    return Mark(mark["uuid"], mark["snapshot"], (str(high[0]), int(high[1])) if high else None, mark.get("time"))
 
 
 def to_properties(marks: Marks) -> dict[str, str]:
     """The summary properties that record `marks`."""
-    vector = {k: {a: b for a, b in asdict(m).items() if b is not None or a != "high"} for k, m in sorted(marks.items())}
+    vector = {
+        k: {a: b for a, b in asdict(m).items() if b is not None or a not in ("high", "time")}
+        for k, m in sorted(marks.items())
+    }
     return {PROPERTY: json.dumps(vector, separators=(",", ":"))}

@@ -108,13 +108,23 @@ class StagingSpec:
     max_rejected: Limit | None = None
 
 
+Mode = Literal["scd1", "scd2", "append"]
+Deletes = Literal["hard", "soft", "ignore"]
+OnChange = Literal["stop", "ignore"]
+
+
 @dataclass(frozen=True)
 class FinalSpec:
-    """The current state of one source table.
+    """The current state of one source table, its history, or its inserts.
 
     Attributes:
         key: columns that identify a row; empty: taken from the stream, and where the stream has none, rows are
             appended.
+        format: wire format of the stream: what its sequences say.
+        mode: `scd1` one row a key, as the source holds it; `scd2` one row a version; `append` one row an insert.
+        deletes: what a delete does to an scd1 table's row.
+        on_change: what an update or delete does to a table that rows are appended to.
+        track: columns whose change opens a new version (scd2); None: all.
     """
 
     table: TableId
@@ -123,3 +133,8 @@ class FinalSpec:
     key: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    format: str = "debezium"
+    mode: Mode = "scd1"
+    deletes: Deletes = "hard"
+    on_change: OnChange = "stop"
+    track: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""Temporary views: how a DataFrame gets into SQL, over Spark Connect too."""
+"""Temporary views: how a DataFrame gets into SQL, over Spark Connect too; and frames that are kept for a while."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import uuid
 from collections.abc import Generator
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.lake import quote
 
 
 @contextlib.contextmanager
@@ -18,3 +21,14 @@ def temp_view(rows: DataFrame) -> Generator[str]:
         yield name
     finally:
         rows.sparkSession.catalog.dropTempView(name)
+
+
+def held(frame: DataFrame) -> DataFrame:
+    """The rows of `frame`, computed now and kept for as long as somebody uses them.
+
+    Not `persist`: Spark would go through all that a frame was made of again whenever it plans what is made of it, and
+    steps that build on each other would take the longer the more of them there are.
+    """
+    kept = frame.localCheckpoint(eager=True)
+    # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
+    return kept.select(*(F.col(quote(c)).alias(c) for c in kept.columns))

@@ -124,6 +124,7 @@ def describe(spec: Spec) -> str:
             return f"Every change of `{spec.source_table}`, typed and in order, from `{spec.raw}`."
         case FinalSpec():
             key = f"one for each {', '.join(spec.key)}" if spec.key else "one for each key where the source has one"
-            return f"The current rows, {key}, kept up to date from `{spec.staging}`."
+            rows = {"scd1": f"The current rows, {key}", "scd2": "All versions of each row", "append": "Every insert"}
+            return f"{rows[spec.mode]}, kept up to date from `{spec.staging}`."
         case ModelSpec():
             return f"Kept up to date from what changes in its tables:\n\n```sql\n{spec.sql.strip()}\n```"

@@ -70,6 +70,24 @@ class LayerTables(_Strict):
         "their own (<column>__<type>; those of a key are rejected), or reject their records; default: the stream's",
     )
     final: bool = Field(default=True, description="false: staging only")
+    mode: Literal["scd1", "scd2", "append"] = Field(
+        default="scd1",
+        description="what the final table holds: each row as the source holds it now (scd1), all versions of each row "
+        "(scd2), or each insert (append)",
+    )
+    deletes: Literal["hard", "soft", "ignore"] = Field(
+        default="hard",
+        description="what a delete does to the row of an scd1 table: remove it, set its column `__deleted`, or nothing",
+    )
+    on_change: Literal["stop", "ignore"] = Field(
+        default="stop",
+        description="what an update, delete or truncate does to a table that rows are appended to: stop it, or nothing",
+    )
+    track: Names | None = Field(
+        default=None,
+        description="columns whose change opens a new version of an scd2 table's row; others are updated in place; "
+        "default: all",
+    )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
 
     @field_validator("table")
@@ -98,6 +116,17 @@ class LayerTables(_Strict):
     def _one_name(self) -> LayerTables:
         if self.is_pattern and self.name:
             raise ValueError(f"{self.table} may match several tables: give `name` to single ones")
+        return self
+
+    @model_validator(mode="after")
+    def _options_of_mode(self) -> LayerTables:
+        if self.deletes != "hard" and self.mode != "scd1":
+            raise ValueError(
+                f"{self.table}: `deletes: {self.deletes}` is for `mode: scd1`: "
+                + ("scd2 keeps deleted rows anyway" if self.mode == "scd2" else "of `append`, `on_change` says it")
+            )
+        if self.track is not None and self.mode != "scd2":
+            raise ValueError(f"{self.table}: `track` is for `mode: scd2`, which keeps versions")
         return self
 
 

@@ -15,11 +15,11 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from lake_assets.errors import ConcurrentWriteError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.landing import Landed, Read, land, land_records, new_files, offsets, routes
 from lake_assets.merge.landing import replay as replay_records
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.retention import keep_own, keep_sources
-from lake_assets.merge.scd1 import absorb_changes
 from lake_assets.merge.specs import FinalSpec, Limit, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
@@ -116,6 +116,11 @@ class Pipeline:
                             tuple(declared.key),
                             declared.rename,
                             declared.properties,
+                            stream.format,
+                            declared.mode,
+                            declared.deletes,
+                            declared.on_change,
+                            tuple(declared.track) if declared.track is not None else None,
                         )
                     )
         for model in self.config.models:

@@ -245,15 +245,6 @@ def test_updates_of_a_table_without_a_key_are_refused(lake: Lake) -> None:
     assert feed.heads()["final.clicks"] == before
 
 
-def test_a_key_change_that_leaves_a_toast_value_out_is_refused(feed: Feed, log: Log) -> None:
-    feed.deliver([log("c", id=1, name="long")])
-    gone = log("d", id=1)
-    feed.land([gone, Event(T, "c", gone.sequence, {"id": 2}, frozenset({"name"}))])
-    outcome = feed.outcomes()["final.t"]
-    assert isinstance(outcome.exception, UnsupportedEventError)
-    assert "REPLICA IDENTITY" in (outcome.error or "")
-
-
 # --- what events mean -------------------------------------------------------------------------------------------
 
 
@@ -320,6 +311,20 @@ def test_keys_are_changed_in_chains_and_swapped(feed: Feed, log: Log) -> None:
             [*rekey(8, -1, "one"), *rekey(2, 8, "two"), *rekey(-1, 2, "one")],
         ],
     )
+
+
+def test_values_that_a_key_change_leaves_out_come_from_the_row_under_the_old_key(feed: Feed, log: Log) -> None:
+    def rekey(old: int, new: int, n: int) -> list[Event]:
+        gone = log("d", id=old)
+        return [gone, Event(T, "c", gone.sequence, {"id": new, "n": n}, frozenset({"name"}))]
+
+    feed.deliver([log("c", id=1, n=1, name="one"), log("c", id=2, n=2, name="two")])
+    feed.deliver([*rekey(1, 7, 1), *rekey(7, 8, 1), *rekey(2, 1, 3)])
+    assert final(feed) == Counter({(8, 1, "one"): 1, (1, 3, "two"): 1})
+    gone, came = rekey(8, 9, 4)
+    assert feed.deliver([came])["final.t"].details["inserts_without_old_row"] == 1
+    feed.deliver([gone])
+    assert final(feed) == Counter({(9, 4, "one"): 1, (1, 3, "two"): 1})
 
 
 @pytest.mark.parametrize("step", ["one batch", "two batches"])

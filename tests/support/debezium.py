@@ -46,6 +46,7 @@ class Event:
         sequence: LSN of the last commit before it, and its own.
         row: the row after it; of a delete at least the key.
         absent: columns that an update leaves out, because their TOAST values did not change.
+        time: milliseconds since 1970; None: as the sequence.
     """
 
     table: Table
@@ -53,6 +54,7 @@ class Event:
     sequence: tuple[int, int]
     row: Mapping[str, Any] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
+    time: int | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -70,7 +72,7 @@ class Event:
         source = {
             "connector": "postgresql", "snapshot": "true" if op == "r" else "false", "db": "made_up",
             "sequence": json.dumps([str(n) for n in self.sequence]), "schema": schema_name, "table": name,
-            "lsn": self.sequence[1], "ts_ms": 1_700_000_000_000 + self.sequence[1], "txId": self.sequence[0],
+            "lsn": self.sequence[1], "ts_ms": 1_700_000_000_000 + self.sequence[1] if self.time is None else self.time, "txId": self.sequence[0],
         }  # fmt: skip
         after = None
         if op in ("c", "r", "u"):

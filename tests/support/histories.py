@@ -19,7 +19,8 @@ class Source:
     Attributes:
         choose: the only source of chance.
         value: makes a value of a column.
-        toasted: columns that updates may leave out.
+        toasted: columns that updates may leave out, and the inserts of key changes.
+        clock: the time that a transaction with this LSN says, in milliseconds; None: as the LSN.
     """
 
     table: Table
@@ -30,6 +31,7 @@ class Source:
     log: list[Event] = field(default_factory=list)
     lsn: int = 100
     commit: int = 90
+    clock: Callable[[int], int] | None = None
 
     def transaction(self, keys: Sequence[tuple[Any, ...]]) -> None:
         """One to four changes of a few keys, in one transaction."""
@@ -54,7 +56,7 @@ class Source:
         what = self.choose.choice(["update", "update", "update", "delete", "delete and insert", "change key"])
         if what == "update":
             row = self._new(at)
-            kept = frozenset(c for c in self.toasted if self.choose.random() < 0.5)
+            kept = self._left_out()
             self.rows[key] = row | {c: held[c] for c in kept}
             self._write("u", self.rows[key], kept)
         elif what == "change key" and free:
@@ -63,7 +65,7 @@ class Source:
             self.rows[new] = {**held, **dict(zip(self.table.key, new, strict=True))}
             self._write("d", at)
             self.lsn -= 1  # one change, one LSN: the delete and the create share it
-            self._write("c", self.rows[new])
+            self._write("c", self.rows[new], self._left_out())
         else:
             del self.rows[key]
             self._write("d", at)
@@ -71,13 +73,17 @@ class Source:
                 self.rows[key] = self._new(at)
                 self._write("c", self.rows[key])
 
+    def _left_out(self) -> frozenset[str]:
+        return frozenset(c for c in self.toasted if self.choose.random() < 0.5)
+
     def _new(self, at: dict[str, Any]) -> dict[str, Any]:
         rest = [c for c in self.table.columns if c not in self.table.key]
         return at | {c: None if self.choose.random() < 0.2 else self.value(self.choose, c) for c in rest}
 
     def _write(self, op: Any, row: dict[str, Any], absent: frozenset[str] = frozenset()) -> None:
         self.lsn += 1
-        self.log.append(Event(self.table, op, (self.commit, self.lsn), dict(row), absent))
+        time = self.clock(self.commit) if self.clock else None
+        self.log.append(Event(self.table, op, (self.commit, self.lsn), dict(row), absent, time))
 
 
 def split(choose: random.Random, events: Sequence[Event], batches: int) -> Batches:

@@ -1,0 +1,51 @@
+"""Tables that rows are appended to: one row an insert."""
+
+from __future__ import annotations
+
+from pyspark.sql import functions as F
+
+from lake_assets.errors import UnsupportedEventError
+from lake_assets.events.model import INSERT, OP, READ, SEQUENCE
+from lake_assets.lake import quote
+from lake_assets.merge.commit import append_if_unmoved
+from lake_assets.merge.target import Batch, Target
+
+
+def apply(target: Target, batch: Batch) -> tuple[str, str]:
+    """Append the window's inserts; returns strategy and reason.
+
+    Raises:
+        UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
+    """
+    spec, others = target.spec, batch.stats.others
+    if others and spec.on_change == "stop":
+        if target.key:
+            raise UnsupportedEventError(
+                f"{spec.table}: {others} new events of {spec.staging} are no inserts, and the table is declared to "
+                "hold inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or another "
+                "mode"
+            )
+        raise UnsupportedEventError(
+            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are no inserts: which rows they "
+            "mean cannot be told. Give the source table a primary key, declare `key`, or declare `on_change: ignore` "
+            "to leave such events out"
+        )
+    events = batch.events.where(F.col(OP).isin(INSERT, READ))
+    if others:
+        batch.details["ignored"] = others
+    if target.key:
+        # Delivered again, an insert is known by its place in the source and its key.
+        numbered = F.expr(target.ordering.numbered)
+        same = [SEQUENCE, *target.key]
+        if batch.stats.late and batch.before:
+            before = target.history(batch.before.snapshot).where(F.col(OP).isin(INSERT, READ) & numbered)
+            events = events.join(before.select(*(F.col(quote(c)) for c in same)), same, "left_anti")
+        once = events.where(numbered).dropDuplicates(same)
+        events = once.unionByName(events.where(~numbered))
+    types = target.types
+    rows = events.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in target.columns))
+    if target.is_new:
+        target.replace(rows, batch.marks)
+        return "rebuild", ""
+    append_if_unmoved(target.lake, spec.table, rows, batch.marks, batch.base)
+    return "append", "every insert is a row" if target.key else "no key: every insert is a row"

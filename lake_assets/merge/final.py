@@ -1,0 +1,87 @@
+"""Final tables: each source table's rows as they are now, their history, or its inserts, kept up to date from staging.
+
+What all of them share is here: the window, the columns, the watermark. What is done with a window's events is in
+`scd1`, `scd2` and `append`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from lake_assets.capture import capture
+from lake_assets.lake import LakeBase
+from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.merge import append, scd1, scd2
+from lake_assets.merge.commit import commit_marks, counts, snapshot_of
+from lake_assets.merge.outcome import Absorbed, Outcome
+from lake_assets.merge.small import fitting
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.steps import window
+from lake_assets.merge.tables import check_owner
+from lake_assets.merge.target import Batch, Stats, Target, declares_other
+
+
+def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
+    """Bring the final table to what the staging table has received.
+
+    Raises:
+        KeyMissingError: a declared key column is not in the table, or a history is wanted of rows without a key.
+        PipelineError: the declared columns do not go with the table's.
+        UnsupportedEventError: updates or deletes of a table that rows are appended to.
+        ConcurrentWriteError: another run was at it at the same time.
+    """
+    began = time.monotonic()
+    name = str(spec.table)
+    if not lake.exists(spec.staging):
+        return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
+    if lake.exists(spec.table):
+        check_owner(lake, spec.table, spec.pipeline)
+    pending = window(lake, spec.table, spec.staging)
+    if pending.head.snapshot is None:
+        return Outcome(name, "nothing")
+    target = Target(lake, spec) if not pending.is_absorbed or declares_other(lake, spec) else None
+    if target is None or (pending.is_absorbed and not target.is_new):
+        return Outcome(name, "nothing")
+    base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
+    # A table that is made again is made of all that staging holds.
+    start, before = (None, None) if target.is_new else (pending.start, pending.mark)
+    with (
+        capture(lake, spec.staging, start, pending.head.snapshot) as captured,
+        fitting(lake, (spec.staging, spec.table)),
+    ):
+        absorbed = Absorbed.of(str(spec.staging), captured)
+        events = target.events(captured).persist()
+        try:
+            stats = target.stats(events, before)
+            changes = target.prepare()
+            marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
+            batch = Batch(events, stats, before, pending.head, marks, base)
+            if not stats.events and target.mode != "append" and not target.is_new:
+                commit_marks(lake, spec.table, marks)
+                strategy, why = "none", "the window holds no event"
+            else:
+                apply = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}[target.mode]
+                strategy, why = apply(target, batch)
+        finally:
+            events.unpersist()
+    if target.is_new:
+        strategy, why = "rebuild", "the table is declared otherwise than it was made: it is made again, in one commit"
+    snapshot = snapshot_of(lake, spec.table, marks)
+    inserted, updated, deleted = counts(snapshot)
+    return Outcome(
+        name, "absorbed", (absorbed,), inserted, updated, deleted, strategy, why, time.monotonic() - began,
+        snapshot.snapshot_id if snapshot else None,
+        {"events": stats.events}
+        | batch.details
+        | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
+    )  # fmt: skip
+
+
+def _moved(head: Mark, before: Mark | None, stats: Stats) -> Mark:
+    was, latest = (before.high, before.time) if before else (None, None)
+    return replace(
+        head,
+        high=max(filter(None, (stats.high, was)), default=None),
+        time=max((t for t in (stats.latest, latest) if t is not None), default=None),
+    )

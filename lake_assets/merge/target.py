@@ -1,0 +1,344 @@
+"""A final table during a step: its columns and key, the events of the window, what is stored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from lake_assets.capture import Capture
+from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
+from lake_assets.events import event_format
+from lake_assets.events.model import (
+    ARRIVED_AT,
+    DELETE,
+    EVENT_TIME,
+    INDEX,
+    INSERT,
+    OP,
+    POSITION,
+    READ,
+    SEQUENCE,
+    TRUNCATE,
+    UNAVAILABLE,
+)
+from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.names import literal
+from lake_assets.lake.watermark import Mark, Marks, read_marks
+from lake_assets.merge.commit import committing
+from lake_assets.merge.moves import BASE_POSITION, Ordering, is_moved
+from lake_assets.merge.pruning import Pruning, prune
+from lake_assets.merge.reduce import order
+from lake_assets.merge.schema import Change, evolve
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.staging import projection
+from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
+from lake_assets.merge.views import temp_view
+
+_TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
+
+DECLARATION_PROPERTY = "lake-assets.final"
+DELETED = "__deleted"
+FROM, TO, CURRENT = "effective_from", "effective_to", "is_current"
+OWN_COLUMNS: dict[str, dict[str, str]] = {
+    "soft": {DELETED: "boolean"},
+    "scd2": {FROM: "timestamp", TO: "timestamp", CURRENT: "boolean"},
+}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What is to be known of a window before anything is done.
+
+    Attributes:
+        high: the greatest (sequence, position).
+        latest: the latest time of an event, in microseconds.
+        late: how many events are not entirely after what was absorbed before.
+        unavailable: how many leave values out.
+        moved: how many of these are inserts.
+        inserts, deletes: how many there are.
+        others: how many are no inserts.
+        truncated: place and time of the last truncate.
+    """
+
+    events: int
+    high: tuple[str, int] | None
+    latest: int | None
+    late: int
+    unavailable: int
+    moved: int
+    inserts: int
+    deletes: int
+    others: int
+    truncated: Row | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The window of a step.
+
+    Attributes:
+        before: how far the table has come; None: it has not begun.
+        head: the staging table as it is now.
+        marks: what the commit records.
+        base: what the table records now.
+        details: what the outcome is to say.
+    """
+
+    events: DataFrame
+    stats: Stats
+    before: Mark | None
+    head: Mark
+    marks: Marks
+    base: Marks
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def place(of: Row) -> Column:
+    """The place in the order of events that a row of a query holds."""
+    return F.struct(*(F.lit(of[part]).alias(part) for part in ("sequence", "position", "index")))
+
+
+def happened() -> Column:
+    """When a change happened: as its event says, or else when it arrived."""
+    return F.coalesce(F.col(EVENT_TIME), F.col(ARRIVED_AT))
+
+
+def declaration(spec: FinalSpec) -> dict[str, Any]:
+    """What a table's rows depend on beside the events."""
+    return {
+        "mode": spec.mode,
+        "deletes": spec.deletes,
+        "key": list(spec.key),
+        "track": sorted(spec.track) if spec.track is not None else None,
+    }
+
+
+def declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
+    """Whether the table was made from another declaration; reads the catalog only."""
+    if not lake.exists(spec.table):
+        return False
+    properties, wanted = lake.table(spec.table).properties, declaration(spec)
+    if DECLARATION_PROPERTY in properties:
+        made = json.loads(properties[DECLARATION_PROPERTY])
+    else:
+        # Made before there was a choice.
+        made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline))
+        made["key"] = json.loads(properties.get(KEY_PROPERTY, "[]"))
+    if not made["key"] or not wanted["key"]:
+        # The stream's own key, whatever it is: staging notices where that changes.
+        own = [spec.rename.get(k, k) for k in key_of(lake, spec.staging)]
+        made["key"], wanted["key"] = made["key"] or own, wanted["key"] or own
+    return made != wanted
+
+
+class Target:
+    """One final table and what is known of it during a step."""
+
+    def __init__(self, lake: LakeBase, spec: FinalSpec) -> None:
+        self.lake, self.spec = lake, spec
+        self.columns = projection(lake, spec.staging, spec.rename)
+        self.key = spec.key or tuple(spec.rename.get(k, k) for k in key_of(lake, spec.staging))
+        if missing := [k for k in self.key if k not in self.columns]:
+            raise KeyMissingError(
+                f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has {', '.join(self.columns)}: "
+                "correct `key` in the pipeline"
+            )
+        self.mode = spec.mode if self.key else "append"
+        if not self.key and spec.mode == "scd2":
+            raise KeyMissingError(
+                f"{spec.table}: versions are kept of rows with a key, and {spec.staging} has none: declare `key`, or "
+                "`mode: append`"
+            )
+        self.is_new = declares_other(lake, spec)
+        self.ordering = Ordering.of(event_format(spec.format))
+        self.own = OWN_COLUMNS["scd2"] if self.mode == "scd2" else {}
+        if self.mode == "scd1" and spec.deletes == "soft":
+            self.own = OWN_COLUMNS["soft"]
+        if clash := [c for c in self.columns if c.lower() in self.own]:
+            adds = "`deletes: soft`" if DELETED in self.own else "`mode: scd2`"
+            raise PipelineError(
+                f"{spec.table}: the source has a column {clash[0]}, which {adds} adds itself: declare another name for "
+                "it (`rename`)"
+            )
+
+    def events(self, captured: Capture) -> DataFrame:
+        """The window's events.
+
+        Raises:
+            UnsupportedEventError: staging was rolled back, and lacks events that are in the final table.
+        """
+        events = self.project(captured.upserts(self.lake.spark()))
+        window_ = captured.window
+        if window_.is_forward or window_.start is None or window_.end is None:
+            return events
+        # Staging was rolled back and has caught up: what it took in again are new rows of the same events.
+        place = [POSITION, INDEX]
+        known, held = (self.staging(p.snapshot_id).select(*place) for p in (window_.start, window_.end))
+        if lost := known.join(held, place, "left_anti").count():
+            raise UnsupportedEventError(
+                f"{self.spec.table}: {self.spec.staging} was rolled back and has not taken in again {lost} events that "
+                f"{self.spec.table} has absorbed: drop {self.spec.table} and run again to rebuild it"
+            )
+        return events.join(known, place, "left_anti")
+
+    def staging(self, snapshot: int | None) -> DataFrame:
+        """The staging table as of a snapshot."""
+        rows = self.lake.spark().read.option("versionAsOf", str(snapshot))
+        return rows.table(self.lake.sql_name(self.spec.staging))
+
+    def project(self, rows: DataFrame) -> DataFrame:
+        """Rows of staging with the columns that the table is made of."""
+        return rows.select(*(F.expr(sql).alias(name) for name, (_, sql) in self.columns.items()), *_TECHNICAL)
+
+    def stats(self, events: DataFrame, before: Mark | None) -> Stats:
+        """One look at the window."""
+        op = F.col(OP)
+        row = events.agg(
+            F.count("*").alias("events"),
+            F.max(order()).alias("high"),
+            F.max(F.unix_micros(happened())).alias("latest"),
+            F.count_if(self.is_late(before)).alias("late"),
+            F.count_if(F.col(UNAVAILABLE).isNotNull()).alias("unavailable"),
+            F.count_if(is_moved()).alias("moved"),
+            F.count_if(op == INSERT).alias("inserts"),
+            F.count_if(op == DELETE).alias("deletes"),
+            F.count_if(~op.isin(INSERT, READ)).alias("others"),
+            F.max(F.when(op == TRUNCATE, order())).alias("truncated"),
+        ).collect()[0]
+        high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
+        return Stats(
+            row["events"], high, row["latest"] if self.mode == "scd2" else None, row["late"], row["unavailable"],
+            row["moved"], row["inserts"], row["deletes"], row["others"], row["truncated"],
+        )  # fmt: skip
+
+    def is_late(self, before: Mark | None) -> Column:
+        """Whether an event is not entirely after what was absorbed before."""
+        late = F.lit(False)
+        if before and before.high:
+            late = self.ordering.is_late(*before.high)
+        if before and before.time is not None and self.mode == "scd2":
+            late = late | (F.unix_micros(happened()) < before.time)
+        return late
+
+    def keys_of(self, events: DataFrame) -> DataFrame:
+        """The keys that events are about; a truncate is about none."""
+        return events.where(F.col(OP) != TRUNCATE).select(*(F.col(quote(k)) for k in self.key)).distinct()
+
+    def history(self, snapshot: int | None) -> DataFrame:
+        """All that staging holds."""
+        return self.project(self.staging(snapshot))
+
+    def stored(self, keys: DataFrame | None) -> DataFrame:
+        """The table's rows with these keys (None: all); only the files that can hold them are read."""
+        lake, name = self.lake, self.lake.sql_name(self.spec.table)
+        if self.is_new:
+            return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in self.wanted.items()))
+        if keys is None:
+            return lake.spark().table(name)
+        pruning = prune(keys, self.key)
+        sql = f"SELECT * FROM {name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
+        rows = lake.spark().sql(sql, args=pruning.values) if pruning.values else lake.spark().sql(sql)
+        return rows.join(keys, list(self.key), "left_semi")
+
+    def as_events(self, rows: DataFrame, op: str, index: int | Column = 0, at: Column | None = None) -> DataFrame:
+        """Rows of the table as events before all others."""
+        technical = {
+            OP: F.lit(op),
+            SEQUENCE: F.lit(""),
+            POSITION: F.lit(BASE_POSITION).cast("bigint"),
+            INDEX: (F.lit(index) if isinstance(index, int) else index).cast("int"),
+            UNAVAILABLE: F.lit(None).cast("array<string>"),
+            EVENT_TIME: (F.lit(None) if at is None else at).cast("timestamp"),
+            ARRIVED_AT: F.lit(None).cast("timestamp"),
+        }
+        columns = (F.col(quote(c)).cast(kind).alias(c) for c, (kind, _) in self.columns.items())
+        return rows.select(*columns, *(technical[c].alias(c) for c in _TECHNICAL))
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """The columns that the table is to have, with their types."""
+        return {name: kind for name, (kind, _) in self.columns.items()} | self.own
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of the table's columns."""
+        return self.wanted if self.is_new else columns_of(self.lake, self.spec.table)
+
+    def replace(self, rows: DataFrame, marks: Marks) -> None:
+        """Make the table of these rows and no others, in one commit: readers see the old one or the new one."""
+        lake, spec, types = self.lake, self.spec, self.wanted
+        rows = rows.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in types))
+        properties = {
+            DECLARATION_PROPERTY: json.dumps(declaration(spec)),
+            KEY_PROPERTY: json.dumps(list(self.key)),
+            **spec.properties,
+        }
+        said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
+            lake.spark().sql(
+                f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg TBLPROPERTIES ({said}) "
+                f"AS SELECT * FROM {view}"
+            )
+
+    def merge(self, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, marks: Marks) -> None:
+        """MERGE `rows` as `s` into the table `t`, reading no more of it than `pruning` says."""
+        condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
+        condition = f"{on} AND {condition}" if condition else on
+        spark, name = self.lake.spark(), self.lake.sql_name(self.spec.table)
+        with temp_view(rows) as view, committing(spark, self.spec.table, marks):
+            sql = f"MERGE INTO {name} t USING {view} s ON {condition} {' '.join(clauses)}"
+            spark.sql(sql, args=values) if values else spark.sql(sql)
+
+    def prepare(self) -> list[Change]:
+        """Make the table, or let its columns follow those of the staging table."""
+        lake, spec, wanted = self.lake, self.spec, self.wanted
+        if self.is_new:
+            return []
+        said = {DECLARATION_PROPERTY: json.dumps(declaration(spec)), **spec.properties}
+        create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said)
+        changes = evolve(str(spec.table), columns_of(lake, spec.table), wanted, spec.rename)
+        for change in (c for c in changes if c.kind not in ("replace", "fold")):
+            alter(lake, spec.table, change)
+        if rewrites := [c for c in changes if c.kind in ("replace", "fold")]:
+            self._rewrite(rewrites)
+        return changes
+
+    def _rewrite(self, changes: list[Change]) -> None:
+        """Convert stored values: the table is replaced in one commit, watermarks carried along.
+
+        Needed where Iceberg cannot promote a type (a decimal's scale); readers see the old table or the new one.
+        """
+        lake, table = self.lake, self.spec.table
+        by_column = {c.column: c for c in changes}
+        folded = {c.was for c in changes if c.kind == "fold"}
+        # Rows and watermarks of one snapshot: whoever commits meanwhile is replaced together with what it recorded.
+        # Such a snapshot is read with the columns that it had then.
+        current = lake.table(table)
+        snapshot, marks, name = current.current_snapshot(), read_marks(current), lake.sql_name(table)
+        at = f"VERSION AS OF {snapshot.snapshot_id}" if snapshot else ""
+        then = (
+            current.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else current.schema()
+        )
+        names = {f.field_id: f.name for f in then.fields}
+        types = columns_of(lake, table)
+
+        def stored(column: str) -> str:
+            was = names.get(current.schema().find_field(column).field_id)
+            return quote(was) if was else "NULL"
+
+        select: list[str] = []
+        for column, kind in types.items():
+            change = by_column.get(column)
+            if column in folded:
+                continue
+            folds = change is not None and change.kind == "fold"
+            source = f"coalesce({stored(column)}, {stored(change.was or '')})" if change and folds else stored(column)
+            select.append(f"CAST({source} AS {change.type if change else kind}) AS {quote(column)}")
+        with committing(lake.spark(), table, marks):
+            lake.spark().sql(
+                f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT {', '.join(select)} FROM {name} {at}"
+            )

@@ -1,0 +1,113 @@
+"""Keys that rows take over from each other: the state after a transaction is the source's."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from lake_assets import Lake
+from lake_assets.events import event_format
+from lake_assets.events.model import INDEX, OP, POSITION, SEQUENCE
+from lake_assets.merge.moves import PRESENT, Ordering, entangled, states
+from lake_assets.merge.reduce import order
+from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
+from tests.support.deferred import Deferred
+
+T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT}, key=("h", "k"))
+SCHEMA = (
+    f"h INT, k BIGINT, n INT, name STRING, {OP} STRING, {SEQUENCE} STRING, {POSITION} BIGINT, {INDEX} INT, "
+    "_unavailable ARRAY<STRING>"
+)
+OPS = {"c": "insert", "u": "update", "d": "delete", "r": "read"}
+
+
+def value(choose: random.Random, column: str) -> Any:
+    return choose.randint(0, 9) if column == "n" else f"long {choose.randint(0, 999)}"
+
+
+def tables(seed: int, count: int, transactions: int) -> list[Deferred]:
+    found: list[Deferred] = []
+    for h in range(count):
+        source = Deferred(
+            T, random.Random(f"{seed}/{h}"), value, {"h": h}, lsn=1_000_000 * (h + 1), commit=1_000_000 * (h + 1) - 10
+        )
+        for _ in range(transactions):
+            source.transaction()
+        found.append(source)
+    return found
+
+
+def rows_after(lake: Lake, events: Sequence[Event], name: str = "debezium") -> Counter[Any]:
+    """What `states` makes of events in this order of arrival."""
+    data = [
+        (
+            e.row.get("h"), e.row["k"], None if e.op == "d" else e.row["n"],
+            None if e.op == "d" or "name" in e.absent else e.row["name"], OPS[e.op],
+            "/".join(f"{n:020}" for n in e.sequence), i, 0, list(e.absent) or None,
+        )
+        for i, e in enumerate(events)
+    ]  # fmt: skip
+    frame = lake.spark().createDataFrame(data, SCHEMA)
+    found = states(frame, T.key, list(T.columns), Ordering.of(event_format(name)), moved=True)
+    last = found.groupBy("h", "k").agg(
+        F.max_by(F.struct(*T.columns), order()).alias("row"), F.max_by(PRESENT, order()).alias("there")
+    )
+    return Counter(tuple(r) for r in last.where("there").select("row.*").collect())
+
+
+def held(sources: Sequence[Deferred]) -> Counter[Any]:
+    return Counter((s.part["h"], r["k"], r["n"], r["name"]) for s in sources for r in s.rows)
+
+
+def check(lake: Lake, seed: int) -> None:
+    choose = random.Random(seed)
+    sources = tables(seed, 40, 12)
+    events = [e for s in sources for e in s.log]
+    again = choose.sample(events, len(events) // 10)
+    arrived = [*events, *again]
+    choose.shuffle(arrived)
+    assert rows_after(lake, arrived) == held(sources), f"seed {seed}"
+
+
+def test_rows_that_shift_rotate_and_swap_are_where_the_source_has_them(spark_lake: Lake) -> None:
+    check(spark_lake, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 40))
+def test_rows_are_where_any_transactions_leave_them(spark_lake: Lake, seed: int) -> None:
+    check(spark_lake, seed)
+
+
+def test_each_statement_alone(spark_lake: Lake) -> None:
+    sources: list[Deferred] = []
+    names = ("shift_up", "shift_down", "rotate", "swap", "swap_through", "again", "chain")
+    for h, name in enumerate(names):
+        source = Deferred(
+            T, random.Random(h), value, {"h": h}, lsn=1_000_000 * (h + 1), commit=1_000_000 * (h + 1) - 10
+        )
+        for k in range(1, 5):
+            source._insert(k)  # pyright: ignore[reportPrivateUsage]
+        source.commit = source.lsn
+        getattr(source, name)()
+        sources.append(source)
+    assert rows_after(spark_lake, [e for s in sources for e in s.log]) == held(sources)
+
+
+def test_keys_that_are_taken_and_left_within_a_transaction_are_found(spark_lake: Lake) -> None:
+    data = [
+        (0, 1, "delete", "1/1"), (0, 2, "insert", "1/1"), (0, 2, "delete", "1/2"), (0, 3, "insert", "1/2"),
+        (0, 4, "insert", "1/3"), (0, 4, "delete", "2/4"),
+    ]  # fmt: skip
+    rows = [
+        (h, k, None, None, op, "/".join(f"{int(n):020}" for n in s.split("/")), i, 0, None)
+        for i, (h, k, op, s) in enumerate(data)
+    ]
+    frame = spark_lake.spark().createDataFrame(rows, SCHEMA)
+    found = entangled(frame, T.key, Ordering.of(event_format("debezium"))).collect()
+    assert [tuple(r) for r in found] == [(0, 2)]
