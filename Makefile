@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PORT ?= 3000
+# Tests run in so many processes; WORKERS=0: in pytest's own, for a debugger.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # Options for pytest, e.g. make test-fast ARGS="-k watermark -x"
 ARGS ?=
 
@@ -34,13 +37,13 @@ spark-server: setup ## Start a Spark Connect server that stays warm between runs
 	$(BIN)/lake-assets spark-server
 
 test: setup ## Run all tests but the long ones
-	$(BIN)/pytest -m "not long" $(ARGS)
+	$(PYTEST) -m "not long" $(ARGS)
 
 test-fast: setup ## Run the tests that need no other service (under 3 minutes)
-	$(BIN)/pytest -m "not system and not long" $(ARGS)
+	$(PYTEST) -m "not system and not long" $(ARGS)
 
 test-long: setup ## Run the long tests: big random histories, soak runs
-	$(BIN)/pytest -m "long" $(ARGS)
+	$(PYTEST) -m "long" $(ARGS)
 
 lint: install ## Check style, types and the direction of imports
 	$(BIN)/ruff check

@@ -73,6 +73,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         name, "absorbed", (absorbed,), inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None,
         {"events": stats.events}
+        | ({"older_than_horizon": stats.old} if stats.old else {})
         | batch.details
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
     )  # fmt: skip

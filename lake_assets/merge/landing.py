@@ -48,6 +48,7 @@ from lake_assets.merge.views import temp_view
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
+BYTES_A_FILE = 128 << 20
 ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1_000, 1_000_000
 ROWS_A_GROUP = 20_000
 
@@ -434,6 +435,8 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: _Batch) -> Landed:
     # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
     # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
+    # PyIceberg holds a file in memory until it is written, and counts its bytes there, not as they are on disk.
+    raw.metadata.properties["write.target-file-size-bytes"] = str(BYTES_A_FILE)
     transaction = raw.transaction()
     properties: dict[str, str] = {}
 

@@ -1,7 +1,10 @@
-"""Conditions with literals that let a MERGE read only the files that can hold the changed keys.
+"""Conditions on the target of a MERGE that all changed keys meet and few others: what does not meet them is not joined.
 
-`ON t.id = s.id` alone is a full outer join over the whole target: Spark has nothing to skip files by. Literals are
-pushed into the scan. Measured in docs/benchmarks.md.
+`ON t.id = s.id` alone shuffles and sorts the whole target: Spark has nothing to tell rows by before they are joined.
+- Bounds and literals are pushed into the scan, so that files and row groups are skipped.
+- Where there are too many keys for literals, or keys of several columns, a bit map of their hashes is tested for each
+  row that is read: no more than a sixteenth of the others goes on into the join.
+Measured in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -10,12 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
 
 MAX_LITERALS = 1_000
+# Below so many rows, or so many a key, joining all of them takes no longer than making the bit map.
+MIN_ROWS = 500_000
+ROWS_A_KEY, MAX_HASHES = 4, 2_000_000
+_BITS_A_KEY = 16
 # Values go through Python, whose datetimes end in the year 9999 and, without a zone, are meant in the local one; its
 # driver binds decimals by their own digits. So how each type leaves Spark, and how it comes back as what it was.
 _CARRIED = {
@@ -38,18 +46,18 @@ class Pruning:
     why: str
 
 
-def prune(source: DataFrame, key: Sequence[str]) -> Pruning:
+def prune(source: DataFrame, key: Sequence[str], target: Table | None = None) -> Pruning:
     """A condition that every target row with one of `source`'s keys meets.
 
     Args:
-        source: the reduced changes (held in memory: it is looked at once here and once by the MERGE).
+        source: the reduced changes (held in memory: it is looked at once or twice here and once by the MERGE), with the
+            types that the target has.
         key: key columns.
+        target: the table as it is; None: it is small.
     """
     types = {f.name: f.dataType.simpleString() for f in source.schema.fields}
     carried = {k: _CARRIED[t] for k in key if (t := types[k].split("(")[0]) in _CARRIED}
     usable = list(carried)
-    if not usable:
-        return Pruning("", {}, "keys of a type without an order: the whole target is joined")
     bounds = [
         F.expr(carried[k][0].format(c=f"{f}({quote(k)})") if f != "count" else f"count({quote(k)})").alias(f"{what}{i}")
         for i, k in enumerate(usable)
@@ -68,14 +76,66 @@ def prune(source: DataFrame, key: Sequence[str]) -> Pruning:
         range_ = f"{name} BETWEEN {low} AND {high}" if bound else "1 = 0"
         parts.append(range_ if row[f"held{i}"] == row["n"] else f"({name} IS NULL OR {range_})")
     why = f"{row['n']} keys, pruned by their range"
-    if len(key) == 1 and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
+    if len(key) == 1 and usable and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
         leave, come = carried[key[0]]
         found = [r[0] for r in source.select(F.expr(leave.format(c=quote(key[0])))).collect()]
         values |= {f"k{i}": value for i, value in enumerate(found)}
         listed = (come.format(v=f":k{i}", type=types[key[0]]) for i in range(len(found)))
         parts.append(f"t.{quote(key[0])} IN ({', '.join(listed)})")
-        why = f"{row['n']} keys, each a literal"
+        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal")
+    rows = _rows_of(target)
+    if (
+        rows < MIN_ROWS
+        or row["n"] > MAX_HASHES
+        or row["n"] * ROWS_A_KEY > rows
+        or not all(_is_hashed(types[k]) for k in key)
+    ):
+        why = why if parts else "keys of a type without an order: the whole target is joined"
+        return Pruning(" AND ".join(parts), values, why)
+    parts.append(_hashed(key, row["n"]))
+    values["bits"] = _bits(source, key, row["n"])
+    why = f"{row['n']} keys, pruned by their range and told by their hashes"
     return Pruning(" AND ".join(parts), values, why)
+
+
+def _rows_of(table: Table | None) -> int:
+    snapshot = table.current_snapshot() if table else None
+    said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return int(said.get("total-records") or 0)
+
+
+def _is_hashed(kind: str) -> bool:
+    """Whether equal values always have equal hashes: zero has a sign where numbers float."""
+    return not any(t in kind for t in ("float", "double", "map", "variant", "interval", "collate"))
+
+
+def _size(n: int) -> int:
+    """Of the bit map of `n` keys, as a power of two."""
+    return max(14, (n * _BITS_A_KEY - 1).bit_length())
+
+
+def _hash(key: Sequence[str], n: int, prefix: str = "") -> str:
+    return f"(xxhash64({', '.join(prefix + quote(k) for k in key)}) & {(1 << _size(n)) - 1})"
+
+
+def _hashed(key: Sequence[str], n: int) -> str:
+    """SQL of a boolean: the bit of a row's key is set."""
+    at = _hash(key, n, "t.")
+    # Spark makes an array of the text once, when it plans.
+    word = f"get(CAST(split(:bits, ',') AS ARRAY<BIGINT>), CAST(shiftright({at}, 6) AS INT))"
+    return f"(shiftrightunsigned({word}, CAST({at} & 63 AS INT)) & 1) = 1"
+
+
+def _bits(source: DataFrame, key: Sequence[str], n: int) -> str:
+    """The bit map of the keys' hashes: 64 bits a number."""
+    at = _hash(key, n)
+    word = F.expr(f"CAST(shiftright({at}, 6) AS INT)").alias("word")
+    bits = F.expr(f"bit_or(shiftleft(1L, CAST({at} & 63 AS INT)))").alias("bits")
+    found = source.groupBy(word).agg(bits).toArrow()
+    words = [0] * (1 << (_size(n) - 6))
+    for at_word, set_bits in zip(found["word"].to_pylist(), found["bits"].to_pylist(), strict=True):
+        words[at_word] = set_bits
+    return ",".join(map(str, words))
 
 
 _LOOKS = (("low", "min"), ("high", "max"), ("held", "count"))

@@ -9,11 +9,11 @@ from lake_assets.events.model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 from lake_assets.merge.histories import Needs, needs, with_truncates
-from lake_assets.merge.moves import PRESENT, states
-from lake_assets.merge.pruning import Pruning, prune
+from lake_assets.merge.moves import PRESENT
+from lake_assets.merge.pruning import Pruning
 from lake_assets.merge.reduce import KEEP, KNOWN, latest, order
 from lake_assets.merge.target import DELETED, Batch, Target, place
-from lake_assets.merge.views import held
+from lake_assets.merge.views import held, together
 
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
@@ -33,7 +33,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
             target.replace(_inserted(target, rows), batch.marks)
             return "rebuild", ""
         # Before a truncate's deletes there is nothing to prune: every row that is not in the window goes.
-        pruning = None if emptied else prune(rows, target.key)
+        pruning = None if emptied else target.prune(rows)
         _merge(target, rows, pruning, batch)
     finally:
         if not special:
@@ -43,7 +43,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
 
 def _rows(target: Target, batch: Batch, found: Needs) -> DataFrame:
     """One row a key that the window changes."""
-    names, key, stats, deletes = list(target.columns), target.key, batch.stats, target.spec.deletes
+    names, key, stats, deletes = target.columns, target.key, batch.stats, target.spec.deletes
     events, late, tied, history = batch.events, found.late, found.tied, found.history
     truncated = stats.truncated
     if history is not None:
@@ -52,8 +52,13 @@ def _rows(target: Target, batch: Batch, found: Needs) -> DataFrame:
             # Any row may have been inserted behind the truncate and have arrived before it.
             late, tied = held(target.keys_of(history)), None
     special: list[DataFrame] = []
+    apart: list[DataFrame] = []
     if late is not None and history is not None:
-        special.append(_cut(target, history.join(late, list(key), "left_semi"), history, truncated))
+        mine = _cut(target, history.join(late, list(key), "left_semi"), history, truncated)
+        if target.is_computed_late:
+            apart.append(target.states(mine, moved=found.moved, of_source=True))
+        else:
+            special.append(mine)
     if tied is not None:
         before = held(target.stored(tied))
         known = target.as_events(before, READ)
@@ -76,9 +81,10 @@ def _rows(target: Target, batch: Batch, found: Needs) -> DataFrame:
             simple = cut.withColumn(OP, F.when(F.col(OP) == TRUNCATE, DELETE).otherwise(F.col(OP)))
         parts.append(latest(simple, key, names, with_unavailable=bool(stats.unavailable), with_deleted=soft))
     if special:
-        every = special[0].unionByName(special[1]) if len(special) > 1 else special[0]
-        parts.append(_last(target, batch, every, found.moved))
-    return parts[0].unionByName(parts[1]) if len(parts) > 1 else parts[0]
+        apart.append(target.states(together(special), moved=found.moved))
+    if apart:
+        parts.append(_last(target, together(apart)))
+    return together(parts)
 
 
 def _cut(target: Target, events: DataFrame, truncates: DataFrame, last: Row | None) -> DataFrame:
@@ -94,15 +100,14 @@ def _after(events: DataFrame, truncated: Row | None) -> DataFrame:
     return events.where(order() > place(truncated)) if truncated else events
 
 
-def _last(target: Target, batch: Batch, events: DataFrame, moved: bool) -> DataFrame:
+def _last(target: Target, states: DataFrame) -> DataFrame:
     """The last state of each key, from all that has to be known of it."""
-    names, key, deletes = list(target.columns), target.key, target.spec.deletes
-    states_ = states(events, key, names, target.ordering, moved=moved)
+    names, key, deletes = target.columns, target.key, target.spec.deletes
     written = ~F.col(OP).isin(DELETE, TRUNCATE)
     if deletes == "ignore":
-        states_ = states_.where(written)
+        states = states.where(written)
     image = F.struct(*(F.col(quote(c)) for c in names))
-    last = states_.groupBy(*(F.col(quote(k)) for k in key)).agg(
+    last = states.groupBy(*(F.col(quote(k)) for k in key)).agg(
         F.max_by(image, order()).alias("last"), F.max_by(PRESENT, order()).alias("present"), F.max(written).alias(KNOWN)
     )
     present = F.lit(True) if deletes == "ignore" else F.col("present")
@@ -124,7 +129,7 @@ def _inserted(target: Target, rows: DataFrame) -> DataFrame:
 def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batch) -> None:
     """MERGE one row a key; without `pruning` what is not in `rows` goes (a truncate came before them)."""
     types, soft = target.types, DELETED in target.own
-    names = list(target.columns)
+    names = target.columns
     rest = [c for c in names if c not in target.key]
     rows = rows.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in names), OP, KEEP, KNOWN)
     on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in target.key)

@@ -21,10 +21,9 @@ from lake_assets.events.model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE
 from lake_assets.lake import quote
 from lake_assets.merge.commit import commit_marks
 from lake_assets.merge.histories import Needs, needs, with_truncates
-from lake_assets.merge.moves import PRESENT, states
-from lake_assets.merge.pruning import prune
+from lake_assets.merge.moves import PRESENT
 from lake_assets.merge.target import CURRENT, FROM, TO, Batch, Target, happened
-from lake_assets.merge.views import held
+from lake_assets.merge.views import held, together
 
 # Seconds since 1970 of 9999-12-31 00:00:00 UTC.
 _OPEN_END = 253_402_214_400
@@ -39,14 +38,13 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         batch.details["inserts_without_old_row"] = found.lost
     if batch.stats.truncated:
         why.append("the source was truncated")
-    events, keys = _events(target, batch, found)
-    rows = states(events, target.key, list(target.columns), target.ordering, moved=found.moved)
-    made = versions(rows, target.key, list(target.columns), tracked(target))
+    rows, keys = _states(target, batch, found)
+    made = versions(rows, target.key, target.columns, tracked(target))
     changes = held(_differing(target, made, target.stored(keys)))
     if target.is_new:
         target.replace(changes, batch.marks)
         return "rebuild", ""
-    pruning = prune(changes, target.key)
+    pruning = target.prune(changes)
     if not changes.limit(1).count():
         commit_marks(target.lake, target.spec.table, batch.marks)
         return "none", "; ".join([*why, "no version differs"])
@@ -80,8 +78,8 @@ def tracked(target: Target) -> list[str]:
     return [c for c in rest if c in target.spec.track]
 
 
-def _events(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, DataFrame | None]:
-    """All that the versions of the keys in question are made of, and these keys; None: all keys."""
+def _states(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, DataFrame | None]:
+    """The states of the keys whose versions may differ, and these keys; None: all keys."""
     key, late, history = list(target.key), found.late, found.history
     truncates = batch.events.where(F.col(OP) == TRUNCATE)
     keys = target.keys_of(batch.events)
@@ -91,20 +89,22 @@ def _events(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, Data
         late = held(target.keys_of(history)) if history is not None else None
         keys = keys.union(target.stored(None).select(*(F.col(quote(k)) for k in key))).distinct()
     parts: list[DataFrame] = []
+    apart: list[DataFrame] = []
     if late is not None and history is not None:
-        mine = history.join(late, key, "left_semi")
-        parts.append(with_truncates(mine, late, history, key))
+        mine = with_truncates(history.join(late, key, "left_semi"), late, history, key)
+        if target.is_computed_late:
+            apart.append(target.states(mine, moved=found.moved, of_source=True))
+        else:
+            parts.append(mine)
         keys = keys.join(late, key, "left_anti")
     keys = held(keys)
     parts.append(_as_events(target, target.stored(keys)))
     mine = batch.events.join(keys, key, "left_semi")
     parts.append(with_truncates(mine, keys, truncates, key) if everything else mine)
-    events = parts[0]
-    for part in parts[1:]:
-        events = events.unionByName(part)
+    rows = together([*apart, target.states(together(parts), moved=found.moved)])
     if everything:
-        return events, None
-    return events, held(keys.union(late)) if late is not None else keys
+        return rows, None
+    return rows, held(keys.union(late)) if late is not None else keys
 
 
 def _as_events(target: Target, stored: DataFrame) -> DataFrame:

@@ -10,7 +10,8 @@ from typing import Literal, Self
 
 from lake_assets.errors import PipelineError
 from lake_assets.events import SourceTable
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, quote
+from lake_assets.merge.selection import Computed, Star
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,47 @@ Deletes = Literal["hard", "soft", "ignore"]
 OnChange = Literal["stop", "ignore"]
 
 
+_PARTITION = re.compile(r"(?:(years|months|days|hours|bucket|truncate)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^\s(),]+)\s*(\)?)")
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """A field of an Iceberg partition spec.
+
+    Attributes:
+        column: the column that its values are made of.
+        transform: `years`, `months`, `days`, `hours`, `bucket`, `truncate`; empty: the value itself.
+        width: number of buckets, or length.
+    """
+
+    column: str
+    transform: str = ""
+    width: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`city`, `days(ts)`, `bucket(16, id)`, `truncate(4, name)`.
+
+        Raises:
+            PipelineError: it is none of these.
+        """
+        match = _PARTITION.fullmatch(text.strip())
+        if match:
+            transform, width, column = match[1] or "", match[2], match[3].strip("`")
+            if bool(transform) == bool(match[4]) and (width is not None) == (transform in ("bucket", "truncate")):
+                return cls(column, transform, int(width) if width else None)
+        raise PipelineError(
+            f"{text!r} is no partition field: write column, years(column), months(column), days(column), "
+            "hours(column), bucket(16, column) or truncate(4, column)"
+        )
+
+    @property
+    def sql(self) -> str:
+        """As Spark's DDL has it."""
+        inner = ", ".join([*([str(self.width)] if self.width is not None else []), quote(self.column)])
+        return f"{self.transform}({inner})" if self.transform else inner
+
+
 @dataclass(frozen=True)
 class FinalSpec:
     """The current state of one source table, its history, or its inserts.
@@ -125,6 +167,11 @@ class FinalSpec:
         deletes: what a delete does to an scd1 table's row.
         on_change: what an update or delete does to a table that rows are appended to.
         track: columns whose change opens a new version (scd2); None: all.
+        columns: the table's columns, made of those of staging; empty: these.
+        partition_by: Iceberg partition transforms over the table's columns, as `days(ts)`.
+        sort_by: columns that the rows of a file are sorted by.
+        horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
+            well, and told of; None: any lateness is expected.
     """
 
     table: TableId
@@ -138,3 +185,7 @@ class FinalSpec:
     deletes: Deletes = "hard"
     on_change: OnChange = "stop"
     track: tuple[str, ...] | None = None
+    columns: tuple[Star | Computed, ...] = ()
+    partition_by: tuple[PartitionField, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    horizon: float | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -29,16 +31,20 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Mark, Marks, read_marks
 from lake_assets.merge.commit import committing
-from lake_assets.merge.moves import BASE_POSITION, Ordering, is_moved
+from lake_assets.merge.moves import BASE_POSITION, Ordering, is_moved, states
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.reduce import order
 from lake_assets.merge.schema import Change, evolve
+from lake_assets.merge.selection import Item, select, written
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
 from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
 from lake_assets.merge.views import temp_view
 
 _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
+# Whether an event leaves out some of the columns that one column is computed of: neither the old value of that one is
+# right then, nor can the new one be computed.
+_PARTIAL = "_partial"
 
 DECLARATION_PROPERTY = "lake-assets.final"
 DELETED = "__deleted"
@@ -56,7 +62,9 @@ class Stats:
     Attributes:
         high: the greatest (sequence, position).
         latest: the latest time of an event, in microseconds.
-        late: how many events are not entirely after what was absorbed before.
+        late: how many events need the history of their keys: they are not entirely after what was absorbed before, or
+            leave out some of what a column is computed of.
+        old: how many are older than the horizon.
         unavailable: how many leave values out.
         moved: how many of these are inserts.
         inserts, deletes: how many there are.
@@ -68,6 +76,7 @@ class Stats:
     high: tuple[str, int] | None
     latest: int | None
     late: int
+    old: int
     unavailable: int
     moved: int
     inserts: int
@@ -97,6 +106,19 @@ class Batch:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+def _of_source(name: str) -> str:
+    """What a column of the source is called beside those of the table."""
+    return f"_of_{name}"
+
+
+def _names(of: tuple[str, ...]) -> Column:
+    return F.array(*map(F.lit, of)).cast("array<string>")
+
+
+def _or_null(names: Column) -> Column:
+    return F.when(F.size(names) > 0, names)
+
+
 def place(of: Row) -> Column:
     """The place in the order of events that a row of a query holds."""
     return F.struct(*(F.lit(of[part]).alias(part) for part in ("sequence", "position", "index")))
@@ -114,6 +136,8 @@ def declaration(spec: FinalSpec) -> dict[str, Any]:
         "deletes": spec.deletes,
         "key": list(spec.key),
         "track": sorted(spec.track) if spec.track is not None else None,
+        "columns": written(spec.columns),
+        "partition_by": [p.sql for p in spec.partition_by],
     }
 
 
@@ -123,7 +147,8 @@ def declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
         return False
     properties, wanted = lake.table(spec.table).properties, declaration(spec)
     if DECLARATION_PROPERTY in properties:
-        made = json.loads(properties[DECLARATION_PROPERTY])
+        made = {**declaration(FinalSpec(spec.table, spec.staging, spec.pipeline)),
+                **json.loads(properties[DECLARATION_PROPERTY])}  # fmt: skip
     else:
         # Made before there was a choice.
         made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline))
@@ -140,13 +165,13 @@ class Target:
 
     def __init__(self, lake: LakeBase, spec: FinalSpec) -> None:
         self.lake, self.spec = lake, spec
-        self.columns = projection(lake, spec.staging, spec.rename)
-        self.key = spec.key or tuple(spec.rename.get(k, k) for k in key_of(lake, spec.staging))
-        if missing := [k for k in self.key if k not in self.columns]:
-            raise KeyMissingError(
-                f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has {', '.join(self.columns)}: "
-                "correct `key` in the pipeline"
-            )
+        self._source = projection(lake, spec.staging, spec.rename)
+        self.items = select(str(spec.table), spec.columns, list(self._source))
+        self.types_of_items = self._types()
+        self._check_names("partition_by", [p.column for p in spec.partition_by])
+        self._check_names("sort_by", spec.sort_by)
+        self._source_key = spec.key or tuple(spec.rename.get(k, k) for k in key_of(lake, spec.staging))
+        self.key = self._key()
         self.mode = spec.mode if self.key else "append"
         if not self.key and spec.mode == "scd2":
             raise KeyMissingError(
@@ -158,12 +183,44 @@ class Target:
         self.own = OWN_COLUMNS["scd2"] if self.mode == "scd2" else {}
         if self.mode == "scd1" and spec.deletes == "soft":
             self.own = OWN_COLUMNS["soft"]
-        if clash := [c for c in self.columns if c.lower() in self.own]:
+        if clash := [c for c in self.items if c.lower() in self.own]:
             adds = "`deletes: soft`" if DELETED in self.own else "`mode: scd2`"
             raise PipelineError(
                 f"{spec.table}: the source has a column {clash[0]}, which {adds} adds itself: declare another name for "
-                "it (`rename`)"
+                "it (`columns`)"
             )
+
+    def _check_names(self, option: str, names: Sequence[str]) -> None:
+        if missing := [n for n in names if n not in self.items]:
+            raise PipelineError(
+                f"{self.spec.table}: `{option}` names {', '.join(missing)}, and the table has {', '.join(self.items)}"
+            )
+
+    def _types(self) -> dict[str, str]:
+        if not self.spec.columns:
+            return {name: kind for name, (kind, _) in self._source.items()}
+        rows = self.lake.spark().table(self.lake.sql_name(self.spec.staging))
+        try:
+            schema = self._selected(rows, {}).schema
+        except AnalysisException as e:
+            raise PipelineError(f"{self.spec.table}: `columns`: {str(e).splitlines()[0]}") from e
+        return {f.name: f.dataType.simpleString() for f in schema.fields}
+
+    def _key(self) -> tuple[str, ...]:
+        """The key by the names that it has in the table."""
+        spec = self.spec
+        if missing := [k for k in self._source_key if k not in self._source]:
+            raise KeyMissingError(
+                f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has {', '.join(self._source)}: "
+                "correct `key` in the pipeline"
+            )
+        called = {i.sources[0]: i.name for i in reversed(self.items.values()) if i.is_plain}
+        if missing := [k for k in self._source_key if k not in called]:
+            raise KeyMissingError(
+                f"{spec.table}: `columns` leaves out {', '.join(missing)} of the key {', '.join(self._source_key)}, or "
+                "changes it: a key column has to be there as it is, under whatever name"
+            )
+        return tuple(called[k] for k in self._source_key)
 
     def events(self, captured: Capture) -> DataFrame:
         """The window's events.
@@ -190,9 +247,73 @@ class Target:
         rows = self.lake.spark().read.option("versionAsOf", str(snapshot))
         return rows.table(self.lake.sql_name(self.spec.staging))
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that the table has of its source."""
+        return list(self.items)
+
+    @property
+    def is_computed_late(self) -> bool:
+        """Whether some column is computed of several: of events that leave some of these out it cannot be."""
+        return any(len(i.sources) > 1 for i in self.items.values())
+
     def project(self, rows: DataFrame) -> DataFrame:
-        """Rows of staging with the columns that the table is made of."""
-        return rows.select(*(F.expr(sql).alias(name) for name, (_, sql) in self.columns.items()), *_TECHNICAL)
+        """Rows of staging as events of the table: its columns, and the technical ones."""
+        if not self.spec.columns:
+            every = (F.expr(sql).alias(name) for name, (_, sql) in self._source.items())
+            return rows.select(*every, *_TECHNICAL, F.lit(False).alias(_PARTIAL))
+        gone = F.col(UNAVAILABLE)
+        left_out = F.array(*(F.when(F.arrays_overlap(gone, _names(i.sources)), F.lit(i.name)) for i in self._made()))
+        partial = F.lit(False)
+        for item in self._made():
+            if len(item.sources) > 1:
+                these = _names(item.sources)
+                partial = partial | (F.arrays_overlap(gone, these) & (F.size(F.array_except(these, gone)) > 0))
+        technical = {c: F.col(c) for c in _TECHNICAL} | {
+            UNAVAILABLE: F.when(gone.isNotNull(), _or_null(F.array_compact(left_out))),
+            _PARTIAL: F.coalesce(partial, F.lit(False)),
+        }
+        return self._selected(rows, technical)
+
+    def _made(self) -> list[Item]:
+        return [i for i in self.items.values() if i.sources]
+
+    def _selected(self, rows: DataFrame, more: Mapping[str, Column]) -> DataFrame:
+        own = (F.expr(sql).alias(_of_source(name)) for name, (_, sql) in self._source.items())
+        values = (F.expr(item.sql(_of_source)).alias(name) for name, item in self.items.items())
+        return rows.select(*own, *(c.alias(name) for name, c in more.items())).select(*values, *more)
+
+    def _project_source(self, rows: DataFrame) -> DataFrame:
+        """Rows of staging as events of the source: the key as the table calls it, and what columns are made of."""
+        names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
+        keys = zip(self.key, self._source_key, strict=True)
+        gone = F.array_intersect(F.col(UNAVAILABLE), _names(tuple(names)))
+        technical = {c: F.col(c) for c in _TECHNICAL}
+        technical[UNAVAILABLE] = F.transform(_or_null(gone), lambda c: F.concat(F.lit(_of_source("")), c))
+        return rows.select(
+            *(F.expr(self._source[source][1]).alias(name) for name, source in keys),
+            *(F.expr(self._source[name][1]).alias(_of_source(name)) for name in names),
+            *(column.alias(name) for name, column in technical.items()),
+            F.lit(False).alias(_PARTIAL),
+        )
+
+    def states(self, events: DataFrame, *, moved: bool, of_source: bool = False) -> DataFrame:
+        """See `moves.states`.
+
+        Args:
+            events: of the table, or of its source.
+            moved: whether some inserts leave values out.
+            of_source: whether they are of the source (see `history`).
+        """
+        if not of_source:
+            return states(events, self.key, self.columns, self.ordering, moved=moved)
+        of = [c for c in events.columns if c.startswith(_of_source(""))]
+        found = states(events, self.key, [*self.key, *of], self.ordering, moved=moved)
+        values = (
+            F.col(quote(name)) if name in self.key else F.expr(item.sql(_of_source)).alias(name)
+            for name, item in self.items.items()
+        )
+        return found.select(*values, *(F.col(c) for c in found.columns if c not in (*self.key, *of)))
 
     def stats(self, events: DataFrame, before: Mark | None) -> Stats:
         """One look at the window."""
@@ -202,6 +323,7 @@ class Target:
             F.max(order()).alias("high"),
             F.max(F.unix_micros(happened())).alias("latest"),
             F.count_if(self.is_late(before)).alias("late"),
+            F.count_if(self._is_old(before)).alias("old"),
             F.count_if(F.col(UNAVAILABLE).isNotNull()).alias("unavailable"),
             F.count_if(is_moved()).alias("moved"),
             F.count_if(op == INSERT).alias("inserts"),
@@ -211,26 +333,33 @@ class Target:
         ).collect()[0]
         high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
         return Stats(
-            row["events"], high, row["latest"] if self.mode == "scd2" else None, row["late"], row["unavailable"],
-            row["moved"], row["inserts"], row["deletes"], row["others"], row["truncated"],
+            row["events"], high, row["latest"], row["late"], row["old"], row["unavailable"], row["moved"],
+            row["inserts"], row["deletes"], row["others"], row["truncated"],
         )  # fmt: skip
 
     def is_late(self, before: Mark | None) -> Column:
         """Whether an event is not entirely after what was absorbed before."""
-        late = F.lit(False)
+        late = F.col(_PARTIAL)
         if before and before.high:
-            late = self.ordering.is_late(*before.high)
+            late = late | self.ordering.is_late(*before.high)
         if before and before.time is not None and self.mode == "scd2":
+            # Versions are told apart by time.
             late = late | (F.unix_micros(happened()) < before.time)
         return late
+
+    def _is_old(self, before: Mark | None) -> Column:
+        if before is None or before.time is None or self.spec.horizon is None:
+            return F.lit(False)
+        return F.unix_micros(F.col(EVENT_TIME)) < before.time - int(self.spec.horizon * 1_000_000)
 
     def keys_of(self, events: DataFrame) -> DataFrame:
         """The keys that events are about; a truncate is about none."""
         return events.where(F.col(OP) != TRUNCATE).select(*(F.col(quote(k)) for k in self.key)).distinct()
 
     def history(self, snapshot: int | None) -> DataFrame:
-        """All that staging holds."""
-        return self.project(self.staging(snapshot))
+        """All that staging holds: events of the source where `is_computed_late`, else of the table."""
+        rows = self.staging(snapshot)
+        return self._project_source(rows) if self.is_computed_late else self.project(rows)
 
     def stored(self, keys: DataFrame | None) -> DataFrame:
         """The table's rows with these keys (None: all); only the files that can hold them are read."""
@@ -239,10 +368,16 @@ class Target:
             return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in self.wanted.items()))
         if keys is None:
             return lake.spark().table(name)
-        pruning = prune(keys, self.key)
+        pruning = self.prune(keys)
         sql = f"SELECT * FROM {name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
         rows = lake.spark().sql(sql, args=pruning.values) if pruning.values else lake.spark().sql(sql)
         return rows.join(keys, list(self.key), "left_semi")
+
+    def prune(self, keys: DataFrame) -> Pruning:
+        """What tells the table's rows with these keys from most others."""
+        types = self.types
+        cast = keys.select(*(F.col(quote(k)).cast(types[k]).alias(k) for k in self.key))
+        return prune(cast, self.key, self.lake.table(self.spec.table))
 
     def as_events(self, rows: DataFrame, op: str, index: int | Column = 0, at: Column | None = None) -> DataFrame:
         """Rows of the table as events before all others."""
@@ -255,13 +390,13 @@ class Target:
             EVENT_TIME: (F.lit(None) if at is None else at).cast("timestamp"),
             ARRIVED_AT: F.lit(None).cast("timestamp"),
         }
-        columns = (F.col(quote(c)).cast(kind).alias(c) for c, (kind, _) in self.columns.items())
-        return rows.select(*columns, *(technical[c].alias(c) for c in _TECHNICAL))
+        columns = (F.col(quote(c)).cast(kind).alias(c) for c, kind in self.types_of_items.items())
+        return rows.select(*columns, *(technical[c].alias(c) for c in _TECHNICAL), F.lit(False).alias(_PARTIAL))
 
     @property
     def wanted(self) -> dict[str, str]:
         """The columns that the table is to have, with their types."""
-        return {name: kind for name, (kind, _) in self.columns.items()} | self.own
+        return self.types_of_items | self.own
 
     @property
     def types(self) -> dict[str, str]:
@@ -280,9 +415,21 @@ class Target:
         said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
         with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
             lake.spark().sql(
-                f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg TBLPROPERTIES ({said}) "
-                f"AS SELECT * FROM {view}"
+                f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg {self._partitioned()} "
+                f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
             )
+        self._sort()
+
+    def _partitioned(self) -> str:
+        by = ", ".join(p.sql for p in self.spec.partition_by)
+        return f"PARTITIONED BY ({by})" if by else ""
+
+    def _sort(self) -> None:
+        """Let writers sort the rows of a file. Killed before this, the next step does not make up for it: nothing but
+        the order of rows in files depends on it."""
+        if self.spec.sort_by:
+            by = ", ".join(quote(c) for c in self.spec.sort_by)
+            self.lake.spark().sql(f"ALTER TABLE {self.lake.sql_name(self.spec.table)} WRITE LOCALLY ORDERED BY {by}")
 
     def merge(self, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, marks: Marks) -> None:
         """MERGE `rows` as `s` into the table `t`, reading no more of it than `pruning` says."""
@@ -299,7 +446,11 @@ class Target:
         if self.is_new:
             return []
         said = {DECLARATION_PROPERTY: json.dumps(declaration(spec)), **spec.properties}
-        create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said)
+        is_missing = not lake.exists(spec.table)
+        create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said,
+               partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip
+        if is_missing:
+            self._sort()
         changes = evolve(str(spec.table), columns_of(lake, spec.table), wanted, spec.rename)
         for change in (c for c in changes if c.kind not in ("replace", "fold")):
             alter(lake, spec.table, change)
@@ -330,15 +481,16 @@ class Target:
             was = names.get(current.schema().find_field(column).field_id)
             return quote(was) if was else "NULL"
 
-        select: list[str] = []
+        selected: list[str] = []
         for column, kind in types.items():
             change = by_column.get(column)
             if column in folded:
                 continue
             folds = change is not None and change.kind == "fold"
             source = f"coalesce({stored(column)}, {stored(change.was or '')})" if change and folds else stored(column)
-            select.append(f"CAST({source} AS {change.type if change else kind}) AS {quote(column)}")
+            selected.append(f"CAST({source} AS {change.type if change else kind}) AS {quote(column)}")
         with committing(lake.spark(), table, marks):
             lake.spark().sql(
-                f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT {', '.join(select)} FROM {name} {at}"
+                f"CREATE OR REPLACE TABLE {name} USING iceberg {self._partitioned()} "
+                f"AS SELECT {', '.join(selected)} FROM {name} {at}"
             )

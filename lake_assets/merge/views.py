@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -32,3 +33,8 @@ def held(frame: DataFrame) -> DataFrame:
     kept = frame.localCheckpoint(eager=True)
     # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
     return kept.select(*(F.col(quote(c)).alias(c) for c in kept.columns))
+
+
+def together(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all `frames`, which have the same columns, in whatever order."""
+    return reduce(DataFrame.unionByName, frames)

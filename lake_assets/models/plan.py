@@ -14,28 +14,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-
-DIALECT = "spark"
-_NOT_REPEATABLE = (
-    exp.Rand,
-    exp.Randn,
-    exp.CurrentTimestamp,
-    exp.CurrentDate,
-    exp.CurrentTime,
-    exp.CurrentUser,
-    exp.Uuid,
-    exp.TableSample,
-)
-_NOT_REPEATABLE_NAMES = {
-    "random",
-    "rand",
-    "randn",
-    "uuid",
-    "now",
-    "shuffle",
-    "monotonically_increasing_id",
-    "unix_timestamp",
-}
+from lake_assets.lake.sql import DIALECT, not_repeatable
 
 
 @dataclass(frozen=True)
@@ -73,13 +52,11 @@ def parse(name: str, sql: str) -> exp.Query:
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
         )
     query = statements[0]
-    for node in query.walk():
-        called = node.name.lower() if isinstance(node, exp.Anonymous) else ""
-        if isinstance(node, _NOT_REPEATABLE) or called in _NOT_REPEATABLE_NAMES:
-            raise ModelError(
-                f"model {name}: {node.sql(DIALECT)} gives another value each time, so that no incremental result could "
-                "equal a full one: take the value from a column instead"
-            )
+    if changing := not_repeatable(query):
+        raise ModelError(
+            f"model {name}: {changing} gives another value each time, so that no incremental result could equal a full "
+            "one: take the value from a column instead"
+        )
     return query
 
 

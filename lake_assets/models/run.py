@@ -18,6 +18,7 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
+from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge.commit import commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
@@ -26,7 +27,7 @@ from lake_assets.merge.small import fitting
 from lake_assets.merge.steps import Window, window
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, check_owner, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.plan import DIALECT, ModelPlan, fingerprint, key_query, parse, places, plan, replace_tables
+from lake_assets.models.plan import ModelPlan, fingerprint, key_query, parse, places, plan, replace_tables
 from lake_assets.models.spec import ModelSpec
 
 FINGERPRINT_PROPERTY = "lake-assets.model"

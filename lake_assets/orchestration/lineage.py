@@ -12,8 +12,9 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.sql import DIALECT
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.models.plan import DIALECT, parse
+from lake_assets.models.plan import parse
 from lake_assets.models.spec import ModelSpec
 from lake_assets.orchestration.names import asset_key
 from lake_assets.pipeline.pipeline import Spec

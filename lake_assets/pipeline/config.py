@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,12 +25,22 @@ from lake_assets.errors import LakeError
 from lake_assets.events import SourceTable
 from lake_assets.events.types import normal
 from lake_assets.lake import TableId
-from lake_assets.merge.specs import Limit
+from lake_assets.merge.selection import read_columns
+from lake_assets.merge.specs import Limit, PartitionField
 from lake_assets.models.plan import parse, sources_of
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+@contextlib.contextmanager
+def _said() -> Generator[None]:
+    """Errors of the package as pydantic wants them, which then says where."""
+    try:
+        yield
+    except LakeError as e:
+        raise ValueError(str(e)) from e
 
 
 def _listed(value: object) -> object:
@@ -88,24 +100,58 @@ class LayerTables(_Strict):
         description="columns whose change opens a new version of an scd2 table's row; others are updated in place; "
         "default: all",
     )
+    columns: Names = Field(
+        default_factory=list,
+        description="columns of the final table, as the list of a SELECT over those of staging: `* EXCEPT (photo)`, "
+        "`lower(email) AS email` (in the place of the star's); default: all",
+    )
+    partition_by: Names = Field(
+        default_factory=list,
+        description="partition fields of the final table: a column, years(c), months(c), days(c), hours(c), "
+        "bucket(16, c), truncate(4, c)",
+    )
+    sort_by: Names = Field(default_factory=list, description="columns that rows are sorted by within a file")
+    horizon: str | float | None = Field(
+        default="7d",
+        description="how much later than newer events (by the source's time) an event may come without being told of; "
+        "it is absorbed in any case",
+    )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
+
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, value: list[str]) -> list[str]:
+        with _said():
+            read_columns(value)
+        return value
+
+    @field_validator("partition_by")
+    @classmethod
+    def _partition_by(cls, value: list[str]) -> list[str]:
+        with _said():
+            for text in value:
+                PartitionField.parse(text)
+        return value
+
+    @field_validator("horizon")
+    @classmethod
+    def _horizon(cls, value: str | float | None) -> str | float | None:
+        if value is not None:
+            seconds_of(value)
+        return value
 
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        try:
+        with _said():
             SourceTable.parse(value)
-        except LakeError as e:
-            raise ValueError(str(e)) from e
         return value
 
     @field_validator("types")
     @classmethod
     def _types(cls, value: dict[str, str]) -> dict[str, str]:
-        try:
+        with _said():
             return {name: normal(kind) for name, kind in value.items()}
-        except LakeError as e:
-            raise ValueError(str(e)) from e
 
     @property
     def is_pattern(self) -> bool:
@@ -131,11 +177,11 @@ class LayerTables(_Strict):
 
 
 def seconds_of(duration: str | float) -> float:
-    """`30s`, `5m`, `1h` or a number of seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", str(duration).strip())
+    """`30s`, `5m`, `1h`, `7d` or a number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|)", str(duration).strip())
     if not match:
-        raise ValueError(f"{duration!r} is no duration: write 30s, 5m or 1h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+        raise ValueError(f"{duration!r} is no duration: write 30s, 5m, 1h or 7d")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
 def _table_entry(value: object) -> object:
@@ -157,10 +203,8 @@ class SourceOfRecords(_Strict):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        try:
+        with _said():
             TableId.parse(value)
-        except LakeError as e:
-            raise ValueError(str(e)) from e
         return value
 
 
@@ -205,11 +249,9 @@ class Stream(_Strict):
     @field_validator("max_rejected")
     @classmethod
     def _limit(cls, value: str | int | None) -> str | int | None:
-        try:
+        with _said():
             if value is not None:
                 Limit.parse(value)
-        except LakeError as e:
-            raise ValueError(str(e)) from e
         return value
 
     @field_validator("max_wait")
@@ -243,20 +285,16 @@ class SqlModel(_Strict):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
-        try:
+        with _said():
             TableId.parse(value)
-        except LakeError as e:
-            raise ValueError(str(e)) from e
         return value
 
     @field_validator("sql")
     @classmethod
     def _sql(cls, value: str, info: ValidationInfo) -> str:
         name = str(info.data.get("name", ""))
-        try:
+        with _said():
             sources_of(name, parse(name, value))
-        except LakeError as e:
-            raise ValueError(str(e)) from e
         return value
 
 

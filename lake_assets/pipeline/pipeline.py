@@ -20,10 +20,12 @@ from lake_assets.merge.landing import Landed, Read, land, land_records, new_file
 from lake_assets.merge.landing import replay as replay_records
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.retention import keep_own, keep_sources
-from lake_assets.merge.specs import FinalSpec, Limit, RawSpec, StagingSpec
+from lake_assets.merge.selection import read_columns
+from lake_assets.merge.specs import FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window
+from lake_assets.merge.target import declares_other
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
@@ -121,6 +123,10 @@ class Pipeline:
                             declared.deletes,
                             declared.on_change,
                             tuple(declared.track) if declared.track is not None else None,
+                            read_columns(declared.columns),
+                            tuple(map(PartitionField.parse, declared.partition_by)),
+                            tuple(declared.sort_by),
+                            seconds_of(declared.horizon) if declared.horizon is not None else None,
                         )
                     )
         for model in self.config.models:
@@ -397,7 +403,11 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     for source in sources(spec):
         if lake.exists(source):
             w = window(lake, spec.table, source)
-            if not w.is_absorbed and w.head.snapshot is not None:
+            if w.head.snapshot is None:
+                continue
+            if isinstance(spec, FinalSpec) and declares_other(lake, spec):
+                found.append(Pending(name, str(source), None, w.head.snapshot))
+            elif not w.is_absorbed:
                 found.append(Pending(name, str(source), w.start, w.head.snapshot))
     return found
 

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lake_assets import Lake
-from lake_assets.errors import UnsupportedEventError
+from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
 from lake_assets.lake import TableId
 from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.selection import read_columns
+from lake_assets.merge.specs import FinalSpec, PartitionField
 from lake_assets.merge.target import Target
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
@@ -28,17 +29,32 @@ T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT}, key=("h", "k"))
 NAMES = list(T.columns)
 START = 1_700_000_000_000
 
+# Of a column that events leave out alone, and of one together with another.
+MADE = ["* EXCEPT (n), k AS id", "upper(name) AS name", "n + length(coalesce(name, '')) AS m", "k % 2 AS odd"]
+MADE_NAMES = ["h", "k", "id", "name", "m", "odd"]
+
 SPECS: dict[str, dict[str, Any]] = {
     "hard": {},
     "soft": {"deletes": "soft"},
     "ignored": {"deletes": "ignore"},
     "versions": {"mode": "scd2"},
     "versions_of_n": {"mode": "scd2", "track": ("n",)},
+    "made": {"columns": read_columns(MADE), "partition_by": (PartitionField("m", "truncate", 5),)},
+    "made_soft": {"columns": read_columns(MADE), "deletes": "soft"},
+    "made_versions": {"columns": read_columns(MADE), "mode": "scd2"},
 }
 
 
 def value(choose: random.Random, column: str) -> Any:
     return choose.randint(-3, 3) if column == "n" else choose.choice(["", "a", "it's", "\\", "ü😀", "long " * 5])
+
+
+def made(row: dict[str, Any]) -> dict[str, Any]:
+    n, name = row.get("n"), row.get("name")
+    return {
+        "h": row["h"], "k": row["k"], "id": row["k"], "name": None if name is None else name.upper(),
+        "m": None if n is None else n + len(name or ""), "odd": row["k"] % 2,
+    }  # fmt: skip
 
 
 def expected(kind: str, delivered: list[Event]) -> Rows:
@@ -51,6 +67,12 @@ def expected(kind: str, delivered: list[Event]) -> Rows:
             return final_rows(delivered, NAMES, "ignore")
         case "versions":
             return versions(delivered, NAMES)
+        case "made":
+            return final_rows(delivered, MADE_NAMES, made=made)
+        case "made_soft":
+            return final_rows(delivered, [*MADE_NAMES, "__deleted"], "soft", made)
+        case "made_versions":
+            return versions(delivered, MADE_NAMES, made=made)
         case _:
             return versions(delivered, NAMES, ["n"])
 
@@ -76,8 +98,10 @@ class Tables:
 
     def compare(self, kind: str, said: str) -> None:
         rows = self.feed.rows(f"final.{kind}")
-        own = {"soft": ["__deleted"], "versions": ["effective_from", "effective_to", "is_current"]}
-        columns = [*NAMES, *own.get(kind.removesuffix("_of_n"), [])]
+        names = MADE_NAMES if kind.startswith("made") else NAMES
+        own = ["__deleted"] if "soft" in kind else []
+        own = ["effective_from", "effective_to", "is_current"] if "versions" in kind else own
+        columns = [*names, *own]
         found, wanted = rows_of(rows, columns), expected(kind, self.delivered)
         if found == wanted:
             return
@@ -145,8 +169,8 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
-    (scattered, ["soft", "ignored", "versions_of_n"]),
-    (emptied, ["soft", "versions"]),
+    (scattered, ["soft", "ignored", "versions_of_n", "made", "made_versions"]),
+    (emptied, ["soft", "versions", "made_soft"]),
     (shifted, ["hard", "versions"]),
 ]
 
@@ -218,6 +242,55 @@ def test_a_table_that_is_declared_otherwise_is_made_again_from_staging(lake: Lak
     events.append(write(50, "u", 1, 7))
     feed.deliver(events[-1:])
     assert rows_of(feed.rows("final.t"), NAMES) == final_rows(events, NAMES)
+
+
+def test_columns_are_checked_before_anything_runs(lake: Lake) -> None:
+    feed = Feed(lake, {"table": "public.t", "final": False})
+    feed.deliver([write(10, "c", 1)])
+    for options, error, said in (
+        ({"columns": read_columns(["h", "k", "nope AS x"])}, PipelineError, "makes x of nope, and there are h, k, n"),
+        ({"columns": read_columns(["h", "n"])}, KeyMissingError, "leaves out k of the key h, k"),
+        (
+            {"columns": read_columns(["h", "k + 1 AS k"])},
+            KeyMissingError,
+            "leaves out k of the key h, k, or changes it",
+        ),
+        ({"columns": read_columns(["h", "k", "n.x AS x"])}, PipelineError, "`columns`: "),
+        ({"columns": read_columns(["*", "1 AS __deleted"]), "deletes": "soft"}, PipelineError, "column __deleted"),
+        ({"partition_by": (PartitionField("nope"),)}, PipelineError, "`partition_by` names nope, and the table has h"),
+        ({"sort_by": ("nope",)}, PipelineError, "`sort_by` names nope"),
+    ):
+        spec = FinalSpec(TableId(("final",), "t"), TableId(("staging",), "t"), "made_up", **options)
+        with pytest.raises(error) as caught:
+            absorb_changes(lake, spec)
+        assert said in str(caught.value)
+        assert not lake.exists("final.t")
+
+
+def test_partitions_order_and_columns_that_are_declared_otherwise(lake: Lake) -> None:
+    feed = Feed(lake, "public.t")
+    events = [write(10, "c", 1), write(20, "u", 1, 5), write(30, "c", 2, 7)]
+    feed.deliver(events)
+    feed.pipeline = pipeline({"table": "public.t", "columns": "* EXCEPT (name), n * 2 AS twice", "sort_by": "n",
+                              "partition_by": ["truncate(10, twice)", "bucket(2, k)"]})  # fmt: skip
+    assert [(p.table, p.start) for p in feed.pipeline.pending(lake)] == [("final.t", None)]
+    assert feed.run()["final.t"].strategy == "rebuild"
+    assert feed.pipeline.pending(lake) == []
+    made_of = lake.table("final.t")
+    assert [f.name for f in made_of.spec().fields] == ["twice_trunc", "k_bucket"]
+    assert len(made_of.sort_order().fields) == 1
+    # Its partition value moves, and there is no second row of the key.
+    events += [write(40, "u", 1, 50), write(50, "d", 2), write(60, "c", 3, -1)]
+    feed.deliver(events[3:])
+    assert rows_of(feed.rows("final.t"), ["k", "n", "twice"]) == Counter({(1, 50, 100): 1, (3, -1, -2): 1})
+
+
+def test_what_comes_later_than_the_horizon_is_absorbed_and_told_of(lake: Lake) -> None:
+    feed = Feed(lake, {"table": "public.t", "horizon": "1m"})
+    feed.deliver([write(10, "c", 1), write(20, "c", 2), write(90_000, "u", 1, 9)])
+    outcomes = feed.deliver([write(30, "u", 2, 3), write(70_000, "u", 2, 4)])
+    assert outcomes["final.t"].details["older_than_horizon"] == 1
+    assert rows_of(feed.rows("final.t"), ["k", "n"]) == Counter({(1, 9): 1, (2, 4): 1})
 
 
 def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,26 +27,49 @@ def far_from_utc(lake: Lake) -> Lake:
 
 
 @pytest.mark.parametrize(("kind", "keys", "others"), CASES, ids=[c[0] for c in CASES])
-@pytest.mark.parametrize("limit", [1_000, 0], ids=["by literals", "by range"])
+@pytest.mark.parametrize("by", ["literals", "range", "hashes"])
 def test_every_changed_key_meets_the_condition(
-    far_from_utc: Lake, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[str], others: list[str], limit: int
+    far_from_utc: Lake, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[str], others: list[str], by: str
 ) -> None:
-    monkeypatch.setattr(pruning, "MAX_LITERALS", limit)
+    monkeypatch.setattr(pruning, "MAX_LITERALS", 1_000 if by == "literals" else 0)
+    if by == "hashes":
+        monkeypatch.setattr(pruning, "MIN_ROWS", 0)
+        monkeypatch.setattr(pruning, "ROWS_A_KEY", 0)
     spark, table = far_from_utc.spark(), far_from_utc.sql_name("final.t")
     far_from_utc.ensure_namespace(("final",))
     spark.sql(f"CREATE TABLE {table} (k {kind}) USING iceberg")
     spark.sql(f"INSERT INTO {table} SELECT CAST(k AS {kind}) FROM VALUES {', '.join(f'({k})' for k in keys)} AS s(k)")
-    found = prune(spark.table(table), ["k"])
+    found = prune(spark.table(table), ["k"], far_from_utc.table("final.t"))
+    assert ("hashes" in found.why) == (by == "hashes")
     kept = spark.sql(f"SELECT * FROM {table} t WHERE {found.condition}", args=found.values)
     assert kept.count() == len(keys)
     # What Spark pushes into the scan is what files are skipped by.
     plan = kept._jdf.queryExecution().executedPlan().toString() if hasattr(kept, "_jdf") else ""
     assert "filters=" in plan
     assert "k >= " in plan or "k IN (" in plan or "k = " in plan
-    if limit:
+    if by != "range":
         values = ", ".join(f"({k})" for k in others)
         rest = f"SELECT count(*) FROM (SELECT CAST(k AS {kind}) AS k FROM VALUES {values} AS s(k)) t"
         assert spark.sql(f"{rest} WHERE {found.condition}", args=found.values).collect()[0][0] == 0
+
+
+def test_keys_of_several_columns_are_told_by_their_hashes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "MIN_ROWS", 0)
+    spark, table = lake.spark(), lake.sql_name("final.t")
+    lake.ensure_namespace(("final",))
+    spark.sql(f"CREATE TABLE {table} (a INT, b STRING, v INT) USING iceberg")
+    spark.sql(f"INSERT INTO {table} SELECT id % 100, CAST(id DIV 100 AS STRING), 0 FROM range(40000)")
+    keys = "SELECT CAST(id % 100 AS INT) AS a, CAST(id DIV 100 AS STRING) AS b FROM range(0, 40000, 100)"
+    changed = spark.sql(f"{keys} UNION ALL SELECT NULL, 'x' UNION ALL SELECT 1, NULL").persist()
+    found = prune(changed, ["a", "b"], lake.table("final.t"))
+    assert found.why == "402 keys, pruned by their range and told by their hashes"
+    kept = spark.sql(f"SELECT a, b FROM {table} t WHERE {found.condition}", args=found.values)
+    assert kept.intersect(changed).count() == 400
+    assert kept.count() < 2_500  # the others that share a bit with a key
+    changed.createOrReplaceTempView("changed")
+    values = "SELECT a, b, 1 AS v FROM changed"
+    nulls = "(a IS NULL OR b IS NULL)"
+    assert spark.sql(f"SELECT * FROM ({values}) t WHERE {nulls} AND {found.condition}", args=found.values).count() == 2
 
 
 def test_null_keys_are_kept(spark_lake: Lake) -> None:

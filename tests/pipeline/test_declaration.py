@@ -148,7 +148,7 @@ def test_specs_carry_what_was_declared(plain_lake: Lake) -> None:
         key=("id",),
     )  # fmt: skip
     assert final == FinalSpec(
-        table("final.people"), table("staging.people"), "made_up", ("id",), {"a": "b"}, {"x": "y"}
+        table("final.people"), table("staging.people"), "made_up", ("id",), {"a": "b"}, {"x": "y"}, horizon=7 * 86_400
     )
     assert isinstance(model, ModelSpec)
     assert (model.sources, model.key) == ((table("final.people"),), ("id",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -106,13 +106,19 @@ def _grouped(events: Sequence[Event]) -> Iterator[tuple[Any, Event]]:
         yield (cuts, None if alone else e.sequence[0]), e
 
 
-def final_rows(delivered: Sequence[Event], columns: Sequence[str], deletes: str = "hard") -> Rows:
+Made = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def final_rows(
+    delivered: Sequence[Event], columns: Sequence[str], deletes: str = "hard", made: Made = lambda row: row
+) -> Rows:
     """The rows of an scd1 table with a key after `delivered`.
 
     Args:
         delivered: every event so far, repeated ones as often as they came.
         columns: which columns, in which order.
         deletes: what becomes of deleted rows.
+        made: the table's row, of one of the source.
     """
     rows: list[dict[str, Any]] = []
     for found in states(delivered).values():
@@ -121,11 +127,16 @@ def final_rows(delivered: Sequence[Event], columns: Sequence[str], deletes: str 
             last = next((s for s in reversed(found) if s.event.op in "cru"), last)
         written = any(s.event.op in "cru" for s in found)
         if (last.present and deletes != "ignore") or (deletes != "hard" and written):
-            rows.append({**last.row, "__deleted": not last.present})
+            rows.append({**made(last.row), "__deleted": not last.present})
     return Counter(tuple(row.get(c) for c in columns) for row in rows)
 
 
-def versions(delivered: Sequence[Event], columns: Sequence[str], track: Sequence[str] | None = None) -> Rows:
+def versions(
+    delivered: Sequence[Event],
+    columns: Sequence[str],
+    track: Sequence[str] | None = None,
+    made: Made = lambda row: row,
+) -> Rows:
     """The rows of an scd2 table after `delivered`: `columns`, from, to, is current."""
     rows: Rows = Counter()
     for found in states(delivered).values():
@@ -137,7 +148,7 @@ def versions(delivered: Sequence[Event], columns: Sequence[str], track: Sequence
             moments[now] = s
         current: tuple[dict[str, Any], dt.datetime] | None = None
         for at, s in moments.items():
-            row = s.row if s.present else None
+            row = made(s.row) if s.present else None
             if current and row is not None and all(
                 current[0].get(c) == row.get(c) for c in track or columns if c not in key
             ):  # fmt: skip
