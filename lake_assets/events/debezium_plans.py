@@ -20,6 +20,8 @@ META = ("__source_", "__")  # how ExtractNewRecordState calls the fields that it
 
 _SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
 _OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
+# The second half of an update that changes a declared key.
+_MOVED = ">"
 _ADDED = {
     "op", "deleted", "table", "schema", "db", "lsn", "sequence", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot",
     "connector", "name", "version", "xmin", "origin", "origin_lsn",
@@ -72,7 +74,8 @@ class _Texts:
 class _Layout:
     """SQL over `record` giving `e`, and over `e`: op, order, time, and the key, old and new row.
 
-    `deleted` is whether the old row is the one that counts; None where both stand in one place.
+    `deleted` is whether the old row is the one that counts; None where both stand in one place. `envelope` is where op,
+    before, after and source stand together.
     """
 
     texts: _Texts
@@ -85,6 +88,7 @@ class _Layout:
     key: str | None
     key_names: frozenset[str] = frozenset()
     deleted: str | None = None
+    envelope: str | None = None
 
 
 def plan_with_schema(
@@ -175,6 +179,8 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
         raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
     names = lake_names((c.name for c in columns), hints.rename)
     keys = tuple(names[k] for k in key) or hints.key
+    declared = [c.name for c in columns if names[c.name] in hints.key]
+    split = _split(layout, declared) if set(declared) - layout.key_names else None
     return EventPlan(
         parsed=layout.parsed,
         op=layout.op,
@@ -182,6 +188,35 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
         event_time=layout.event_time,
         columns=tuple(_column(layout, c, names[c.name], names[c.name] in keys) for c in columns),
         key=keys,
+        split=split,
+        index=f"CASE WHEN {layout.envelope}.op = '{_MOVED}' THEN 1 ELSE 0 END" if split else "0",
+    )
+
+
+def _split(layout: _Layout, key: Sequence[str]) -> str | None:
+    """SQL of an array of `e`: an update that changes the declared key is a delete and an insert.
+
+    Debezium does this itself for the key of its records; a declared key is none to it. It takes the old row (replica
+    identity full): an event without it says nothing of the old key.
+    """
+    at, value = layout.envelope, layout.texts.value
+    if at is None:
+        return None
+
+    def event(op: str) -> str:
+        found = f"named_struct('op', {op}, 'before', {at}.before, 'after', {at}.after, 'source', {at}.source)"
+        for i, part in reversed(list(enumerate(at.split(".")[1:]))):
+            of_key = "'key', e.key, " if i == 0 and layout.key else ""
+            found = f"named_struct({of_key}{literal(part)}, {found})"
+        return found
+
+    pairs = [(value(f"{at}.before", k), value(f"{at}.after", k)) for k in key]
+    known = " AND ".join(f"{before} IS NOT NULL" for before, _ in pairs)
+    differs = " OR ".join(f"{before} <> {after}" for before, after in pairs)
+    gone, come, as_it_is = event(literal("d")), event(literal(_MOVED)), event(f"{at}.op")
+    return (
+        f"CASE WHEN e IS NULL THEN NULL WHEN {at}.op = 'u' AND {known} AND ({differs}) "
+        f"THEN array({gone}, {come}) ELSE array({as_it_is}) END"
     )
 
 
@@ -202,7 +237,8 @@ def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventC
 
 def _enveloped(texts: _Texts, parsed: str, at: str, key: str | None, key_names: Collection[str]) -> _Layout:
     source = f"{at}.source"
-    cases = " ".join(f"WHEN {at}.op = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items())
+    ops = {**_OPS, _MOVED: INSERT}
+    cases = " ".join(f"WHEN {at}.op = {literal(k)} THEN {literal(v)}" for k, v in ops.items())
     return _Layout(
         texts=texts,
         parsed=parsed,
@@ -215,6 +251,7 @@ def _enveloped(texts: _Texts, parsed: str, at: str, key: str | None, key_names: 
         key=key,
         key_names=frozenset(key_names),
         deleted=f"{at}.op = 'd'",
+        envelope=at,
     )
 
 

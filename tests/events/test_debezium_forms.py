@@ -83,6 +83,52 @@ def test_tombstones_are_about_no_row(value: Any) -> None:
 # --- without schemas --------------------------------------------------------------------------------------------------
 
 
+EMAIL = {"type": "string", "field": "email"}
+SCHEMAS = {
+    "value": {"type": "struct", "fields": [
+        {"type": "string", "field": "op"},
+        *({"type": "struct", "field": f, "fields": [{"type": "int64", "field": "id"}, EMAIL]} for f in ("before", "after")),
+        {"type": "struct", "field": "source", "fields": []},
+    ]},
+    "key": {"type": "struct", "fields": [{"type": "int64", "field": "id"}]},
+}  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["value alone", "wrapped", "wrapped, with schemas", "value alone, with schema"])
+def test_an_update_that_changes_a_declared_key_is_a_delete_and_an_insert(spark_lake: Lake, form: str) -> None:
+    def put(value: dict[str, Any]) -> dict[str, Any]:
+        key = {"id": (value["after"] or value["before"])["id"]}
+        match form:
+            case "value alone":
+                return value
+            case "wrapped":
+                return wrapped(value, key)
+            case "value alone, with schema":
+                return {"schema": SCHEMAS["value"], "payload": value}
+            case _:
+                return wrapped(
+                    {"schema": SCHEMAS["value"], "payload": value}, {"schema": SCHEMAS["key"], "payload": key}
+                )
+
+    one, two, three = {"id": 1, "email": "a"}, {"id": 1, "email": "b"}, {"id": 2, "email": "b"}
+    records = [
+        envelope("c", one),
+        envelope("u", one, one, 101),
+        envelope("u", two, one, 102),
+        envelope("u", three, two, 103),
+        envelope("u", one, None, 104),  # of the old row nothing is said
+        envelope("u", one, {"id": 5, "email": None}, 105),
+        envelope("d", None, one, 106),
+    ]
+    hints = Hints(table=CONSUMERS, key=("email",))
+    events = parse(spark_lake.spark(), DEBEZIUM, lines_of(*map(put, records)), hints)
+    assert [(e.position, e.index, *e.image) for e in events] == [
+        (0, 0, INSERT, one), (1, 0, UPDATE, one), (2, 0, DELETE, one), (2, 1, INSERT, two), (3, 0, UPDATE, three),
+        (4, 0, UPDATE, one), (5, 0, UPDATE, one), (6, 0, DELETE, one),
+    ]  # fmt: skip
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("form", ["wrapped", "value alone", "key with a schema"])
 def test_types_are_inferred_over_the_whole_batch(spark_lake: Lake, form: str) -> None:

@@ -74,7 +74,10 @@ def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
     """`position`, `_index` and `e`, one row an event."""
     parsed = records.select("position", F.expr(plan.parsed).alias("e"))
     if plan.split is not None:
-        parsed = parsed.select("position", F.explode(F.expr(plan.split)).alias("e"))
+        split = parsed.select("position", F.expr(plan.split).alias("all"))
+        # None is an event that cannot be read; an empty array is none at all.
+        some = split.where(F.col("all").isNull() | (F.size("all") > 0))
+        parsed = some.select("position", F.explode_outer("all").alias("e"))
     return parsed.select("position", F.expr(plan.index).alias("_index"), "e")
 
 
