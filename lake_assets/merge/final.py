@@ -17,9 +17,9 @@ from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.steps import window
+from lake_assets.merge.steps import whole, window
 from lake_assets.merge.tables import check_owner
-from lake_assets.merge.target import Batch, Stats, Target, declares_other
+from lake_assets.merge.target import Batch, Stats, Target, rebuilds
 
 
 def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
@@ -28,6 +28,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     Raises:
         KeyMissingError: a declared key column is not in the table, or a history is wanted of rows without a key.
         PipelineError: the declared columns do not go with the table's.
+        TableReplacedError: staging is another table than the one that was absorbed, and the table is declared to stop.
         UnsupportedEventError: updates or deletes of a table that rows are appended to.
         ConcurrentWriteError: another run was at it at the same time.
     """
@@ -37,17 +38,15 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
     if lake.exists(spec.table):
         check_owner(lake, spec.table, spec.pipeline)
-    pending = window(lake, spec.table, spec.staging)
-    if pending.head.snapshot is None:
+    anew = rebuilds(lake, spec)
+    pending = whole(lake, spec.staging) if anew else window(lake, spec.table, spec.staging)
+    if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
-    target = Target(lake, spec) if not pending.is_absorbed or declares_other(lake, spec) else None
-    if target is None or (pending.is_absorbed and not target.is_new):
-        return Outcome(name, "nothing")
+    target = Target(lake, spec, is_new=bool(anew))
     base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
-    # A table that is made again is made of all that staging holds.
-    start, before = (None, None) if target.is_new else (pending.start, pending.mark)
+    before = pending.mark
     with (
-        capture(lake, spec.staging, start, pending.head.snapshot) as captured,
+        capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured,
         fitting(lake, (spec.staging, spec.table)),
     ):
         absorbed = Absorbed.of(str(spec.staging), captured)
@@ -65,8 +64,8 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
                 strategy, why = apply(target, batch)
         finally:
             events.unpersist()
-    if target.is_new:
-        strategy, why = "rebuild", "the table is declared otherwise than it was made: it is made again, in one commit"
+    if anew:
+        strategy, why = "rebuild", f"{anew}: it is made again, in one commit"
     snapshot = snapshot_of(lake, spec.table, marks)
     inserted, updated, deleted = counts(snapshot)
     return Outcome(

@@ -172,6 +172,7 @@ class FinalSpec:
         sort_by: columns that the rows of a file are sorted by.
         horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
             well, and told of; None: any lateness is expected.
+        on_replaced: what is done when staging is another table than the one that was absorbed.
     """
 
     table: TableId
@@ -189,3 +190,4 @@ class FinalSpec:
     partition_by: tuple[PartitionField, ...] = ()
     sort_by: tuple[str, ...] = ()
     horizon: float | None = None
+    on_replaced: Literal["stop", "rebuild"] = "stop"

@@ -33,6 +33,12 @@ class Window:
         return self.mark is not None and self.mark.snapshot == self.head.snapshot
 
 
+def whole(lake: LakeBase, source: TableId) -> Window:
+    """All that a source holds, for a target that is made anew."""
+    table = lake.table(source)
+    return Window(source, None, Mark(str(table.metadata.table_uuid), table.metadata.current_snapshot_id))
+
+
 def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
     """The window that `target` has still to absorb of `source`; reads the catalog only.
 
@@ -41,8 +47,7 @@ def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
         TableReplacedError: the source is another table than the one that was absorbed.
         SnapshotExpiredError: the target's own watermark is lost.
     """
-    table = lake.table(source)
-    head = Mark(str(table.metadata.table_uuid), table.metadata.current_snapshot_id)
+    head = whole(lake, source).head
     marks = read_marks(lake.table(target)) if lake.exists(target) else {}
     mark = marks.get(str(source))
     if mark and mark.uuid != head.uuid:

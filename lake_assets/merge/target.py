@@ -141,10 +141,19 @@ def declaration(spec: FinalSpec) -> dict[str, Any]:
     }
 
 
-def declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
-    """Whether the table was made from another declaration; reads the catalog only."""
+def rebuilds(lake: LakeBase, spec: FinalSpec) -> str | None:
+    """Why the table has to be made anew, of all that staging holds; None: it goes on. Reads the catalog only."""
     if not lake.exists(spec.table):
-        return False
+        return None
+    if _declares_other(lake, spec):
+        return "the table is declared otherwise than it was made"
+    mark = read_marks(lake.table(spec.table)).get(str(spec.staging))
+    if spec.on_replaced == "rebuild" and mark and mark.uuid != str(lake.table(spec.staging).metadata.table_uuid):
+        return f"{spec.staging} was dropped and made again"
+    return None
+
+
+def _declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
     properties, wanted = lake.table(spec.table).properties, declaration(spec)
     if DECLARATION_PROPERTY in properties:
         made = {**declaration(FinalSpec(spec.table, spec.staging, spec.pipeline)),
@@ -163,8 +172,8 @@ def declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
 class Target:
     """One final table and what is known of it during a step."""
 
-    def __init__(self, lake: LakeBase, spec: FinalSpec) -> None:
-        self.lake, self.spec = lake, spec
+    def __init__(self, lake: LakeBase, spec: FinalSpec, *, is_new: bool) -> None:
+        self.lake, self.spec, self.is_new = lake, spec, is_new
         self._source = projection(lake, spec.staging, spec.rename)
         self.items = select(str(spec.table), spec.columns, list(self._source))
         self.types_of_items = self._types()
@@ -178,7 +187,6 @@ class Target:
                 f"{spec.table}: versions are kept of rows with a key, and {spec.staging} has none: declare `key`, or "
                 "`mode: append`"
             )
-        self.is_new = declares_other(lake, spec)
         self.ordering = Ordering.of(event_format(spec.format))
         self.own = OWN_COLUMNS["scd2"] if self.mode == "scd2" else {}
         if self.mode == "scd1" and spec.deletes == "soft":

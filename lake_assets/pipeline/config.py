@@ -116,6 +116,11 @@ class LayerTables(_Strict):
         description="how much later than newer events (by the source's time) an event may come without being told of; "
         "it is absorbed in any case",
     )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="what is done when the staging table was dropped and made again, so that rows of the final table "
+        "may have no events any more: stop it, or make it of what staging holds now",
+    )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
 
     @field_validator("columns")

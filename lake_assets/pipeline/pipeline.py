@@ -24,8 +24,8 @@ from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
-from lake_assets.merge.steps import window
-from lake_assets.merge.target import declares_other
+from lake_assets.merge.steps import whole, window
+from lake_assets.merge.target import rebuilds
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
@@ -127,6 +127,7 @@ class Pipeline:
                             tuple(map(PartitionField.parse, declared.partition_by)),
                             tuple(declared.sort_by),
                             seconds_of(declared.horizon) if declared.horizon is not None else None,
+                            declared.on_replaced,
                         )
                     )
         for model in self.config.models:
@@ -402,12 +403,9 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     found: list[Pending] = []
     for source in sources(spec):
         if lake.exists(source):
-            w = window(lake, spec.table, source)
-            if w.head.snapshot is None:
-                continue
-            if isinstance(spec, FinalSpec) and declares_other(lake, spec):
-                found.append(Pending(name, str(source), None, w.head.snapshot))
-            elif not w.is_absorbed:
+            anew = isinstance(spec, FinalSpec) and rebuilds(lake, spec)
+            w = whole(lake, source) if anew else window(lake, spec.table, source)
+            if not w.is_absorbed and w.head.snapshot is not None:
                 found.append(Pending(name, str(source), w.start, w.head.snapshot))
     return found
 

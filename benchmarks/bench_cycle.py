@@ -1,0 +1,142 @@
+"""What a micro-batch of many tables costs: seconds until all final tables have absorbed a few changes each.
+
+    make bench-cycle
+
+Most tables are of a million rows, some of fifty; their rows lie scattered over their files. In each cycle, 1 to 1,000
+change events (updates, inserts, deletes) are appended to each staging table, which is not timed; then every final table
+absorbs them, one after the other, in one warm Spark session. `--cycles 100` shows how it grows, `--compact N` what
+compaction after every N cycles does about it (its seconds are told apart).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.events.model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
+from lake_assets.lake import SparkConfig, TableId
+from lake_assets.lake.watermark import Mark
+from lake_assets.merge.commit import committing
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.tables import create
+from lake_assets.pipeline.pipeline import absorb
+
+ROW = {"id": "bigint", "n": "int", "name": "string", "amount": "decimal(12,2)", "ts": "timestamp"}
+TECHNICAL = {
+    OP: "string", SEQUENCE: "string", POSITION: "bigint", INDEX: "int", EVENT_TIME: "timestamp",
+    ARRIVED_AT: "timestamp", UNAVAILABLE: "array<string>",
+}  # fmt: skip
+REQUIRED = {"seconds a cycle": 60.0}
+
+
+def row(of: str, what: str) -> str:
+    """SQL of a row's columns, from its number."""
+    return (
+        f"{of} AS id, CAST({of} % 1000 AS INT) AS n, concat('{what} ', {of} % 9973) AS name, "
+        f"CAST({of} % 100000 AS DECIMAL(12,2)) AS amount, timestamp_seconds(1700000000 + {of} % 10000000) AS ts"
+    )
+
+
+class Table:
+    """A staging table and the final table that follows it."""
+
+    def __init__(self, lake: Lake, number: int, rows: int) -> None:
+        self.lake, self.rows, self.position, self.added = lake, rows, 0, 0
+        name = f"t{number:02}"
+        self.spec = FinalSpec(TableId(("final",), name), TableId(("staging",), name), "bench")
+        self.staging, self.final = lake.sql_name(self.spec.staging), lake.sql_name(self.spec.table)
+        spark = lake.spark()
+        create(lake, self.spec.staging, ROW | TECHNICAL, pipeline="bench", key=("id",),
+               partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
+        # The table as a first load would have left it, without the detour over a log of as many events.
+        self.change(1, random.Random(0))
+        create(lake, self.spec.table, ROW, pipeline="bench", key=("id",))
+        head = lake.table(self.spec.staging).metadata
+        mark = Mark(str(head.table_uuid), head.current_snapshot_id, (f"{self.position:020}", self.position), 0)
+        files = max(1, rows // 1_500_000)
+        with committing(spark, self.spec.table, {str(self.spec.staging): mark}):
+            made = f"SELECT /*+ REPARTITION({files}, h) */ *, xxhash64(id) AS h FROM range({rows})"
+            spark.sql(f"INSERT INTO {self.final} SELECT {row('id', 'old')} FROM ({made})")
+
+    def change(self, count: int, choose: random.Random) -> None:
+        """Append so many events: six of ten updates, two inserts, two deletes."""
+        step = max(1, self.rows // count)
+        start = choose.randrange(step)
+        new = self.rows + self.added
+        number = f"CASE WHEN id % 5 = 0 THEN {new} + id ELSE (id * {step} + {start}) % {self.rows} END"
+        op = "CASE id % 5 WHEN 0 THEN 'insert' WHEN 1 THEN 'delete' ELSE 'update' END"
+        at = f"{self.position} + 1 + id"
+        events = (
+            f"SELECT {op} AS {OP}, lpad(CAST({at} AS STRING), 20, '0') AS {SEQUENCE}, {at} AS {POSITION}, "
+            f"0 AS {INDEX}, timestamp_seconds(1750000000 + {at}) AS {EVENT_TIME}, "
+            f"timestamp_seconds(1750000000 + {at}) AS {ARRIVED_AT}, "
+            f"CAST(NULL AS ARRAY<STRING>) AS {UNAVAILABLE}, {number} AS k FROM range({count})"
+        )
+        made = self.lake.spark().sql(f"SELECT {row('k', 'new')}, {', '.join(TECHNICAL)} FROM ({events})")
+        made.coalesce(1).writeTo(self.staging).append()
+        self.position, self.added = self.position + count, self.added + count
+
+    def absorb(self) -> None:
+        """What is timed."""
+        outcome = absorb(self.lake, self.spec)
+        assert outcome.status == "absorbed", outcome
+
+    def compact(self) -> None:
+        """Rewrite small files and those with many deletes."""
+        for table in (self.spec.table, self.spec.staging):
+            self.lake.spark().sql(
+                f"CALL `{self.lake.config.name}`.system.rewrite_data_files(table => '{table}', options => "
+                "map('delete-file-threshold', '3', 'min-input-files', '4', 'remove-dangling-deletes', 'true'))"
+            )
+
+
+def main() -> int:
+    """Run the benchmark; exit code 1 where a required figure is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", type=int, nargs=2, default=[62, 1_000_000], metavar=("TABLES", "ROWS"))
+    parser.add_argument("--big", type=int, nargs=2, default=[3, 50_000_000], metavar=("TABLES", "ROWS"))
+    parser.add_argument("--cycles", type=int, default=4)
+    parser.add_argument("--compact", type=int, default=0, help="after so many cycles each; 0: never")
+    args = parser.parse_args()
+    choose, seconds, compacting = random.Random(1), [], 0.0
+    with tempfile.TemporaryDirectory(prefix="bench-cycle-") as temp:
+        lake = Lake(LakeConfig(home=Path(temp), spark=SparkConfig(driver_memory="8g")))
+        sizes = [args.small[1]] * args.small[0] + [args.big[1]] * args.big[0]
+        began = time.perf_counter()
+        tables = [Table(lake, i, rows) for i, rows in enumerate(sizes)]
+        print(f"{len(tables)} tables made in {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        for cycle in range(args.cycles + 1):
+            for table in tables:
+                table.change(int(10 ** choose.uniform(0, 3)), choose)
+            began = time.perf_counter()
+            for table in tables:
+                table.absorb()
+            took = time.perf_counter() - began
+            print(f"cycle {cycle}: {took:.1f} s", file=sys.stderr, flush=True)
+            if cycle:  # the first one warms up
+                seconds.append(took)
+            if args.compact and cycle % args.compact == 0:
+                began = time.perf_counter()
+                for table in tables:
+                    table.compact()
+                compacting += time.perf_counter() - began
+        lake.spark().stop()
+    middle = statistics.median(seconds)
+    print("| what | measured | required |\n|---|---|---|")
+    holds = middle <= REQUIRED["seconds a cycle"]
+    print(f"| {len(sizes)} tables, 1 to 1,000 changes each: seconds a cycle | {middle:.1f}{'' if holds else ' **missed**'}"
+          f" | at most {REQUIRED['seconds a cycle']:g} |")  # fmt: skip
+    print(f"| the last cycle against the first, of {args.cycles} | {seconds[-1] / seconds[0]:.2f} | |")
+    if args.compact:
+        print(f"| compaction, seconds in all | {compacting:.0f} | |")
+    return int(not holds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
