@@ -130,8 +130,8 @@ def main() -> int:
     middle = statistics.median(seconds)
     print("| what | measured | required |\n|---|---|---|")
     holds = middle <= REQUIRED["seconds a cycle"]
-    print(f"| {len(sizes)} tables, 1 to 1,000 changes each: seconds a cycle | {middle:.1f}{'' if holds else ' **missed**'}"
-          f" | at most {REQUIRED['seconds a cycle']:g} |")  # fmt: skip
+    shown = f"{middle:.1f}{'' if holds else ' **missed**'} | at most {REQUIRED['seconds a cycle']:g} |"
+    print(f"| {len(sizes)} tables, 1 to 1,000 changes each: seconds a cycle | {shown}")
     print(f"| the last cycle against the first, of {args.cycles} | {seconds[-1] / seconds[0]:.2f} | |")
     if args.compact:
         print(f"| compaction, seconds in all | {compacting:.0f} | |")

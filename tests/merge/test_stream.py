@@ -146,6 +146,21 @@ def test_a_source_that_was_dropped_and_made_again_is_noticed(feed: Feed, log: Lo
     assert final(feed) == Counter({(1, None, None): 1})
 
 
+def test_a_source_that_was_dropped_and_made_again_is_followed_where_that_is_declared(lake: Lake, log: Log) -> None:
+    feed = Feed(lake, {"table": "public.t", "on_replaced": "rebuild"})
+    feed.deliver([log("c", id=1), log("c", id=2)])
+    lake.spark().sql("DROP TABLE staging.t")
+    lake.catalog.drop_table("raw.events")
+    feed.land([log("c", id=3)])
+    for file in sorted((lake.config.home / "landing").rglob("*.jsonl"))[:1]:
+        file.unlink()
+    outcomes = feed.run()
+    assert (outcomes["final.t"].strategy, outcomes["staging.t"].inserted) == ("rebuild", 1)
+    assert final(feed) == Counter({(3, None, None): 1})
+    feed.deliver([log("u", id=3, n=1)])
+    assert final(feed) == Counter({(3, 1, None): 1})
+
+
 def test_a_raw_table_that_was_dropped_and_made_again_is_noticed(feed: Feed, log: Log) -> None:
     feed.deliver([log("c", id=1)])
     feed.lake.catalog.drop_table("raw.events")
