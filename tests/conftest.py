@@ -20,11 +20,17 @@ SMALL = {
 }
 
 
+# Where tests run beside each other there is no terminal whose width could be asked for.
+os.environ["COLUMNS"] = "150"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for a Spark session is marked as such."""
+    """Whatever asks for a Spark session is marked as such; the longest come first, so that no process is left alone
+    with one at the end."""
     for item in items:
         if {"lake", "spark_lake"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: item.get_closest_marker("system") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)

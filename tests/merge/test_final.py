@@ -169,9 +169,9 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
-    (scattered, ["soft", "ignored", "versions_of_n", "made", "made_versions"]),
-    (emptied, ["soft", "versions", "made_soft"]),
-    (shifted, ["hard", "versions"]),
+    (scattered, ["soft", "made_versions"]),
+    (emptied, ["made_soft"]),
+    (shifted, ["versions"]),
 ]
 
 
@@ -299,6 +299,9 @@ def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monke
     for batch in batches:
         made.deliver(batch)
         for kind in ("soft", "versions"):
+            if batch is batches[0]:
+                absorb_changes(lake, made.spec(kind))
+                continue
             with monkeypatch.context() as patch:
                 patch.setattr(Target, "merge", _killed)
                 with pytest.raises(KeyboardInterrupt):

@@ -387,14 +387,15 @@ def damaged(draw: st.DrawFn, name: str) -> bytes:
     return (line[:at] + draw(st.text(max_size=2)) + line[at + length :]).encode("utf-8", "replace").replace(b"\n", b"")
 
 
+@pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_any_bytes_give_rows_or_rejects_that_account_for_every_record(
-    new_lake: Callable[[str], Lake], name: str
+    new_lake: Callable[[str], Lake], name: str, examples: int
 ) -> None:
     made = 0
 
     @settings(
-        max_examples=2, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )  # fmt: skip
     @given(lines=st.lists(damaged(name), min_size=10, max_size=60))

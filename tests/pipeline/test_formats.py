@@ -114,10 +114,17 @@ def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, file
         assert float(found[at].get("amount") or 0) == float(row.get("amount") or 0)
 
 
-def test_columns_that_come_change_and_go(lake: Lake) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("debezium", "wal2json-v1"),
+        pytest.param(("debezium-plain", "wal2json-v2", "simplified-typed"), marks=pytest.mark.long),
+    ],
+)
+def test_columns_that_come_change_and_go(lake: Lake, names: tuple[str, ...]) -> None:
     """The generator alters the table four times: columns appear, widen and disappear within one stream."""
     workload = Workload(seed=3, events=150, keys=12, schema_changes=4)
-    for name in ("debezium", "wal2json-v1"):
+    for name in names:
         source, carried = Source(workload), FORMATS[name]
         lines = [line for t in delivered(workload, source) for line in ENCODERS[name](t, workload)]
         stream = name.replace("-", "_")
