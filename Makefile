@@ -58,8 +58,8 @@ format: install ## Format the code and fix what can be fixed
 bench: setup ## Run every benchmark
 	@scripts/bench.sh
 
-bench-%: setup ## Run one benchmark: make bench-NAME runs benchmarks/bench_NAME.py
-	@scripts/bench.sh benchmarks/bench_$*.py
+bench-%: setup ## Run one benchmark: make bench-NAME runs benchmarks/bench_NAME.py with ARGS
+	@ARGS="$(ARGS)" scripts/bench.sh benchmarks/bench_$*.py
 
 lock: install ## Pin the dependencies of pyproject.toml again in requirements.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-annotate --universal --python-version 3.11 \

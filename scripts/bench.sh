@@ -3,11 +3,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# ARGS go to a single one: make bench-merge ARGS="--changes 1000"
+args=${ARGS:-}
+if [ $# -ne 1 ]; then args=""; fi
 if [ $# -eq 0 ]; then set -- benchmarks/bench_*.py; fi
 failed=""
 for script in "$@"; do
   [ -f "$script" ] || { echo "bench: there is no $script" >&2; exit 1; }
   echo "== $script"
-  .venv/bin/python "$script" || failed="$failed $script"
+  # shellcheck disable=SC2086 # several words
+  .venv/bin/python "$script" $args || failed="$failed $script"
 done
 if [ -n "$failed" ]; then echo "bench: failed:$failed" >&2; exit 1; fi

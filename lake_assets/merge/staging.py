@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import DefinitionChangedError
 from lake_assets.events.model import ARRIVED_AT, INDEX, MANY, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge import rejects
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
@@ -22,7 +24,7 @@ from lake_assets.merge.schema import Change, evolve, former_name, formers, is_fo
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.steps import window
-from lake_assets.merge.tables import alter, columns_of, create, key_of
+from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
 from lake_assets.merge.views import temp_view
 
 
@@ -262,11 +264,14 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
            properties={"lake-assets.source-table": str(spec.source_table), **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
     if is_new and key:
-        # All of a key's events are looked up where some come late.
-        by = ", ".join(quote(k) for k in key)
-        lake.spark().sql(f"ALTER TABLE {lake.sql_name(spec.table)} WRITE LOCALLY ORDERED BY {by}")
+        _sort_by(lake, spec.table, key)
     had = key_of(lake, spec.table)
-    if had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
+    if key and not had:
+        # Inserts may say none, and a source table may be given one: what is below is made again with it.
+        said = f"{literal(KEY_PROPERTY)} = {literal(json.dumps(key))}"
+        lake.spark().sql(f"ALTER TABLE {lake.sql_name(spec.table)} SET TBLPROPERTIES ({said})")
+        _sort_by(lake, spec.table, key)
+    elif had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
         raise DefinitionChangedError(
             f"{spec.table}: the stream's key was {list(had)} and is {list(key)} now. Drop {spec.table} and the "
             f"tables below "
@@ -284,6 +289,12 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
         elif change.kind != "fold":
             alter(lake, spec.table, change)
     return changes
+
+
+def _sort_by(lake: LakeBase, table: TableId, key: tuple[str, ...]) -> None:
+    # All of a key's events are looked up where some come late.
+    by = ", ".join(quote(k) for k in key)
+    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} WRITE LOCALLY ORDERED BY {by}")
 
 
 def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Marks | None) -> None:

@@ -129,16 +129,21 @@ def happened() -> Column:
     return F.coalesce(F.col(EVENT_TIME), F.col(ARRIVED_AT))
 
 
-def declaration(spec: FinalSpec) -> dict[str, Any]:
+def declaration(lake: LakeBase, spec: FinalSpec) -> dict[str, Any]:
     """What a table's rows depend on beside the events."""
     return {
         "mode": spec.mode,
         "deletes": spec.deletes,
-        "key": list(spec.key),
+        "key": list(_source_key(lake, spec)),
         "track": sorted(spec.track) if spec.track is not None else None,
         "columns": written(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
     }
+
+
+def _source_key(lake: LakeBase, spec: FinalSpec) -> tuple[str, ...]:
+    """The key in staging's names: the declared one, or the stream's."""
+    return spec.key or tuple(spec.rename.get(k, k) for k in key_of(lake, spec.staging))
 
 
 def rebuilds(lake: LakeBase, spec: FinalSpec) -> str | None:
@@ -146,7 +151,7 @@ def rebuilds(lake: LakeBase, spec: FinalSpec) -> str | None:
     if not lake.exists(spec.table):
         return None
     if _declares_other(lake, spec):
-        return "the table is declared otherwise than it was made"
+        return "its declaration, or the key of its source, is another than it was made with"
     mark = read_marks(lake.table(spec.table)).get(str(spec.staging))
     if spec.on_replaced == "rebuild" and mark and mark.uuid != str(lake.table(spec.staging).metadata.table_uuid):
         return f"{spec.staging} was dropped and made again"
@@ -154,18 +159,12 @@ def rebuilds(lake: LakeBase, spec: FinalSpec) -> str | None:
 
 
 def _declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
-    properties, wanted = lake.table(spec.table).properties, declaration(spec)
-    if DECLARATION_PROPERTY in properties:
-        made = {**declaration(FinalSpec(spec.table, spec.staging, spec.pipeline)),
-                **json.loads(properties[DECLARATION_PROPERTY])}  # fmt: skip
-    else:
-        # Made before there was a choice.
-        made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline))
-        made["key"] = json.loads(properties.get(KEY_PROPERTY, "[]"))
-    if not made["key"] or not wanted["key"]:
-        # The stream's own key, whatever it is: staging notices where that changes.
-        own = [spec.rename.get(k, k) for k in key_of(lake, spec.staging)]
-        made["key"], wanted["key"] = made["key"] or own, wanted["key"] or own
+    properties, wanted = lake.table(spec.table).properties, declaration(lake, spec)
+    # Made before there was a choice: what was the only one then.
+    made = declaration(lake, FinalSpec(spec.table, spec.staging, spec.pipeline))
+    made["key"] = json.loads(properties.get(KEY_PROPERTY, "[]"))
+    made |= json.loads(properties.get(DECLARATION_PROPERTY, "{}"))
+    made["key"] = [spec.rename.get(k, k) for k in made["key"]]
     return made != wanted
 
 
@@ -179,7 +178,7 @@ class Target:
         self.types_of_items = self._types()
         self._check_names("partition_by", [p.column for p in spec.partition_by])
         self._check_names("sort_by", spec.sort_by)
-        self._source_key = spec.key or tuple(spec.rename.get(k, k) for k in key_of(lake, spec.staging))
+        self._source_key = _source_key(lake, spec)
         self.key = self._key()
         self.mode = spec.mode if self.key else "append"
         if not self.key and spec.mode == "scd2":
@@ -416,7 +415,7 @@ class Target:
         lake, spec, types = self.lake, self.spec, self.wanted
         rows = rows.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in types))
         properties = {
-            DECLARATION_PROPERTY: json.dumps(declaration(spec)),
+            DECLARATION_PROPERTY: json.dumps(declaration(lake, spec)),
             KEY_PROPERTY: json.dumps(list(self.key)),
             **spec.properties,
         }
@@ -453,7 +452,7 @@ class Target:
         lake, spec, wanted = self.lake, self.spec, self.wanted
         if self.is_new:
             return []
-        said = {DECLARATION_PROPERTY: json.dumps(declaration(spec)), **spec.properties}
+        said = {DECLARATION_PROPERTY: json.dumps(declaration(lake, spec)), **spec.properties}
         is_missing = not lake.exists(spec.table)
         create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said,
                partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip

@@ -129,6 +129,17 @@ def test_a_batch_of_inserts_keeps_the_key_that_updates_have_said(lake: Lake) -> 
     assert sorted((r["id"], r["n"]) for r in stream.rows("final.items")) == [("1", "2"), ("2", "4"), ("3", "5")]
 
 
+def test_a_key_that_is_said_later_makes_the_final_table_anew(lake: Lake) -> None:
+    stream = Stream(lake, format="simplified")
+    stream.run(change("insert", 1, id=1, n=1), change("insert", 2, id=2, n=2), change("insert", 1, id=1, n=1))
+    assert len(stream.rows("final.items")) == 3  # without a key, every insert is a row
+    outcomes = stream.run(change("update", 3, id=2, n=3))
+    assert outcomes["final.items"].strategy == "rebuild"
+    assert sorted((r["id"], r["n"]) for r in stream.rows("final.items")) == [("1", "1"), ("2", "3")]
+    stream.run(change("delete", 4, id=1))
+    assert [(r["id"], r["n"]) for r in stream.rows("final.items")] == [("2", "3")]
+
+
 def test_a_table_is_made_of_its_first_event_not_of_a_record_that_may_be_about_any(lake: Lake) -> None:
     """A wal2json transaction holds the changes of several tables, of this one perhaps none."""
 
