@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.events.base import lake_names
 from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, read_value
 from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
-from lake_assets.events.model import DELETE, INSERT, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
+from lake_assets.events.model import DELETE, INSERT, NO_OLD_ROW, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
 from lake_assets.events.types import Reading, read_text
 from lake_assets.lake.names import literal, quote
 
@@ -178,6 +178,8 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
     if missing:
         raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
     names = lake_names((c.name for c in columns), hints.rename)
+    if hints.by_row:
+        return _by_row(layout, columns, names)
     keys = tuple(names[k] for k in key) or hints.key
     declared = [c.name for c in columns if names[c.name] in hints.key]
     split = _split(layout, declared) if set(declared) - layout.key_names else None
@@ -193,8 +195,39 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
     )
 
 
+def _by_row(layout: _Layout, columns: Sequence[_Column], names: Mapping[str, str]) -> EventPlan:
+    """The plan where rows are told apart by all of their values: every update is a delete and an insert."""
+    at = layout.envelope
+    if at is None:
+        op = f"nullif({layout.op}, {literal(UPDATE)})"
+    else:
+        op = f"CASE WHEN {at}.op = 'u' OR ({at}.op = 'd' AND {at}.before IS NULL) THEN NULL ELSE {layout.op} END"
+    return EventPlan(
+        parsed=layout.parsed,
+        op=op,
+        sequence=layout.sequence,
+        event_time=layout.event_time,
+        columns=tuple(_whole(layout, c, names[c.name]) for c in columns),
+        key=(),
+        split=_split(layout, ()),
+        index=f"CASE WHEN {at}.op = '{_MOVED}' THEN 1 ELSE 0 END" if at else "0",
+        no_op=NO_OLD_ROW,
+    )
+
+
+def _whole(layout: _Layout, column: _Column, name: str) -> EventColumn:
+    """A column whose value, where the new row leaves it out, is that of the old row."""
+    found = _column(layout, column, name, is_key=True)
+    if not column.marks or layout.envelope is None:
+        return found
+    old = layout.texts.value(layout.before, column.name)
+    return replace(found, text=f"CASE WHEN {found.text} IN ({', '.join(map(literal, column.marks))}) THEN {old} "
+                               f"ELSE {found.text} END")  # fmt: skip
+
+
 def _split(layout: _Layout, key: Sequence[str]) -> str | None:
-    """SQL of an array of `e`: an update that changes the declared key is a delete and an insert.
+    """SQL of an array of `e`: an update that changes the declared key is a delete and an insert; without one, any
+    update.
 
     Debezium does this itself for the key of its records; a declared key is none to it. It takes the old row (replica
     identity full): an event without it says nothing of the old key.
@@ -211,8 +244,8 @@ def _split(layout: _Layout, key: Sequence[str]) -> str | None:
         return found
 
     pairs = [(value(f"{at}.before", k), value(f"{at}.after", k)) for k in key]
-    known = " AND ".join(f"{before} IS NOT NULL" for before, _ in pairs)
-    differs = " OR ".join(f"{before} <> {after}" for before, after in pairs)
+    known = " AND ".join([f"{at}.before IS NOT NULL", *(f"{before} IS NOT NULL" for before, _ in pairs)])
+    differs = " OR ".join(f"{before} <> {after}" for before, after in pairs) or "true"
     gone, come, as_it_is = event(literal("d")), event(literal(_MOVED)), event(f"{at}.op")
     return (
         f"CASE WHEN e IS NULL THEN NULL WHEN {at}.op = 'u' AND {known} AND ({differs}) "

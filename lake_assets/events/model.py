@@ -75,6 +75,13 @@ class EventColumn:
     unavailable: str | None = None
 
 
+NO_OP = "no such op, or no row after it"
+NO_OLD_ROW = (
+    "an update or delete without the whole old row: which row it means cannot be told by `key: '*'` (let the source "
+    "log whole rows, as REPLICA IDENTITY FULL, or declare a key)"
+)
+
+
 @dataclass(frozen=True)
 class EventPlan:
     """How all records with one schema become typed change events.
@@ -89,6 +96,7 @@ class EventPlan:
         split: SQL over `e` giving an array, each item of which is one event, and `e` in the expressions above. An
             empty array: the record holds no event of this plan; NULL: it cannot be read. None: a record is one event.
         index: SQL of the event's place in its record: the same in whatever batch the record is read.
+        no_op: what is wrong with an event without op.
     """
 
     parsed: str
@@ -99,6 +107,7 @@ class EventPlan:
     key: tuple[str, ...]
     split: str | None = None
     index: str = "0"
+    no_op: str = NO_OP
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,7 @@ class Hints:
         key: the key that the owner declared (names in the lake), for formats that carry none.
         known: columns that the staging table has, with their types: a column that no record of a batch holds may be
             one that they leave out, and values without a type are read as what they were before.
+        by_row: whether rows are told apart by all of their values: an update is a delete and an insert then.
         known_key: the key that the staging table has (names in the lake), for batches in which no event says it.
     """
 
@@ -122,6 +132,7 @@ class Hints:
     key: tuple[str, ...] = ()
     known: Mapping[str, str] = field(default_factory=dict[str, str])
     known_key: tuple[str, ...] = ()
+    by_row: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,18 @@ from itertools import chain
 from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.events.model import DELETE, INSERT, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints, SourceTable
+from lake_assets.events.model import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    NO_OP,
+    TRUNCATE,
+    UPDATE,
+    EventColumn,
+    EventPlan,
+    Hints,
+    SourceTable,
+)
 from lake_assets.events.types import Reading, read_text, widest
 from lake_assets.lake.names import literal
 
@@ -118,12 +129,15 @@ def plans(
         read: how a value of a type, as the events name it, is read; None where they name none.
     """
     keys = tuple(dict.fromkeys(chain([key_of(found, hints)], (f.pk for f in found if f.pk))))
+    if hints.by_row:
+        keys = ((),)
     sources = _sources(found, hints)
     groups = _groups(found, sources, read, hints)
     key = tuple(hints.rename.get(k, k) for k in keys[0])
     made: list[EventPlan] = []
     for i, types in enumerate(groups):
-        chosen = _halves(f"filter({events}, x -> {_group_of(groups, sources, i)})" if len(groups) > 1 else events, keys)
+        mine = f"filter({events}, x -> {_group_of(groups, sources, i)})" if len(groups) > 1 else events
+        chosen = _rows_apart(mine, len(sources)) if hints.by_row else _halves(mine, keys)
         columns = [
             _column(name, sources[name], _reading(types[name], name, hints, read), name in key, len(key))
             for name in sources
@@ -145,6 +159,7 @@ def plans(
                 key=key,
                 split=chosen,
                 index="e.x.place * 2 + e.half",
+                no_op=NO_OLD_ROW if hints.by_row else NO_OP,
             )
         )
     return tuple(made)
@@ -267,6 +282,20 @@ def _halves(events: str, keys: Sequence[tuple[str, ...]]) -> str:
     return (
         f"flatten(transform({events}, x -> "
         f"CASE WHEN x.kind = {literal(UPDATE)} AND ({' OR '.join(moved)}) THEN {two} ELSE {one} END))"
+    )
+
+
+def _rows_apart(events: str, columns: int) -> str:
+    """As `_halves`, where rows are told apart by all of their values; without the old row there is no op."""
+    old, pk = "size(coalesce(x.old_names, array()))", "size(coalesce(x.pk, array()))"
+    # With a key, only the whole old row is longer than it.
+    known = f"({old} > 0 AND ({old} > {pk} OR {old} >= {columns}))"
+    halves = (f"named_struct('op', {literal(op)}, 'half', {i}, 'x', x)" for i, op in enumerate((DELETE, INSERT)))
+    update, delete = f"x.kind = {literal(UPDATE)}", f"x.kind = {literal(DELETE)}"
+    kind = f"CASE WHEN {update} OR ({delete} AND NOT {known}) THEN NULL ELSE x.kind END"
+    return (
+        f"flatten(transform({events}, x -> CASE WHEN {update} AND {known} "
+        f"THEN array({', '.join(halves)}) ELSE array(named_struct('op', {kind}, 'half', 0, 'x', x)) END))"
     )
 
 

@@ -26,7 +26,19 @@ import orjson
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.events.base import Format, lake_names, named
 from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
-from lake_assets.events.model import DELETE, INSERT, UPDATE, EventColumn, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.events.model import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    NO_OP,
+    UPDATE,
+    EventColumn,
+    EventPlan,
+    Hints,
+    Planned,
+    Seen,
+    SourceTable,
+)
 from lake_assets.events.named import op_of
 from lake_assets.events.types import MOMENT, Reading, read_text, sortable
 from lake_assets.lake.names import literal
@@ -116,13 +128,18 @@ class Rows(Format):
         if version:
             after = f"CASE WHEN {op_of(happened, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
             sequence = f"concat(lpad({_value(version)}, 20, '0'), '/', {after})"
+        op = op_of(happened, self.words)
+        if hints.by_row:
+            # A feed has a row of its own for what an update took away; a change set has none.
+            op = f"CASE {op} WHEN {literal(UPDATE)} THEN {literal(INSERT) if self.version else 'NULL'} ELSE {op} END"
         return EventPlan(
             parsed=layout.row,
-            op=op_of(happened, self.words),
+            op=op,
             sequence=sequence,
             event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(EventColumn(names[c], r.type, _value(c), r.steps) for c, r in kept.items() if r),
             key=hints.key,
+            no_op=NO_OLD_ROW if hints.by_row else NO_OP,
         )
 
 

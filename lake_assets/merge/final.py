@@ -72,10 +72,19 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         name, "absorbed", (absorbed,), inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None,
         {"events": stats.events}
-        | ({"older_than_horizon": stats.old} if stats.old else {})
+        | (_told(stats.old, spec) if stats.old else {})
         | batch.details
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
     )  # fmt: skip
+
+
+def _told(old: int, spec: FinalSpec) -> dict[str, object]:
+    warning = (
+        f"LateEventsWarning: {spec.table}: {old} events are more than {(spec.horizon or 0) / 86_400:g} days older than "
+        "others that had come before. They were absorbed, from the whole history of their keys. If that is usual, "
+        "declare a wider `horizon`; if not, look at what sends them"
+    )
+    return {"older_than_horizon": old, "warning": warning}
 
 
 def _moved(head: Mark, before: Mark | None, stats: Stats) -> Mark:

@@ -70,7 +70,7 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str], key: 
     reader = event_format(spec.format)
     bases = _bases(known)
     own = {name: kind for name, kind in known.items() if name not in bases}
-    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, own, key)
+    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, own, key, spec.by_row)
     found = _shapes(records, reader)
     if not found:
         return Parsed(None, (), None)
@@ -394,7 +394,7 @@ def _rows(
         )
     bad = [
         F.when(F.col("none"), F.lit(_UNREADABLE)),
-        F.when(F.col(OP).isNull(), F.lit("no such op, or no row after it")),
+        F.when(F.col(OP).isNull(), F.lit(plan.no_op)),
         *(_misfit(i, c.name, types[c.name]) for i, c in enumerate(plan.columns) if c.steps),
         *(
             F.when((F.col(OP) != TRUNCATE) & F.col(f"v{i}").isNull(), F.lit(f"key column {c.name} is missing"))

@@ -17,7 +17,11 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.names import literal, quote
 from lake_assets.lake.sql import DIALECT, not_repeatable
+
+# A hash of all values of a row, where that is its key.
+ROW = "__row"
 
 _OF_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Subquery, exp.Select, exp.Exists, exp.UDTF, exp.Explode, exp.Inline)
 
@@ -174,6 +178,17 @@ def _item(table: str, computed: Computed, there: Mapping[str, str], known: str) 
         )
     sources = tuple(dict.fromkeys(there[r.lower()] for r in computed.roots))
     return Item(computed.name, computed.value, sources, computed.is_plain)
+
+
+def hash_of_row(columns: Sequence[str]) -> Item:
+    """A column that is the same for two rows with the same values, and for no others that anyone will meet.
+
+    A null is left out, so that a column that is added changes nothing of the rows before it.
+    """
+    fields = (f"{literal('c_' + c)}, {quote(c)}" for c in columns)
+    # Moments are the same whatever the session's time zone.
+    text = f"md5(to_json(named_struct({', '.join(fields)}), map('timeZone', 'UTC')))"
+    return Item(ROW, sqlglot.parse_one(text, dialect=DIALECT), tuple(columns), False)
 
 
 def written(declared: Sequence[Star | Computed]) -> list[str]:

@@ -92,6 +92,7 @@ class StagingSpec:
         rename: source names of columns to names in the lake.
         types: types of columns (names in the lake) that win over what the records say.
         key: the key of records that do not say one.
+        by_row: whether rows have no key, and are told apart by all of their values.
         on_conflict: what to do with values of a type that their column cannot become.
         max_rejected: how many records of a batch may be rejected; None: any number.
     """
@@ -107,6 +108,7 @@ class StagingSpec:
     key: tuple[str, ...] = ()
     on_conflict: OnConflict = "stop"
     max_rejected: Limit | None = None
+    by_row: bool = False
 
 
 Mode = Literal["scd1", "scd2", "append"]
@@ -172,6 +174,7 @@ class FinalSpec:
         sort_by: columns that the rows of a file are sorted by.
         horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
             well, and told of; None: any lateness is expected.
+        by_row: whether rows have no key, and are told apart by a hash of all of their values.
         on_replaced: what is done when staging is another table than the one that was absorbed.
     """
 
@@ -191,3 +194,4 @@ class FinalSpec:
     sort_by: tuple[str, ...] = ()
     horizon: float | None = None
     on_replaced: Literal["stop", "rebuild"] = "stop"
+    by_row: bool = False

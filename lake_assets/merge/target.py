@@ -35,7 +35,7 @@ from lake_assets.merge.moves import BASE_POSITION, Ordering, is_moved, states
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.reduce import order
 from lake_assets.merge.schema import Change, evolve
-from lake_assets.merge.selection import Item, select, written
+from lake_assets.merge.selection import ROW, Item, hash_of_row, select, written
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
 from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
@@ -138,6 +138,7 @@ def declaration(lake: LakeBase, spec: FinalSpec) -> dict[str, Any]:
         "track": sorted(spec.track) if spec.track is not None else None,
         "columns": written(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
+        "by_row": spec.by_row,
     }
 
 
@@ -152,6 +153,10 @@ def rebuilds(lake: LakeBase, spec: FinalSpec) -> str | None:
         return None
     if _declares_other(lake, spec):
         return "its declaration, or the key of its source, is another than it was made with"
+    if spec.by_row:
+        wanted, has = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
+        if changed := [c for c, t in has.items() if c not in (ROW, DELETED) and wanted.get(c, ("",))[0] != t]:
+            return f"{', '.join(changed)} changed, and so do the hashes that rows are told apart by"
     mark = read_marks(lake.table(spec.table)).get(str(spec.staging))
     if spec.on_replaced == "rebuild" and mark and mark.uuid != str(lake.table(spec.staging).metadata.table_uuid):
         return f"{spec.staging} was dropped and made again"
@@ -175,6 +180,8 @@ class Target:
         self.lake, self.spec, self.is_new = lake, spec, is_new
         self._source = projection(lake, spec.staging, spec.rename)
         self.items = select(str(spec.table), spec.columns, list(self._source))
+        if spec.by_row:
+            self.items[ROW] = hash_of_row(list(self._source))
         self.types_of_items = self._types()
         self._check_names("partition_by", [p.column for p in spec.partition_by])
         self._check_names("sort_by", spec.sort_by)
@@ -204,7 +211,7 @@ class Target:
             )
 
     def _types(self) -> dict[str, str]:
-        if not self.spec.columns:
+        if self._is_as_source:
             return {name: kind for name, (kind, _) in self._source.items()}
         rows = self.lake.spark().table(self.lake.sql_name(self.spec.staging))
         try:
@@ -216,6 +223,8 @@ class Target:
     def _key(self) -> tuple[str, ...]:
         """The key by the names that it has in the table."""
         spec = self.spec
+        if spec.by_row:
+            return (ROW,)
         if missing := [k for k in self._source_key if k not in self._source]:
             raise KeyMissingError(
                 f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has {', '.join(self._source)}: "
@@ -260,13 +269,17 @@ class Target:
         return list(self.items)
 
     @property
+    def _is_as_source(self) -> bool:
+        return not self.spec.columns and not self.spec.by_row
+
+    @property
     def is_computed_late(self) -> bool:
         """Whether some column is computed of several: of events that leave some of these out it cannot be."""
-        return any(len(i.sources) > 1 for i in self.items.values())
+        return any(len(i.sources) > 1 for i in self.items.values() if i.name != ROW)
 
     def project(self, rows: DataFrame) -> DataFrame:
         """Rows of staging as events of the table: its columns, and the technical ones."""
-        if not self.spec.columns:
+        if self._is_as_source:
             every = (F.expr(sql).alias(name) for name, (_, sql) in self._source.items())
             return rows.select(*every, *_TECHNICAL, F.lit(False).alias(_PARTIAL))
         gone = F.col(UNAVAILABLE)

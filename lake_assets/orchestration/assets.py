@@ -47,10 +47,16 @@ def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
                 outcome = absorb(lake, spec)
             except LakeError as error:
                 fail(context, error)
-            context.log.info(summary(outcome))
+            _log(context, outcome)
             return result(lake, spec, outcome)
 
     return step
+
+
+def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:
+    context.log.info(summary(outcome))
+    if warning := outcome.details.get("warning"):
+        context.log.warning(str(warning))
 
 
 def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> dg.AssetsDefinition:
@@ -91,7 +97,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             new = {str(s.table): s for s in pipeline.specs(lake, alone=False) if str(s.table) not in known}
             outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
-                context.log.info(summary(outcome))
+                _log(context, outcome)
                 if outcome.status == "absorbed":
                     described = {**metadata.of_outcome(outcome), **metadata.of_table(lake, new[outcome.table].table)}
                     context.log_event(dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=described))

@@ -67,7 +67,11 @@ class LayerTables(_Strict):
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
-    key: Names = Field(default_factory=list, description="key columns; default: what the stream says")
+    key: Names = Field(
+        default_factory=list,
+        description="key columns; default: what the stream says; *: rows without a key are told apart by a hash of all "
+        "of their values (equal rows count as one)",
+    )
     rename: dict[str, str] = Field(
         default_factory=dict,
         description="columns that the source renamed, old name: new name (no stream reports a rename)",
@@ -167,6 +171,21 @@ class LayerTables(_Strict):
     def _one_name(self) -> LayerTables:
         if self.is_pattern and self.name:
             raise ValueError(f"{self.table} may match several tables: give `name` to single ones")
+        return self
+
+    @property
+    def by_row(self) -> bool:
+        """Whether rows are told apart by all of their values."""
+        return self.key == ["*"]
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> LayerTables:
+        if "*" not in self.key:
+            return self
+        if len(self.key) > 1:
+            raise ValueError(f"{self.table}: `key: '*'` stands for all columns: no other can stand beside it")
+        if self.mode != "scd1" or self.columns:
+            raise ValueError(f"{self.table}: `key: '*'` goes with `mode: scd1` and without `columns`")
         return self
 
     @model_validator(mode="after")

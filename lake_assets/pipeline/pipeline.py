@@ -104,7 +104,8 @@ class Pipeline:
                     self.name,
                     declared.rename,
                     types=declared.types,
-                    key=tuple(declared.key),
+                    key=() if declared.by_row else tuple(declared.key),
+                    by_row=declared.by_row,
                     on_conflict=declared.on_conflict or stream.on_conflict,
                     max_rejected=raw.max_rejected,
                 )
@@ -115,7 +116,7 @@ class Pipeline:
                             TableId(("final", *below), name),
                             staging.table,
                             self.name,
-                            tuple(declared.key),
+                            () if declared.by_row else tuple(declared.key),
                             declared.rename,
                             declared.properties,
                             stream.format,
@@ -128,6 +129,7 @@ class Pipeline:
                             tuple(declared.sort_by),
                             seconds_of(declared.horizon) if declared.horizon is not None else None,
                             declared.on_replaced,
+                            declared.by_row,
                         )
                     )
         for model in self.config.models:

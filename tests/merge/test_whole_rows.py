@@ -1,0 +1,107 @@
+"""Tables without a key whose rows are told apart by all of their values."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from lake_assets import Lake
+from lake_assets.pipeline import PipelineConfig
+from tests.merge.test_rejects import ITEMS, Stream
+
+Row = dict[str, Any]
+Write = Callable[[int, str, Row | None, Row | None], list[str]]
+
+
+def debezium(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
+    source = {"db": "d", "schema": "public", "table": "items", "lsn": at, "sequence": f'["{at}","{at}"]', "ts_ms": at}
+    return [json.dumps({"op": op, "before": before, "after": after, "source": source})]
+
+
+def wal2json(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
+    def listed(row: Row) -> list[Any]:
+        types = {"n": "integer", "at": "timestamp with time zone", "name": "text"}
+        return [{"name": c, "type": types[c], "value": v} for c, v in row.items()]
+
+    record: Row = {"action": {"c": "I", "u": "U", "d": "D"}[op], "schema": "public", "table": "items"}
+    record |= {"lsn": f"0/{at:X}"} | ({"columns": listed(after)} if after else {})
+    return [json.dumps(record | ({"identity": listed(before)} if before else {}))]
+
+
+def change_feed(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
+    kinds = {"c": [("insert", after)], "d": [("delete", before)]}
+    rows = kinds.get(op, [("update_preimage", before), ("update_postimage", after)])
+    return [json.dumps({**(row or {}), "_change_type": kind, "_commit_version": at}) for kind, row in rows]
+
+
+FORMATS: dict[str, tuple[str, Write]] = {
+    "debezium": ("debezium", debezium),
+    "wal2json-v2": ("wal2json-v2", wal2json),
+    "change-feed": ("change-feed", change_feed),
+}
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_without_a_key_follow_the_source(lake: Lake, name: str, deletes: str) -> None:
+    choose = random.Random(f"{name} {deletes}")
+    reads, write = FORMATS[name]
+    stream = Stream(
+        lake, format=reads, tables=[{"table": ITEMS, "key": "*", "deletes": deletes, "types": {"n": "int"}}]
+    )
+    held: list[Row] = []
+    gone: list[Row] = []
+
+    def new() -> Row:
+        made = {"n": choose.choice([None, 1, 2]), "at": choose.choice([None, f"2026-01-0{choose.randint(1, 9)} 00:00:00+00"]),
+                "name": choose.choice(["", "it's", "ü", None])}  # fmt: skip
+        return made if made not in held and any(v is not None for v in made.values()) else new()
+
+    at = 0
+    for _ in range(3):
+        lines: list[str] = []
+        for _ in range(12):
+            at += 1
+            op = choose.choice("ccud") if held else "c"
+            before = held.pop(choose.randrange(len(held))) if op in "ud" else None
+            after = new() if op in "cu" else None
+            held += [after] if after else []
+            gone += [before] if before else []
+            lines += write(at, op, before, after)
+        stream.run(*lines)
+        found = [r for r in stream.rows("final.items") if not r.get("__deleted")]
+        shown = [{c: _plain(r[c]) for c in ("n", "at", "name")} for r in found]
+        assert sorted(map(str, shown)) == sorted(map(str, held))
+        assert len({r["__row"] for r in found}) == len(found)
+    assert stream.rejected() == []
+    if deletes == "soft":
+        kept = [r for r in stream.rows("final.items") if r["__deleted"]]
+        assert len(kept) == len({str(r) for r in gone if r not in held})
+
+
+def _plain(value: Any) -> Any:
+    return value.strftime("%Y-%m-%d %H:%M:%S+00") if hasattr(value, "strftime") else value
+
+
+def test_an_event_without_its_old_row_is_rejected(lake: Lake) -> None:
+    stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "key": "*"}])
+    row = {"n": 1, "name": "a"}
+    stream.run(
+        *debezium(1, "c", None, row), *debezium(2, "u", None, {"n": 2, "name": "a"}), *debezium(3, "d", None, None)
+    )
+    assert [(p, r.split(":")[0]) for p, _, r in stream.rejected()] == [
+        (1, "an update or delete without the whole old row"), (2, "an update or delete without the whole old row"),
+    ]  # fmt: skip
+    assert [r["n"] for r in stream.rows("final.items")] == [1]
+
+
+@pytest.mark.parametrize("more", [{"key": ["*", "id"]}, {"key": "*", "mode": "scd2"}, {"key": "*", "columns": "id"}])
+def test_what_does_not_go_together_is_said(more: dict[str, Any]) -> None:
+    declared = {"name": "p", "streams": [{"name": "s", "tables": [{"table": "public.t", **more}]}]}
+    with pytest.raises(ValidationError, match=r"`key: '\*'`"):
+        PipelineConfig.model_validate(declared)
