@@ -261,7 +261,7 @@ def main() -> int:
         if args.only in (None, "looks"):
             found |= looks(home, args.files)
         if args.only in (None, "memory"):
-            found |= memory(home, 100_000)
+            found |= memory(home, 500_000)
         if args.only in (None, "rates"):
             found |= rates(home, args.events, args.repeat, args.format)
     return report(found)
