@@ -90,6 +90,13 @@ class LakeBase:
                 f"{'.'.join(table_id.namespace)} holds: {there}"
             ) from e
 
+    def find(self, name: str | TableId) -> Table | None:
+        """The PyIceberg table, freshly loaded; None: there is none."""
+        try:
+            return self.catalog.load_table(TableId.parse(name).parts)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
     def exists(self, name: str | TableId) -> bool:
         """Whether there is such a table."""
         return self.catalog.table_exists(TableId.parse(name).parts)

@@ -17,9 +17,8 @@ from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.steps import whole, window
 from lake_assets.merge.tables import check_owner
-from lake_assets.merge.target import Batch, Stats, Target, rebuilds
+from lake_assets.merge.target import Batch, Stats, Target, pending_of
 
 
 def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
@@ -34,16 +33,16 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     """
     began = time.monotonic()
     name = str(spec.table)
-    if not lake.exists(spec.staging):
+    staging, table = lake.find(spec.staging), lake.find(spec.table)
+    if staging is None:
         return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
-    if lake.exists(spec.table):
+    if table is not None:
         check_owner(lake, spec.table, spec.pipeline)
-    anew = rebuilds(lake, spec)
-    pending = whole(lake, spec.staging) if anew else window(lake, spec.table, spec.staging)
+    pending, anew = pending_of(lake, spec, table, staging)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
     target = Target(lake, spec, is_new=bool(anew))
-    base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
+    base = read_marks(table) if table is not None else {}
     before = pending.mark
     with (
         capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured,

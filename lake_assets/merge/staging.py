@@ -194,7 +194,9 @@ def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> Parsed:
     if not lake.exists(spec.table):
         return parse(records, spec, {})
     known = projection(lake, spec.table, spec.rename)
-    return parse(records, spec, {name: kind for name, (kind, _) in known.items()}, key_of(lake, spec.table))
+    # Under the names that they are to have: an event that says the new one leaves nothing out.
+    columns = {spec.rename.get(name, name): kind for name, (kind, _) in known.items()}
+    return parse(records, spec, columns, tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table)))
 
 
 def _put_down(
@@ -265,7 +267,7 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
     if is_new and key:
         _sort_by(lake, spec.table, key)
-    had = key_of(lake, spec.table)
+    had = tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table))
     if key and not had:
         # Inserts may say none, and a source table may be given one: what is below is made again with it.
         said = f"{literal(KEY_PROPERTY)} = {literal(json.dumps(key))}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyiceberg.table import Table
+
 from lake_assets.errors import TableReplacedError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import Mark, read_marks
@@ -33,10 +35,9 @@ class Window:
         return self.mark is not None and self.mark.snapshot == self.head.snapshot
 
 
-def whole(lake: LakeBase, source: TableId) -> Window:
-    """All that a source holds, for a target that is made anew."""
-    table = lake.table(source)
-    return Window(source, None, Mark(str(table.metadata.table_uuid), table.metadata.current_snapshot_id))
+def head_of(source: Table) -> Mark:
+    """A table as it is now."""
+    return Mark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
 
 
 def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
@@ -44,12 +45,20 @@ def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
 
     Raises:
         TableNotFoundError: the source is not there.
+        TableReplacedError, SnapshotExpiredError: see `window_of`.
+    """
+    return window_of(target, lake.find(target), source, lake.table(source))
+
+
+def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
+    """The window that `target` has still to absorb of `source`, from what was loaded of both.
+
+    Raises:
         TableReplacedError: the source is another table than the one that was absorbed.
         SnapshotExpiredError: the target's own watermark is lost.
     """
-    head = whole(lake, source).head
-    marks = read_marks(lake.table(target)) if lake.exists(target) else {}
-    mark = marks.get(str(source))
+    head = head_of(loaded)
+    mark = read_marks(table).get(str(source)) if table else None
     if mark and mark.uuid != head.uuid:
         raise TableReplacedError(
             f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from pyiceberg.table import Table
+
 from lake_assets.errors import TableClaimedError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
@@ -83,7 +85,12 @@ def columns_of(lake: LakeBase, table: TableId) -> dict[str, str]:
 
 def key_of(lake: LakeBase, table: TableId) -> tuple[str, ...]:
     """The key that the table was made with."""
-    return tuple(json.loads(lake.table(table).properties.get(KEY_PROPERTY, "[]")))
+    return key_in(lake.table(table))
+
+
+def key_in(table: Table) -> tuple[str, ...]:
+    """The key that a loaded table was made with."""
+    return tuple(json.loads(table.properties.get(KEY_PROPERTY, "[]")))
 
 
 def alter(lake: LakeBase, table: TableId, change: Change) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyiceberg.table import Table
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -38,7 +39,8 @@ from lake_assets.merge.schema import Change, evolve
 from lake_assets.merge.selection import ROW, Item, hash_of_row, select, written
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
-from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
+from lake_assets.merge.steps import Window, head_of, window_of
+from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_in
 from lake_assets.merge.views import temp_view
 
 _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
@@ -129,12 +131,12 @@ def happened() -> Column:
     return F.coalesce(F.col(EVENT_TIME), F.col(ARRIVED_AT))
 
 
-def declaration(lake: LakeBase, spec: FinalSpec) -> dict[str, Any]:
+def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
     """What a table's rows depend on beside the events."""
     return {
         "mode": spec.mode,
         "deletes": spec.deletes,
-        "key": list(_source_key(lake, spec)),
+        "key": list(_source_key(spec, staging)),
         "track": sorted(spec.track) if spec.track is not None else None,
         "columns": written(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
@@ -142,35 +144,45 @@ def declaration(lake: LakeBase, spec: FinalSpec) -> dict[str, Any]:
     }
 
 
-def _source_key(lake: LakeBase, spec: FinalSpec) -> tuple[str, ...]:
+def _source_key(spec: FinalSpec, staging: Table) -> tuple[str, ...]:
     """The key in staging's names: the declared one, or the stream's."""
-    return spec.key or tuple(spec.rename.get(k, k) for k in key_of(lake, spec.staging))
+    return spec.key or tuple(spec.rename.get(k, k) for k in key_in(staging))
 
 
-def rebuilds(lake: LakeBase, spec: FinalSpec) -> str | None:
-    """Why the table has to be made anew, of all that staging holds; None: it goes on. Reads the catalog only."""
-    if not lake.exists(spec.table):
-        return None
-    if _declares_other(lake, spec):
+def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Table) -> tuple[Window, str | None]:
+    """What the table has to absorb, and why it has to be made anew, of all that staging holds; None: it goes on.
+
+    Reads the catalog only.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: see `steps.window_of`.
+    """
+    anew = _rebuilds(lake, spec, table, staging) if table is not None else None
+    if anew:
+        return Window(spec.staging, None, head_of(staging)), anew
+    return window_of(spec.table, table, spec.staging, staging), None
+
+
+def _rebuilds(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
+    if _declares_other(spec, table, staging):
         return "its declaration, or the key of its source, is another than it was made with"
     if spec.by_row:
         wanted, has = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
         if changed := [c for c, t in has.items() if c not in (ROW, DELETED) and wanted.get(c, ("",))[0] != t]:
             return f"{', '.join(changed)} changed, and so do the hashes that rows are told apart by"
-    mark = read_marks(lake.table(spec.table)).get(str(spec.staging))
-    if spec.on_replaced == "rebuild" and mark and mark.uuid != str(lake.table(spec.staging).metadata.table_uuid):
+    mark = read_marks(table).get(str(spec.staging))
+    if spec.on_replaced == "rebuild" and mark and mark.uuid != head_of(staging).uuid:
         return f"{spec.staging} was dropped and made again"
     return None
 
 
-def _declares_other(lake: LakeBase, spec: FinalSpec) -> bool:
-    properties, wanted = lake.table(spec.table).properties, declaration(lake, spec)
+def _declares_other(spec: FinalSpec, table: Table, staging: Table) -> bool:
     # Made before there was a choice: what was the only one then.
-    made = declaration(lake, FinalSpec(spec.table, spec.staging, spec.pipeline))
-    made["key"] = json.loads(properties.get(KEY_PROPERTY, "[]"))
-    made |= json.loads(properties.get(DECLARATION_PROPERTY, "{}"))
+    made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline), staging)
+    made["key"] = list(key_in(table))
+    made |= json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
     made["key"] = [spec.rename.get(k, k) for k in made["key"]]
-    return made != wanted
+    return made != declaration(spec, staging)
 
 
 class Target:
@@ -185,7 +197,8 @@ class Target:
         self.types_of_items = self._types()
         self._check_names("partition_by", [p.column for p in spec.partition_by])
         self._check_names("sort_by", spec.sort_by)
-        self._source_key = _source_key(lake, spec)
+        self._declared = declaration(spec, lake.table(spec.staging))
+        self._source_key = tuple(self._declared["key"])
         self.key = self._key()
         self.mode = spec.mode if self.key else "append"
         if not self.key and spec.mode == "scd2":
@@ -281,8 +294,9 @@ class Target:
         """Rows of staging as events of the table: its columns, and the technical ones."""
         if self._is_as_source:
             every = (F.expr(sql).alias(name) for name, (_, sql) in self._source.items())
-            return rows.select(*every, *_TECHNICAL, F.lit(False).alias(_PARTIAL))
-        gone = F.col(UNAVAILABLE)
+            technical = {c: F.col(c) for c in _TECHNICAL} | {UNAVAILABLE: self._left_out()}
+            return rows.select(*every, *(c.alias(n) for n, c in technical.items()), F.lit(False).alias(_PARTIAL))
+        gone = self._left_out()
         left_out = F.array(*(F.when(F.arrays_overlap(gone, _names(i.sources)), F.lit(i.name)) for i in self._made()))
         partial = F.lit(False)
         for item in self._made():
@@ -294,6 +308,14 @@ class Target:
             _PARTIAL: F.coalesce(partial, F.lit(False)),
         }
         return self._selected(rows, technical)
+
+    def _left_out(self) -> Column:
+        """What an event leaves out, by the names that columns have now: it was staged with those of its time."""
+        names = F.col(UNAVAILABLE)
+        for old, new in self.spec.rename.items():
+            renamed = F.array_union(F.array_remove(names, old), F.array(F.lit(new)))
+            names = F.when(F.array_contains(names, old), renamed).otherwise(names)
+        return names
 
     def _made(self) -> list[Item]:
         return [i for i in self.items.values() if i.sources]
@@ -307,7 +329,7 @@ class Target:
         """Rows of staging as events of the source: the key as the table calls it, and what columns are made of."""
         names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
         keys = zip(self.key, self._source_key, strict=True)
-        gone = F.array_intersect(F.col(UNAVAILABLE), _names(tuple(names)))
+        gone = F.array_intersect(self._left_out(), _names(tuple(names)))
         technical = {c: F.col(c) for c in _TECHNICAL}
         technical[UNAVAILABLE] = F.transform(_or_null(gone), lambda c: F.concat(F.lit(_of_source("")), c))
         return rows.select(
@@ -428,7 +450,7 @@ class Target:
         lake, spec, types = self.lake, self.spec, self.wanted
         rows = rows.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in types))
         properties = {
-            DECLARATION_PROPERTY: json.dumps(declaration(lake, spec)),
+            DECLARATION_PROPERTY: json.dumps(self._declared),
             KEY_PROPERTY: json.dumps(list(self.key)),
             **spec.properties,
         }
@@ -465,7 +487,7 @@ class Target:
         lake, spec, wanted = self.lake, self.spec, self.wanted
         if self.is_new:
             return []
-        said = {DECLARATION_PROPERTY: json.dumps(declaration(lake, spec)), **spec.properties}
+        said = {DECLARATION_PROPERTY: json.dumps(self._declared), **spec.properties}
         is_missing = not lake.exists(spec.table)
         create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said,
                partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip

@@ -24,8 +24,8 @@ from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
-from lake_assets.merge.steps import whole, window
-from lake_assets.merge.target import rebuilds
+from lake_assets.merge.steps import window_of
+from lake_assets.merge.target import pending_of as pending_of_final
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
@@ -403,12 +403,17 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
         files = new_files(lake, spec)
         return [Pending(name, str(spec.landing), files=len(files))] if files else []
     found: list[Pending] = []
+    table = lake.find(spec.table)
     for source in sources(spec):
-        if lake.exists(source):
-            anew = isinstance(spec, FinalSpec) and rebuilds(lake, spec)
-            w = whole(lake, source) if anew else window(lake, spec.table, source)
-            if not w.is_absorbed and w.head.snapshot is not None:
-                found.append(Pending(name, str(source), w.start, w.head.snapshot))
+        loaded = lake.find(source)
+        if loaded is None:
+            continue
+        if isinstance(spec, FinalSpec):
+            w, _ = pending_of_final(lake, spec, table, loaded)
+        else:
+            w = window_of(spec.table, table, source, loaded)
+        if not w.is_absorbed and w.head.snapshot is not None:
+            found.append(Pending(name, str(source), w.start, w.head.snapshot))
     return found
 
 

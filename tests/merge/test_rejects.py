@@ -129,6 +129,18 @@ def test_a_batch_of_inserts_keeps_the_key_that_updates_have_said(lake: Lake) -> 
     assert sorted((r["id"], r["n"]) for r in stream.rows("final.items")) == [("1", "2"), ("2", "4"), ("3", "5")]
 
 
+def test_a_rename_that_is_declared_while_events_leave_values_out(lake: Lake) -> None:
+    """Of a format whose updates name only what they hold."""
+    stream = Stream(lake, format="wal2json-v2")
+    stream.run(v2(1, "I", id=("integer", 1), note=("text", "a")), v2(2, "I", id=("integer", 2), note=("text", "b")))
+    stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, "rename": {"note": "remark"}}])
+    stream.run(v2(3, "U", id=("integer", 1)), v2(4, "U", id=("integer", 2), remark=("text", "c")))
+    assert sorted((r["id"], r["remark"]) for r in stream.rows("final.items")) == [(1, "a"), (2, "c")]
+    stream.run(v2(5, "U", id=("integer", 2)))
+    assert sorted((r["id"], r["remark"]) for r in stream.rows("final.items")) == [(1, "a"), (2, "c")]
+    assert "note" not in stream.rows("staging.items")[0]
+
+
 def test_a_key_that_is_said_later_makes_the_final_table_anew(lake: Lake) -> None:
     stream = Stream(lake, format="simplified")
     stream.run(change("insert", 1, id=1, n=1), change("insert", 2, id=2, n=2), change("insert", 1, id=1, n=1))

@@ -25,7 +25,7 @@ from lake_assets.errors import (
 )
 from tests.support.debezium import BIGINT, DATE, INT, TEXT, TIMESTAMP, Event, Table, decimal, write_lines
 from tests.support.oracle import final_rows, rows_of
-from tests.support.streams import Feed
+from tests.support.streams import Feed, pipeline
 
 T = Table({"id": BIGINT, "n": INT, "name": TEXT})
 COLUMNS = list(T.columns)
@@ -383,6 +383,26 @@ def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: 
     feed.deliver([log("u", id=2, n=2, label="c"), log("c", id=3, n=3, label="d")])
     assert set(final(feed, ["id", "n", "label"])) == {(1, 1, "a"), (2, 2, "c"), (3, 3, "d")}
     assert "name" not in feed.rows("final.t").columns
+
+
+def test_a_key_column_may_be_renamed(lake: Lake, log: Log) -> None:
+    feed = Feed(lake, "public.t")
+    feed.deliver([log("c", id=1, n=1, name="a"), log("c", id=2, n=1, name="b")])
+    feed.pipeline = pipeline({"table": "public.t", "rename": {"id": "uid"}})
+    log.table = Table({"uid": BIGINT, "n": INT, "name": TEXT}, key=("uid",))
+    feed.deliver([log("u", uid=2, n=2, name="c"), log("c", uid=3, n=3, name="d"), log("d", uid=1)])
+    assert set(final(feed, ["uid", "n", "name"])) == {(2, 2, "c"), (3, 3, "d")}
+    assert {o.status for o in feed.run().values()} == {"nothing"}
+
+
+def test_what_was_left_out_under_a_former_name_is_still_left_out(lake: Lake, log: Log) -> None:
+    feed = Feed(lake, "public.t")
+    late = log("u", id=1, n=0, name="older")
+    feed.deliver([log("c", id=1, n=1, name="a"), log("u", ("name",), id=1, n=2)])
+    feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "label"}})
+    log.table = Table({"id": BIGINT, "n": INT, "label": TEXT})
+    feed.deliver([late, log("c", id=2, n=3, label="d")])  # the whole history of id 1 is looked at
+    assert set(final(feed, ["id", "n", "label"])) == {(1, 2, "a"), (2, 3, "d")}
 
 
 def test_hostile_names_are_names(lake: Lake) -> None:
