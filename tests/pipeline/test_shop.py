@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import random
 from typing import Any
 
+import pytest
 import yaml
 
 from lake_assets import Lake, Pipeline
@@ -33,6 +36,43 @@ def test_every_table_equals_postgres_at_every_checkpoint(lake: Lake) -> None:
         found = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
         assert found == {}, checkpoint.name
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY)), checkpoint.name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "file"), [("debezium", "debezium"), ("wal2json-v1", "wal2json_v1"), ("wal2json-v2", "wal2json_v2")]
+)
+def test_every_recording_in_any_batches_equals_postgres_at_every_checkpoint(
+    lake: Lake, name: str, file: str, seed: int
+) -> None:
+    choose = random.Random(seed)
+    declared: dict[str, Any] = yaml.safe_load(shop.PIPELINE.read_text(encoding="utf-8"))["attributes"]
+    stream = {**declared["streams"][0], "format": name}
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "shop", "streams": [stream]}))
+    landing = lake.config.home / "landing" / "shop_events"
+    landing.mkdir(parents=True)
+    with gzip.open(shop.DATA / f"{file}.jsonl.gz", "rt", encoding="utf-8", newline="\n") as there:
+        lines = list(there)
+    start = 0
+    for checkpoint in shop.checkpoints():
+        end = checkpoint.lines if name == "debezium" else _end_of(checkpoint, lines, start)
+        cuts = sorted(choose.sample(range(start + 1, end), choose.randint(0, 2)))
+        for a, b in itertools.pairwise([start, *cuts, end]):
+            (landing / f"{a:06}.jsonl").write_text("".join(lines[a:b]), encoding="utf-8")
+            for outcome in pipeline.run(lake):
+                if outcome.exception:
+                    raise outcome.exception
+        found = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
+        assert found == {}, checkpoint.name
+        start = end
+
+
+def _end_of(checkpoint: shop.Checkpoint, lines: list[str], start: int) -> int:
+    """A checkpoint is a row of a table of its own: what comes after its transaction belongs to the next one."""
+    of = range(start, len(lines))
+    marker = next(i for i in of if "checkpoint_marker" in lines[i] and checkpoint.name in lines[i])
+    return marker + 2 if lines[marker + 1 : marker + 2] and '"action":"C"' in lines[marker + 1] else marker + 1
 
 
 # Without the declared rename nothing tells that `email_address` was `email`: rows that were not touched since have no
