@@ -74,7 +74,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "50",
     "write.metadata.metrics.column.record": "none",
     "write.metadata.metrics.column.payload": "none",
-    # Records of one kind are packed into a fiftieth of their size: by bytes alone, one task would read them all.
+    # Records of one kind are packed so well that one task would read them all, if they were split by bytes alone.
     "write.parquet.row-group-limit": str(ROWS_A_GROUP),
     "read.split.target-size": str(4 << 20),
     "write.metadata.metrics.column.source_table": "full",
