@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 from lake_assets.capture import capture
 from lake_assets.lake import LakeBase
@@ -78,8 +79,9 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
 
 
 def _told(old: int, spec: FinalSpec) -> dict[str, object]:
+    horizon = timedelta(seconds=spec.horizon or 0)
     warning = (
-        f"LateEventsWarning: {spec.table}: {old} events are more than {(spec.horizon or 0) / 86_400:g} days older than "
+        f"LateEventsWarning: {spec.table}: {old} events are more than {horizon} older than "
         "others that had come before. They were absorbed, from the whole history of their keys. If that is usual, "
         "declare a wider `horizon`; if not, look at what sends them"
     )

@@ -536,3 +536,4 @@ class Target:
                 f"CREATE OR REPLACE TABLE {name} USING iceberg {self._partitioned()} "
                 f"AS SELECT {', '.join(selected)} FROM {name} {at}"
             )
+        self._sort()

@@ -371,6 +371,21 @@ def test_a_rescaled_column_of_late_events_is_read_from_its_earlier_type(feed: Fe
     assert set(final(feed, ["id", "price"])) == {(1, Decimal("1.2345")), (2, Decimal("2.5"))}
 
 
+def test_a_table_whose_values_are_converted_keeps_its_partitions_and_order(lake: Lake, log: Log) -> None:
+    feed = Feed(lake, {"table": "public.t", "partition_by": "bucket(2, id)", "sort_by": "price"})
+    log.table = Table({"id": BIGINT, "price": decimal(6, 2)})
+    feed.deliver([log("c", id=1, price="1.50")])
+    made = lake.table("final.t")
+    log.table = Table({"id": BIGINT, "price": decimal(8, 4)})
+    feed.deliver([log("u", id=1, price="1.2345")])
+    now = lake.table("final.t")
+    assert (
+        [str(f.transform) for f in now.spec().fields] == [str(f.transform) for f in made.spec().fields] == ["bucket[2]"]
+    )
+    assert len(now.sort_order().fields) == len(made.sort_order().fields) == 1
+    assert set(final(feed, ["id", "price"])) == {(1, Decimal("1.2345"))}
+
+
 @pytest.mark.parametrize("declared", ["before", "after"])
 def test_a_declared_rename_carries_values_along(lake: Lake, log: Log, declared: str) -> None:
     renamed = {"table": "public.t", "rename": {"name": "label"}}
