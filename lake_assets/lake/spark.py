@@ -115,6 +115,8 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+        # Of compiled queries: each table has some of its own, and Spark keeps no more than 100.
+        "spark.sql.codegen.cache.maxEntries": "2000",
         **catalog_conf(config),
         **config.spark.conf,
     }

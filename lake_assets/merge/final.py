@@ -6,6 +6,7 @@ What all of them share is here: the window, the columns, the watermark. What is 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, scd1, scd2
 from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
-from lake_assets.merge.small import fitting
+from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.tables import check_owner
 from lake_assets.merge.target import Batch, Stats, Target, pending_of
@@ -45,14 +46,15 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     target = Target(lake, spec, is_new=bool(anew))
     base = read_marks(table) if table is not None else {}
     before = pending.mark
-    with (
-        capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured,
-        fitting(lake, (spec.staging, spec.table)),
-    ):
+    with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
+        scope.enter_context(fitting(lake, (), captured))
         absorbed = Absorbed.of(str(spec.staging), captured)
-        events = target.events(captured).persist()
+        events = in_one_piece(target.events(captured), captured).persist()
         try:
             stats = target.stats(events, before)
+            if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
+                # Histories and stored rows are looked at as well.
+                scope.enter_context(fitting(lake, (spec.staging, spec.table)))
             changes = target.prepare()
             marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
             batch = Batch(events, stats, before, pending.head, marks, base)

@@ -52,8 +52,9 @@ def needs(target: Target, batch: Batch) -> Needs:
         if held(alone).limit(1).count():
             late = late.union(alone) if late is not None else alone
     if stats.inserts and stats.deletes:
-        crossed = held(entangled(batch.events, key, target.ordering))
-        if crossed.limit(1).count():
+        crossed = entangled(batch.events, key, target.ordering)
+        if not crossed.isEmpty():
+            crossed = held(crossed)
             why.append("keys were taken and left within one transaction")
             tied = tied.union(crossed) if tied is not None else crossed
     if tied is not None and target.spec.deletes == "ignore":

@@ -33,7 +33,7 @@ from lake_assets.events.model import (
 )
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
-from lake_assets.merge.reduce import order
+from lake_assets.merge.reduce import ORDER, order
 from lake_assets.merge.views import held
 
 PRESENT = "_present"
@@ -60,33 +60,36 @@ class Ordering:
     def is_late(self, sequence: str, position: int) -> Column:
         """Whether an event is not entirely after another one: before it, in its transaction, or half of the same
         change."""
-        after = (F.col(SEQUENCE) > sequence) | ((F.col(SEQUENCE) == sequence) & (F.col(POSITION) > position))
         said = literal(sequence)
-        same = F.expr(f"({self.transaction}) = ({self.transaction.replace(SEQUENCE, said)})")
-        half = F.expr(f"({self.numbered}) AND {SEQUENCE} = {said}")
-        return ~after | F.coalesce(same, F.lit(False)) | half
+        after = f"({SEQUENCE} > {said} OR {SEQUENCE} = {said} AND {POSITION} > {position})"
+        same = f"coalesce(({self.transaction}) = ({self.transaction.replace(SEQUENCE, said)}), false)"
+        half = f"({self.numbered}) AND {SEQUENCE} = {said}"
+        return F.expr(f"NOT {after} OR {same} OR {half}")
 
 
 def entangled(events: DataFrame, key: Sequence[str], ordering: Ordering) -> DataFrame:
     """Keys with an insert and a later delete in one transaction."""
     keys = [F.col(quote(k)) for k in key]
-    transaction = F.expr(ordering.transaction)
+    transaction = F.expr(f"({ordering.transaction}) AS {_TX}")
     return (
-        events.where(F.col(OP).isin(INSERT, DELETE) & transaction.isNotNull())
-        .groupBy(*keys, transaction.alias(_TX))
+        events.where(f"{OP} IN ('{INSERT}', '{DELETE}') AND ({ordering.transaction}) IS NOT NULL")
+        .groupBy(*keys, transaction)
         .agg(
-            F.min(F.when(F.col(OP) == INSERT, order())).alias(_CAME),
-            F.max(F.when(F.col(OP) == DELETE, order())).alias(_WENT),
+            F.expr(f"min(if({OP} = '{INSERT}', {ORDER}, NULL)) AS {_CAME}"),
+            F.expr(f"max(if({OP} = '{DELETE}', {ORDER}, NULL)) AS {_WENT}"),
         )
-        .where(F.col(_CAME) < F.col(_WENT))
+        .where(f"{_CAME} < {_WENT}")
         .select(*keys)
         .distinct()
     )
 
 
+IS_MOVED = f"({OP} IN ('{INSERT}', '{READ}') AND {UNAVAILABLE} IS NOT NULL)"
+
+
 def is_moved() -> Column:
     """Whether an event is an insert that leaves values out."""
-    return F.col(OP).isin(INSERT, READ) & F.col(UNAVAILABLE).isNotNull()
+    return F.expr(IS_MOVED)
 
 
 def halves(events: DataFrame, key: Sequence[str], ordering: Ordering) -> DataFrame:

@@ -39,14 +39,19 @@ _CARRIED = {
 
 @dataclass(frozen=True)
 class Pruning:
-    """A condition on the target `t` and its bound values; empty where nothing could be said."""
+    """A condition on the target `t` and its bound values; empty where nothing could be said.
+
+    Attributes:
+        is_large: whether the target has so many rows that it matters how much of each is read.
+    """
 
     condition: str
     values: dict[str, Any]
     why: str
+    is_large: bool = False
 
 
-def prune(source: DataFrame, key: Sequence[str], target: Table | None = None) -> Pruning:
+def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *, at_most: int | None = None) -> Pruning:
     """A condition that every target row with one of `source`'s keys meets.
 
     Args:
@@ -54,6 +59,7 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None) ->
             types that the target has.
         key: key columns.
         target: the table as it is; None: it is small.
+        at_most: how many keys there can be, where that is known: then one look is enough for few of them.
     """
     types = {f.name: f.dataType.simpleString() for f in source.schema.fields}
     carried = {k: _CARRIED[t] for k in key if (t := types[k].split("(")[0]) in _CARRIED}
@@ -63,9 +69,14 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None) ->
         for i, k in enumerate(usable)
         for what, f in _LOOKS
     ]
+    listed = len(key) == 1 and bool(usable)
+    at_once = listed and at_most is not None and at_most <= MAX_LITERALS
+    if at_once:
+        bounds.append(F.expr(f"collect_list({_left(carried, key[0])})").alias("keys"))
     row = source.agg(F.count("*").alias("n"), *bounds).collect()[0]
     if not row["n"]:
         return Pruning("1 = 0", {}, "no key changed")
+    rows = _rows_of(target)
     values: dict[str, Any] = {}
     parts: list[str] = []
     for i, column in enumerate(usable):
@@ -76,14 +87,13 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None) ->
         range_ = f"{name} BETWEEN {low} AND {high}" if bound else "1 = 0"
         parts.append(range_ if row[f"held{i}"] == row["n"] else f"({name} IS NULL OR {range_})")
     why = f"{row['n']} keys, pruned by their range"
-    if len(key) == 1 and usable and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
-        leave, come = carried[key[0]]
-        found = [r[0] for r in source.select(F.expr(leave.format(c=quote(key[0])))).collect()]
+    if listed and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
+        come = carried[key[0]][1]
+        found = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_left(carried, key[0]))).collect()]
         values |= {f"k{i}": value for i, value in enumerate(found)}
-        listed = (come.format(v=f":k{i}", type=types[key[0]]) for i in range(len(found)))
-        parts.append(f"t.{quote(key[0])} IN ({', '.join(listed)})")
-        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal")
-    rows = _rows_of(target)
+        literals = (come.format(v=f":k{i}", type=types[key[0]]) for i in range(len(found)))
+        parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
+        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", rows >= MIN_ROWS)
     if (
         rows < MIN_ROWS
         or row["n"] > MAX_HASHES
@@ -91,11 +101,16 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None) ->
         or not all(_is_hashed(types[k]) for k in key)
     ):
         why = why if parts else "keys of a type without an order: the whole target is joined"
-        return Pruning(" AND ".join(parts), values, why)
+        return Pruning(" AND ".join(parts), values, why, rows >= MIN_ROWS)
     parts.append(_hashed(key, row["n"]))
     values["bits"] = _bits(source, key, row["n"])
     why = f"{row['n']} keys, pruned by their range and told by their hashes"
-    return Pruning(" AND ".join(parts), values, why)
+    return Pruning(" AND ".join(parts), values, why, rows >= MIN_ROWS)
+
+
+def _left(carried: dict[str, tuple[str, str]], column: str) -> str:
+    """SQL of a key's value as it leaves Spark."""
+    return carried[column][0].format(c=quote(column))
 
 
 def _rows_of(table: Table | None) -> int:

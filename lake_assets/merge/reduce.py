@@ -9,14 +9,19 @@ from pyspark.sql import functions as F
 
 from lake_assets.events.model import DELETE, INDEX, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
+from lake_assets.lake.names import literal
 
 KEEP = "_keep"
 KNOWN = "_known"
 
 
+# As text: each call of a function is a round trip to the JVM, and a small step would spend a tenth of its time there.
+ORDER = f"struct({SEQUENCE} AS sequence, {POSITION} AS position, {INDEX} AS index)"
+
+
 def order() -> Column:
     """The order of change events: the source's own sequence, ties by place in the stream."""
-    return F.struct(F.col(SEQUENCE).alias("sequence"), F.col(POSITION).alias("position"), F.col(INDEX).alias("index"))
+    return F.expr(ORDER)
 
 
 def latest(
@@ -33,45 +38,46 @@ def latest(
         with_deleted: whether a deleted row is wanted as it was, not as what its delete says of it. Where no event
             wrote it, all of its columns are in `_keep`, and `_known` is false.
     """
-    rows = events.where(F.col(OP) != TRUNCATE)
+    rows = events.where(f"{OP} <> '{TRUNCATE}'")
     keys = [F.col(quote(k)) for k in key]
-    image = F.struct(*(F.col(quote(c)) for c in columns), F.col(OP), F.col(UNAVAILABLE))
-    written = F.col(OP) != DELETE
+    image = f"struct({', '.join(map(quote, columns))}, {OP}, {UNAVAILABLE})"
+    written = f"{OP} <> '{DELETE}'"
+    at_written, at_deleted = f"if({written}, {ORDER}, NULL)", f"if({written}, NULL, {ORDER})"
+    # Beside these stands the key: its columns may be called anything.
     aggregates = [
-        F.max_by(image, F.when(written, order()) if with_deleted else order()).alias("last"),
-        F.max_by(F.col(OP), order()).alias("op"),
-        F.max(F.when(written, order())).alias("written"),
+        f"max_by({image}, {at_written if with_deleted else ORDER}) AS __last",
+        f"max_by({OP}, {ORDER}) AS __op",
+        f"max({at_written}) AS __written",
     ]
     rest = [c for c in columns if c not in key]
     if with_unavailable or with_deleted:
         for i, column in enumerate(rest):
-            carried = ~F.coalesce(F.array_contains(UNAVAILABLE, F.lit(column)), F.lit(False)) & written
-            value = F.struct(F.col(quote(column)).alias("value"), order().alias("at"))
-            aggregates.append(F.max_by(F.when(carried, value), F.when(carried, order())).alias(f"v{i}"))
+            carried = f"coalesce(NOT array_contains({UNAVAILABLE}, {literal(column)}), true) AND {written}"
+            value = f"struct({quote(column)} AS value, {ORDER} AS at)"
+            aggregates.append(f"max_by(if({carried}, {value}, NULL), if({carried}, {ORDER}, NULL)) AS __v{i}")
     # An update that follows a delete makes the row again: what it leaves out is not what the deleted one held.
-    aggregates.append(F.max(F.when(~written, order())).alias("deleted"))
-    last = rows.groupBy(*keys).agg(*aggregates)
-    known = F.col("last").isNotNull().alias(KNOWN)
+    aggregates.append(f"max({at_deleted}) AS __deleted")
+    last = rows.groupBy(*keys).agg(*map(F.expr, aggregates))
+    known = f"__last IS NOT NULL AS {KNOWN}"
     if not with_unavailable and not with_deleted:
-        every = [F.col(f"last.{quote(c)}").alias(c) for c in columns]
-        return last.select(*every, F.col("op").alias(OP), F.lit(None).cast("array<string>").alias(KEEP), known)
-    none, all_ = F.array().cast("array<string>"), F.array(*map(F.lit, rest)).cast("array<string>")
-    gone = F.when(F.col("last").isNull(), all_).otherwise(F.coalesce(F.col(f"last.{UNAVAILABLE}"), none))
-    again = F.coalesce(F.col("deleted") < F.col("written"), F.lit(False))
-    kept = [
-        F.when(F.array_contains(gone, F.lit(c)) & F.col(f"v{i}").isNull() & ~again, F.lit(c))
+        every = [f"__last.{quote(c)} AS {quote(c)}" for c in columns]
+        return last.selectExpr(*every, f"__op AS {OP}", f"CAST(NULL AS array<string>) AS {KEEP}", known)
+    none = "CAST(array() AS array<string>)"
+    all_ = f"array({', '.join(map(literal, rest))})" if rest else none
+    gone = f"if(__last IS NULL, {all_}, coalesce(__last.{UNAVAILABLE}, {none}))"
+    again = "coalesce(__deleted < __written, false)"
+    kept = ", ".join(
+        f"if(array_contains({gone}, {literal(c)}) AND __v{i} IS NULL AND NOT {again}, {literal(c)}, NULL)"
         for i, c in enumerate(rest)
-    ]
+    )
     values = {
-        c: F.when(
-            F.array_contains(gone, F.lit(c)),
-            F.when(~again | (F.col(f"v{i}.at") > F.col("deleted")), F.col(f"v{i}.value")),
-        ).otherwise(F.col(f"last.{quote(c)}"))
+        c: f"if(array_contains({gone}, {literal(c)}), if(NOT {again} OR __v{i}.at > __deleted, __v{i}.value, NULL), "
+        f"__last.{quote(c)}) AS {quote(c)}"
         for i, c in enumerate(rest)
     }
-    return last.select(
-        *(values[c].alias(c) if c in values else F.col(quote(c)) for c in columns),
-        F.col("op").alias(OP),
-        (F.array_compact(F.array(*kept)) if kept else none).alias(KEEP),
+    return last.selectExpr(
+        *(values.get(c, quote(c)) for c in columns),
+        f"__op AS {OP}",
+        f"{f'array_compact(array({kept}))' if kept else none} AS {KEEP}",
         known,
     )

@@ -10,9 +10,9 @@ from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 from lake_assets.merge.histories import Needs, needs, with_truncates
 from lake_assets.merge.moves import PRESENT
-from lake_assets.merge.pruning import Pruning
+from lake_assets.merge.pruning import MAX_LITERALS, Pruning
 from lake_assets.merge.reduce import KEEP, KNOWN, latest, order
-from lake_assets.merge.target import DELETED, Batch, Target, place
+from lake_assets.merge.target import DELETED, Batch, Stats, Target, place
 from lake_assets.merge.views import held, together
 
 
@@ -27,18 +27,33 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         why.append("the source was truncated")
     rows = _rows(target, batch, found)
     special = found.late is not None or found.tied is not None
-    rows = held(rows) if special else rows.persist()
+    # Made of a few events that are kept already, they are as quickly made twice as kept.
+    kept = not special and stats.events > MAX_LITERALS
+    rows = held(rows) if special else rows.persist() if kept else rows
     try:
         if target.is_new:
             target.replace(_inserted(target, rows), batch.marks)
             return "rebuild", ""
         # Before a truncate's deletes there is nothing to prune: every row that is not in the window goes.
-        pruning = None if emptied else target.prune(rows)
-        _merge(target, rows, pruning, batch)
+        pruning = None if emptied else target.prune(rows, None if special else stats.events)
+        blindly = not special and pruning is not None and _may_write_blindly(target, stats, pruning)
+        if blindly:
+            why.append("all columns come with the events: those of the stored rows are not read")
+        _merge(target, rows, pruning, batch, blindly=blindly)
     finally:
-        if not special:
+        if kept:
             rows.unpersist()
     return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
+
+
+def _may_write_blindly(target: Target, stats: Stats, pruning: Pruning) -> bool:
+    """Whether updated rows are written without a look at what they were.
+
+    Of a large table, reading all columns where the key's would do takes several times as long. What it is good for, not
+    writing rows that stay as they are, matters where events come again (these are late) or are about columns that the
+    table does not have.
+    """
+    return pruning.is_large and target.spec.deletes == "hard" and not stats.unavailable and not target.spec.columns
 
 
 def _rows(target: Target, batch: Batch, found: Needs) -> DataFrame:
@@ -108,12 +123,14 @@ def _last(target: Target, states: DataFrame) -> DataFrame:
         states = states.where(written)
     image = F.struct(*(F.col(quote(c)) for c in names))
     last = states.groupBy(*(F.col(quote(k)) for k in key)).agg(
-        F.max_by(image, order()).alias("last"), F.max_by(PRESENT, order()).alias("present"), F.max(written).alias(KNOWN)
+        F.max_by(image, order()).alias("__last"),
+        F.max_by(PRESENT, order()).alias("__present"),
+        F.max(written).alias(KNOWN),
     )
-    present = F.lit(True) if deletes == "ignore" else F.col("present")
+    present = F.lit(True) if deletes == "ignore" else F.col("__present")
     kept = F.array().cast("array<string>") if deletes == "soft" else F.lit(None).cast("array<string>")
     return last.select(
-        *(F.col(f"last.{quote(c)}").alias(c) for c in names),
+        *(F.col(f"__last.{quote(c)}").alias(c) for c in names),
         F.when(present, UPDATE).otherwise(DELETE).alias(OP),
         kept.alias(KEEP),
         F.col(KNOWN),
@@ -126,14 +143,19 @@ def _inserted(target: Target, rows: DataFrame) -> DataFrame:
     return rows.where(KNOWN).withColumn(DELETED, deleted) if DELETED in target.own else rows.where(~deleted)
 
 
-def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batch) -> None:
+def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batch, *, blindly: bool) -> None:
     """MERGE one row a key; without `pruning` what is not in `rows` goes (a truncate came before them)."""
     types, soft = target.types, DELETED in target.own
     names = target.columns
     rest = [c for c in names if c not in target.key]
-    rows = rows.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in names), OP, KEEP, KNOWN)
+    rows = rows.selectExpr(*(f"CAST({quote(c)} AS {types[c]}) AS {quote(c)}" for c in names), OP, KEEP, KNOWN)
     on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in target.key)
-    new = {c: f"CASE WHEN array_contains(s.{KEEP}, {literal(c)}) THEN t.{quote(c)} ELSE s.{quote(c)} END" for c in rest}
+    new = {c: f"s.{quote(c)}" for c in rest}
+    if not blindly:
+        new = {
+            c: f"CASE WHEN array_contains(s.{KEEP}, {literal(c)}) THEN t.{quote(c)} ELSE {v} END"
+            for c, v in new.items()
+        }
     values = {c: f"s.{quote(c)}" for c in names}
     deleted = f"(s.{OP} = '{DELETE}')"
     if soft:
@@ -146,7 +168,7 @@ def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batc
     gone = f"AND NOT t.{DELETED} THEN UPDATE SET t.{DELETED} = true" if soft else "THEN DELETE"
     clauses = [
         *([] if soft else [f"WHEN MATCHED AND {deleted} THEN DELETE"]),
-        *([f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}"] if new else []),
+        *([f"WHEN MATCHED {'' if blindly else f'AND ({differs}) '}THEN UPDATE SET {sets}"] if new else []),
         f"WHEN NOT MATCHED AND {inserted} THEN INSERT ({', '.join(map(quote, values))}) "
         f"VALUES ({', '.join(values.values())})",
         *([f"WHEN NOT MATCHED BY SOURCE {gone}"] if pruning is None else []),

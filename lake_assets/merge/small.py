@@ -9,32 +9,36 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterable
 
+from pyspark.sql import DataFrame
+
+from lake_assets.capture import Capture
 from lake_assets.lake import LakeBase, TableId
 
 SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 @contextlib.contextmanager
-def fitting(lake: LakeBase, read: Iterable[TableId]) -> Generator[None]:
-    """Interpret queries in the body where all tables that it may read together are small.
+def fitting(lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None) -> Generator[None]:
+    """Interpret queries in the body where all that they may read together is small; else compile them.
 
     Settings in the lake's own configuration win.
 
     Args:
         lake: its Spark session is set, and set back.
-        read: the target and the sources, as a whole: what a capture leaves out only makes it less.
+        read: the tables that are read as a whole, or of which it is not known how much.
+        captured: what is read of another one.
     """
-    settings = {k: v for k, v in _INTERPRETED.items() if k not in lake.config.spark.conf}
+    settings = [k for k in _INTERPRETED if k not in lake.config.spark.conf]
     sizes = [size(lake, t) for t in read] if settings else []
-    # Rows as well: records of one kind are packed into a hundredth of their size.
-    if not sizes or sum(b for b, _ in sizes) > SMALL_BYTES or sum(n for _, n in sizes) > SMALL_ROWS:
-        yield
-        return
+    if captured is not None:
+        sizes.append(_captured(captured))
     conf = lake.spark().conf
     before = {key: conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        conf.set(key, value)
+    for key, value in (_INTERPRETED if _is_small(sizes) else _COMPILED).items():
+        if key in before:
+            conf.set(key, value)
     try:
         yield
     finally:
@@ -43,6 +47,21 @@ def fitting(lake: LakeBase, read: Iterable[TableId]) -> Generator[None]:
                 conf.unset(key)
             else:
                 conf.set(key, value)
+
+
+def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:
+    # Rows as well: records of one kind are packed into a hundredth of their size.
+    return sum(b for b, _ in sizes) <= SMALL_BYTES and sum(n for _, n in sizes) <= SMALL_ROWS
+
+
+def _captured(captured: Capture) -> tuple[int, int]:
+    return sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
+
+
+def in_one_piece(rows: DataFrame, captured: Capture) -> DataFrame:
+    """The rows of a small capture as one partition: to be grouped they need not be shuffled then, and what is made of
+    them is written as one file instead of one a partition."""
+    return rows.coalesce(1) if _is_small([_captured(captured)]) else rows
 
 
 def size(lake: LakeBase, table: TableId) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import BAD, Parsed, parse
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
-from lake_assets.merge.small import fitting
+from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.steps import window
 from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
@@ -46,12 +46,12 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     marks = {**base, str(spec.raw): pending.head}
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
-        fitting(lake, (spec.raw, spec.table)),
+        fitting(lake, (), captured),
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
-        records = about(captured.upserts(lake.spark()), spec)
+        records = about(in_one_piece(captured.upserts(lake.spark()), captured), spec)
         parsed = _parsed(lake, spec, records)
         if is_new and _may_append(lake, spec, parsed):
             written = _append(lake, spec, records, parsed, marks, base)

@@ -32,11 +32,12 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Mark, Marks, read_marks
 from lake_assets.merge.commit import committing
-from lake_assets.merge.moves import BASE_POSITION, Ordering, is_moved, states
+from lake_assets.merge.moves import BASE_POSITION, IS_MOVED, Ordering, states
 from lake_assets.merge.pruning import Pruning, prune
-from lake_assets.merge.reduce import order
+from lake_assets.merge.reduce import ORDER
 from lake_assets.merge.schema import Change, evolve
 from lake_assets.merge.selection import ROW, Item, hash_of_row, select, written
+from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
 from lake_assets.merge.steps import Window, head_of, window_of
@@ -126,9 +127,12 @@ def place(of: Row) -> Column:
     return F.struct(*(F.lit(of[part]).alias(part) for part in ("sequence", "position", "index")))
 
 
+HAPPENED = f"coalesce({EVENT_TIME}, {ARRIVED_AT})"
+
+
 def happened() -> Column:
     """When a change happened: as its event says, or else when it arrived."""
-    return F.coalesce(F.col(EVENT_TIME), F.col(ARRIVED_AT))
+    return F.expr(HAPPENED)
 
 
 def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
@@ -293,9 +297,12 @@ class Target:
     def project(self, rows: DataFrame) -> DataFrame:
         """Rows of staging as events of the table: its columns, and the technical ones."""
         if self._is_as_source:
-            every = (F.expr(sql).alias(name) for name, (_, sql) in self._source.items())
+            every = [f"{sql} AS {quote(name)}" for name, (_, sql) in self._source.items()]
+            if not self.spec.rename:
+                return rows.selectExpr(*every, *_TECHNICAL, f"false AS {_PARTIAL}")
             technical = {c: F.col(c) for c in _TECHNICAL} | {UNAVAILABLE: self._left_out()}
-            return rows.select(*every, *(c.alias(n) for n, c in technical.items()), F.lit(False).alias(_PARTIAL))
+            more = (c.alias(n) for n, c in technical.items())
+            return rows.select(*map(F.expr, every), *more, F.lit(False).alias(_PARTIAL))
         gone = self._left_out()
         left_out = F.array(*(F.when(F.arrays_overlap(gone, _names(i.sources)), F.lit(i.name)) for i in self._made()))
         partial = F.lit(False)
@@ -359,20 +366,19 @@ class Target:
 
     def stats(self, events: DataFrame, before: Mark | None) -> Stats:
         """One look at the window."""
-        op = F.col(OP)
-        row = events.agg(
-            F.count("*").alias("events"),
-            F.max(order()).alias("high"),
-            F.max(F.unix_micros(happened())).alias("latest"),
-            F.count_if(self.is_late(before)).alias("late"),
-            F.count_if(self._is_old(before)).alias("old"),
-            F.count_if(F.col(UNAVAILABLE).isNotNull()).alias("unavailable"),
-            F.count_if(is_moved()).alias("moved"),
-            F.count_if(op == INSERT).alias("inserts"),
-            F.count_if(op == DELETE).alias("deletes"),
-            F.count_if(~op.isin(INSERT, READ)).alias("others"),
-            F.max(F.when(op == TRUNCATE, order())).alias("truncated"),
-        ).collect()[0]
+        aggregates = (
+            "count(*) AS events",
+            f"max({ORDER}) AS high",
+            f"max(unix_micros({HAPPENED})) AS latest",
+            f"count_if({UNAVAILABLE} IS NOT NULL) AS unavailable",
+            f"count_if({IS_MOVED}) AS moved",
+            f"count_if({OP} = '{INSERT}') AS inserts",
+            f"count_if({OP} = '{DELETE}') AS deletes",
+            f"count_if({OP} NOT IN ('{INSERT}', '{READ}')) AS others",
+            f"max(if({OP} = '{TRUNCATE}', {ORDER}, NULL)) AS truncated",
+        )
+        late, old = F.count_if(self.is_late(before)).alias("late"), F.count_if(self._is_old(before)).alias("old")
+        row = events.agg(*map(F.expr, aggregates), late, old).collect()[0]
         high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
         return Stats(
             row["events"], high, row["latest"], row["late"], row["old"], row["unavailable"], row["moved"],
@@ -415,11 +421,11 @@ class Target:
         rows = lake.spark().sql(sql, args=pruning.values) if pruning.values else lake.spark().sql(sql)
         return rows.join(keys, list(self.key), "left_semi")
 
-    def prune(self, keys: DataFrame) -> Pruning:
-        """What tells the table's rows with these keys from most others."""
+    def prune(self, keys: DataFrame, at_most: int | None = None) -> Pruning:
+        """What tells the table's rows with these keys from most others; `at_most`: how many keys there can be."""
         types = self.types
-        cast = keys.select(*(F.col(quote(k)).cast(types[k]).alias(k) for k in self.key))
-        return prune(cast, self.key, self.lake.table(self.spec.table))
+        cast = keys.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in self.key))
+        return prune(cast, self.key, self.lake.table(self.spec.table), at_most=at_most)
 
     def as_events(self, rows: DataFrame, op: str, index: int | Column = 0, at: Column | None = None) -> DataFrame:
         """Rows of the table as events before all others."""
@@ -432,7 +438,7 @@ class Target:
             EVENT_TIME: (F.lit(None) if at is None else at).cast("timestamp"),
             ARRIVED_AT: F.lit(None).cast("timestamp"),
         }
-        columns = (F.col(quote(c)).cast(kind).alias(c) for c, kind in self.types_of_items.items())
+        columns = (F.expr(f"CAST({quote(c)} AS {kind}) AS {quote(c)}") for c, kind in self.types_of_items.items())
         return rows.select(*columns, *(technical[c].alias(c) for c in _TECHNICAL), F.lit(False).alias(_PARTIAL))
 
     @property
@@ -448,7 +454,7 @@ class Target:
     def replace(self, rows: DataFrame, marks: Marks) -> None:
         """Make the table of these rows and no others, in one commit: readers see the old one or the new one."""
         lake, spec, types = self.lake, self.spec, self.wanted
-        rows = rows.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in types))
+        rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
         properties = {
             DECLARATION_PROPERTY: json.dumps(self._declared),
             KEY_PROPERTY: json.dumps(list(self.key)),
@@ -478,7 +484,8 @@ class Target:
         condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
         condition = f"{on} AND {condition}" if condition else on
         spark, name = self.lake.spark(), self.lake.sql_name(self.spec.table)
-        with temp_view(rows) as view, committing(spark, self.spec.table, marks):
+        fit = fitting(self.lake, (self.spec.staging, self.spec.table))
+        with temp_view(rows) as view, fit, committing(spark, self.spec.table, marks):
             sql = f"MERGE INTO {name} t USING {view} s ON {condition} {' '.join(clauses)}"
             spark.sql(sql, args=values) if values else spark.sql(sql)
 

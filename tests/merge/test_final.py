@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
 from lake_assets.lake import TableId
+from lake_assets.merge import pruning
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import FinalSpec, PartitionField
@@ -35,6 +36,7 @@ MADE_NAMES = ["h", "k", "id", "name", "m", "odd"]
 
 SPECS: dict[str, dict[str, Any]] = {
     "hard": {},
+    "large": {},
     "soft": {"deletes": "soft"},
     "ignored": {"deletes": "ignore"},
     "versions": {"mode": "scd2"},
@@ -59,7 +61,7 @@ def made(row: dict[str, Any]) -> dict[str, Any]:
 
 def expected(kind: str, delivered: list[Event]) -> Rows:
     match kind:
-        case "hard":
+        case "hard" | "large":
             return final_rows(delivered, NAMES)
         case "soft":
             return final_rows(delivered, [*NAMES, "__deleted"], "soft")
@@ -92,7 +94,11 @@ class Tables:
         self.delivered += batch
         self.feed.deliver(batch)
         for kind in self.kinds:
-            outcome = absorb_changes(self.lake, self.spec(kind))
+            with pytest.MonkeyPatch.context() as patched:
+                if kind == "large":
+                    patched.setattr(pruning, "MIN_ROWS", 0)
+                    patched.setattr(pruning, "ROWS_A_KEY", 0)
+                outcome = absorb_changes(self.lake, self.spec(kind))
             if self.delivered:
                 self.compare(kind, f"{outcome.why}, {outcome.details}")
 
@@ -171,6 +177,7 @@ KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
     (scattered, ["soft", "made_versions"]),
     (emptied, ["made_soft"]),
+    (in_order, ["large"]),
     (shifted, ["versions"]),
 ]
 
