@@ -19,7 +19,7 @@ from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.tables import check_owner
+from lake_assets.merge.tables import check_owner_in
 from lake_assets.merge.target import Batch, Stats, Target, pending_of
 
 
@@ -39,7 +39,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     if staging is None:
         return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
     if table is not None:
-        check_owner(lake, spec.table, spec.pipeline)
+        check_owner_in(table, spec.table, spec.pipeline)
     pending, anew = pending_of(lake, spec, table, staging)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")

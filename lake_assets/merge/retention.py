@@ -33,9 +33,10 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
     After every commit, though each move is a commit of the source's metadata: a target that is switched off for a week
     cannot move its tag any more, and needs the very snapshot that it absorbed last.
     """
-    if not lake.exists(target):
+    written = lake.find(target)
+    if written is None:
         return
-    marks, name = read_marks(lake.table(target)), consumer_name(target)
+    marks, name = read_marks(written), consumer_name(target)
     for source in sources:
         mark = marks.get(str(source))
         if mark is None or mark.snapshot is None:

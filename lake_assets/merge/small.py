@@ -66,8 +66,7 @@ def in_one_piece(rows: DataFrame, captured: Capture) -> DataFrame:
 
 def size(lake: LakeBase, table: TableId) -> tuple[int, int]:
     """Bytes and rows of a table's current data files, as its summary says; 0 for one that is not there."""
-    if not lake.exists(table):
-        return 0, 0
-    current = lake.table(table).current_snapshot()
+    found = lake.find(table)
+    current = found.current_snapshot() if found else None
     said = current.summary.additional_properties if current and current.summary else {}
     return int(said.get("total-files-size") or 0), int(said.get("total-records") or 0)

@@ -68,13 +68,17 @@ def create(
 
 def check_owner(lake: LakeBase, table: TableId, pipeline: str) -> None:
     """Raise TableClaimedError where a table was not made by this pipeline."""
-    owner = lake.table(table).properties.get(PIPELINE_PROPERTY)
+    check_owner_in(lake.table(table), table, pipeline)
+
+
+def check_owner_in(loaded: Table, table: TableId, pipeline: str) -> None:
+    """`check_owner` of a loaded table."""
+    owner = loaded.properties.get(PIPELINE_PROPERTY)
     if owner != pipeline:
         by = f"belongs to pipeline {owner!r}" if owner else "was not made by a pipeline"
         raise TableClaimedError(
-            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one of them, or drop the table "
-            f"if it "
-            "is to be made again"
+            f"{table} {by}, and pipeline {pipeline!r} declares it too: rename it in one of them, or drop the table if "
+            "it is to be made again"
         )
 
 

@@ -41,7 +41,7 @@ from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
 from lake_assets.merge.steps import Window, head_of, window_of
-from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_in
+from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in
 from lake_assets.merge.views import temp_view
 
 _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
@@ -495,10 +495,12 @@ class Target:
         if self.is_new:
             return []
         said = {DECLARATION_PROPERTY: json.dumps(self._declared), **spec.properties}
-        is_missing = not lake.exists(spec.table)
-        create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said,
-               partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip
-        if is_missing:
+        found = lake.find(spec.table)
+        if found is not None:
+            check_owner_in(found, spec.table, spec.pipeline)
+        else:
+            create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said,
+                   partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip
             self._sort()
         changes = evolve(str(spec.table), columns_of(lake, spec.table), wanted, spec.rename)
         for change in (c for c in changes if c.kind not in ("replace", "fold")):
