@@ -32,7 +32,7 @@ class Reading:
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _CASTS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "real": "float", "byte": "tinyint"}
-_ZONE = r"[0-9][Zz]$|[0-9:][0-9]([+-][0-9]{1,2}(:?[0-9]{2})?)$"
+_ZONE = r"[0-9][Zz]$|[0-9:.][0-9]([+-][0-9]{1,2}(:?[0-9]{2})?)$"
 
 
 def normal(kind: str) -> str:

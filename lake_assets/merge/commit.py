@@ -99,9 +99,7 @@ def append_if_unmoved(
 ) -> None:
     """Append `rows`, unless somebody else has moved the table's watermark away from `base` meanwhile.
 
-    Iceberg lets any two appends succeed, in any order, so that two runs of one step would both add their rows. The
-    rows go to a branch made where the watermark was read; fast-forwarding main to it succeeds only while main is where
-    it was.
+    Iceberg lets any two appends succeed, in any order, so that two runs of one step would both add their rows.
 
     Args:
         lake: the lake.
@@ -113,6 +111,28 @@ def append_if_unmoved(
 
     Raises:
         ConcurrentWriteError: main has moved.
+    """
+    with on_branch(lake, table, marks, base) as branch:
+        rows.writeTo(branch).append()
+        if before_publishing:
+            before_publishing()
+
+
+@contextlib.contextmanager
+def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks) -> Generator[str]:
+    """A branch of the table as it is now, by its SQL name, for one commit that carries `marks`; then main follows.
+
+    Fast-forwarding main to the branch succeeds only while main is where the branch began: whatever the body reads from
+    the branch was main until the end.
+
+    Args:
+        lake: the lake.
+        table: what is written.
+        marks: the watermarks that the commit carries.
+        base: those that the table has to have, else another run was quicker.
+
+    Raises:
+        ConcurrentWriteError: main has moved, or has other watermarks.
     """
     spark = lake.spark()
     name, branch = lake.sql_name(table), f"lake_assets_{uuid.uuid4().hex}"
@@ -128,9 +148,7 @@ def append_if_unmoved(
             # Without a snapshot to name, the branch begins wherever main is by now.
             if snapshot is None and "main" in lake.table(table).metadata.refs:
                 raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
-            rows.writeTo(f"{name}.`branch_{branch}`").append()
-            if before_publishing:
-                before_publishing()
+            yield f"{name}.`branch_{branch}`"
             spark.sql(
                 f"CALL `{lake.config.name}`.system.fast_forward("
                 f"table => {literal(_quoted(table))}, branch => 'main', to => '{branch}')"
@@ -153,11 +171,21 @@ def snapshot_of(lake: LakeBase, table: TableId, marks: Marks) -> Snapshot | None
     return None
 
 
+_COUNTED = ("inserted", "updated", "deleted")
+_OWN_COUNTS, _SPARKS_COUNTS = "lake-assets.rows-", "spark.merge-into.num-target-rows-"
+
+
+def say_counts(inserted: int, updated: int, deleted: int) -> dict[str, str]:
+    """Snapshot properties for a commit that writes more rows than it changes."""
+    return {_OWN_COUNTS + what: str(n) for what, n in zip(_COUNTED, (inserted, updated, deleted), strict=True)}
+
+
 def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
     """Rows inserted, updated and deleted by a commit, as its summary says."""
     said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
-    merged = [said.get(f"spark.merge-into.num-target-rows-{what}") for what in ("inserted", "updated", "deleted")]
-    if any(v is not None for v in merged):
-        inserted, updated, deleted = (int(v or 0) for v in merged)
-        return inserted, updated, deleted
+    for prefix in (_OWN_COUNTS, _SPARKS_COUNTS):
+        found = [said.get(prefix + what) for what in _COUNTED]
+        if any(v is not None for v in found):
+            inserted, updated, deleted = (int(v or 0) for v in found)
+            return inserted, updated, deleted
     return int(said.get("added-records") or 0), 0, int(said.get("deleted-records") or 0)

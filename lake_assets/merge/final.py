@@ -27,10 +27,12 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     """Bring the final table to what the staging table has received.
 
     Raises:
-        KeyMissingError: a declared key column is not in the table, or a history is wanted of rows without a key.
+        KeyMissingError: a declared key column is not in the table, or some events say nothing of it, or a history is
+            wanted of rows without a key.
         PipelineError: the declared columns do not go with the table's.
         TableReplacedError: staging is another table than the one that was absorbed, and the table is declared to stop.
-        UnsupportedEventError: updates or deletes of a table that rows are appended to.
+        UnsupportedEventError: updates or deletes of a table that rows are appended to, or events without a value in a
+            column of the declared order.
         ConcurrentWriteError: another run was at it at the same time.
     """
     began = time.monotonic()
@@ -52,6 +54,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         events = in_one_piece(target.events(captured), captured).persist()
         try:
             stats = target.stats(events, before)
+            target.check(stats)
             if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
                 # Histories and stored rows are looked at as well.
                 scope.enter_context(fitting(lake, (spec.staging, spec.table)))

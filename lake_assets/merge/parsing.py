@@ -47,14 +47,22 @@ class Parsed:
         rows: columns of the table, the technical ones, and what is wrong with an event in `BAD`; None: no event.
         key: names of the key's columns.
         refused: `position` and `BAD` of records that give no event though they are about the table; None: none.
+        key_set: which of several declared keys is taken; empty: none fits, or one alone is declared.
     """
 
     rows: DataFrame | None
     key: tuple[str, ...]
     refused: DataFrame | None
+    key_set: tuple[str, ...] = ()
 
 
-def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str], key: tuple[str, ...] = ()) -> Parsed:
+def parse(
+    records: DataFrame,
+    spec: StagingSpec,
+    known: Mapping[str, str],
+    key: tuple[str, ...] = (),
+    key_set: tuple[str, ...] = (),
+) -> Parsed:
     """Read records as the events of one source table.
 
     Args:
@@ -62,6 +70,7 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str], key: 
         spec: the table.
         known: columns that the staging table has, with their types.
         key: the key that it has.
+        key_set: which of several declared keys it has; empty: that is still to be found.
 
     Raises:
         SchemaConflictError: a column's type cannot become what the records say now, and no policy says what then.
@@ -74,7 +83,7 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str], key: 
     found = _shapes(records, reader)
     if not found:
         return Parsed(None, (), None)
-    planned, unread = _plans(records, reader, [f.seen for f in found], hints)
+    planned, unread, key_set = _keyed_plans(records, reader, [f.seen for f in found], hints, spec.keys, key_set)
     refused = [_refused(records, unread)] if unread else []
     if not planned:
         return Parsed(None, (), _together(refused))
@@ -105,7 +114,7 @@ def parse(records: DataFrame, spec: StagingSpec, known: Mapping[str, str], key: 
         for schemas, plans in by_schemas.items()
         if len(plans) > 1 and (lost := _lost(taken.where(_of_schemas(schemas)), plans)) is not None
     ]
-    return Parsed(_together(parts), _key([p.plan.key for p in planned], parts), _together(refused))
+    return Parsed(_together(parts), _key([p.plan.key for p in planned], parts), _together(refused), key_set)
 
 
 # --- how the records can be read --------------------------------------------------------------------------------
@@ -156,6 +165,23 @@ class _Unread:
     reason: str
     schema: str | None = None
     positions: tuple[int, ...] = ()
+
+
+def _keyed_plans(
+    records: DataFrame,
+    reader: EventFormat,
+    seen: Sequence[Seen],
+    hints: Hints,
+    keys: Sequence[tuple[str, ...]],
+    taken: tuple[str, ...],
+) -> tuple[list[Planned], list[_Unread], tuple[str, ...]]:
+    """`_plans` with the first of several declared keys whose columns are all there, and that one."""
+    for key in (taken,) if taken else keys:
+        planned, unread = _plans(records, reader, seen, replace(hints, key=key))
+        there = {*hints.known, *(c.name for p in planned for c in p.plan.columns)}
+        if taken or (planned and there.issuperset(key)):
+            return planned, unread, key
+    return *_plans(records, reader, seen, hints), ()
 
 
 def _plans(

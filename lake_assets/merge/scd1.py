@@ -10,6 +10,7 @@ from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 from lake_assets.merge.histories import Needs, needs, with_truncates
 from lake_assets.merge.moves import PRESENT
+from lake_assets.merge.overwrite import overwrite
 from lake_assets.merge.pruning import MAX_LITERALS, Pruning
 from lake_assets.merge.reduce import KEEP, KNOWN, latest, order
 from lake_assets.merge.target import DELETED, Batch, Stats, Target, place
@@ -17,7 +18,7 @@ from lake_assets.merge.views import held, together
 
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
-    """MERGE the keys of the window; returns strategy and reason."""
+    """Write the keys of the window, by MERGE or by partitions; returns strategy and reason."""
     stats, deletes = batch.stats, target.spec.deletes
     found = needs(target, batch)
     why, emptied = list(found.why), bool(stats.truncated) and deletes != "ignore"
@@ -28,12 +29,17 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     rows = _rows(target, batch, found)
     special = found.late is not None or found.tied is not None
     # Made of a few events that are kept already, they are as quickly made twice as kept.
-    kept = not special and stats.events > MAX_LITERALS
+    kept = not special and (stats.events > MAX_LITERALS or target.spec.write != "merge")
     rows = held(rows) if special else rows.persist() if kept else rows
     try:
         if target.is_new:
             target.replace(_inserted(target, rows), batch.marks)
             return "rebuild", ""
+        if target.spec.write == "overwrite-partitions":
+            done, said = overwrite(target, rows, batch, emptied=emptied)
+            if done:
+                return "overwrite", "; ".join([*why, said])
+            why.append(f"merged, since {said}")
         # Before a truncate's deletes there is nothing to prune: every row that is not in the window goes.
         pruning = None if emptied else target.prune(rows, None if special else stats.events)
         blindly = not special and pruning is not None and _may_write_blindly(target, stats, pruning)

@@ -92,6 +92,7 @@ class StagingSpec:
         rename: source names of columns to names in the lake.
         types: types of columns (names in the lake) that win over what the records say.
         key: the key of records that do not say one.
+        keys: several that may be it: the first whose columns are all there is taken when the table is made.
         by_row: whether rows have no key, and are told apart by all of their values.
         on_conflict: what to do with values of a type that their column cannot become.
         max_rejected: how many records of a batch may be rejected; None: any number.
@@ -109,11 +110,13 @@ class StagingSpec:
     on_conflict: OnConflict = "stop"
     max_rejected: Limit | None = None
     by_row: bool = False
+    keys: tuple[tuple[str, ...], ...] = ()
 
 
 Mode = Literal["scd1", "scd2", "append"]
 Deletes = Literal["hard", "soft", "ignore"]
 OnChange = Literal["stop", "ignore"]
+Write = Literal["merge", "overwrite-partitions"]
 
 
 _PARTITION = re.compile(r"(?:(years|months|days|hours|bucket|truncate)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^\s(),]+)\s*(\)?)")
@@ -156,6 +159,14 @@ class PartitionField:
         inner = ", ".join([*([str(self.width)] if self.width is not None else []), quote(self.column)])
         return f"{self.transform}({inner})" if self.transform else inner
 
+    @property
+    def iceberg(self) -> str:
+        """The transform as Iceberg's metadata has it."""
+        if not self.transform:
+            return "identity"
+        # Spark's functions are named in the plural.
+        return f"{self.transform}[{self.width}]" if self.width is not None else self.transform.removesuffix("s")
+
 
 @dataclass(frozen=True)
 class FinalSpec:
@@ -164,6 +175,7 @@ class FinalSpec:
     Attributes:
         key: columns that identify a row; empty: taken from the stream, and where the stream has none, rows are
             appended.
+        keys: several that may be it, of which staging has taken one.
         format: wire format of the stream: what its sequences say.
         mode: `scd1` one row a key, as the source holds it; `scd2` one row a version; `append` one row an insert.
         deletes: what a delete does to an scd1 table's row.
@@ -176,6 +188,9 @@ class FinalSpec:
             well, and told of; None: any lateness is expected.
         by_row: whether rows have no key, and are told apart by a hash of all of their values.
         on_replaced: what is done when staging is another table than the one that was absorbed.
+        order_by: columns (of staging, by the names that they have in the lake) whose values are the order of changes;
+            empty: what the stream says is.
+        write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
     """
 
     table: TableId
@@ -195,3 +210,6 @@ class FinalSpec:
     horizon: float | None = None
     on_replaced: Literal["stop", "rebuild"] = "stop"
     by_row: bool = False
+    write: Write = "merge"
+    keys: tuple[tuple[str, ...], ...] = ()
+    order_by: tuple[str, ...] = ()

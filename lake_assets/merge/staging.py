@@ -24,7 +24,15 @@ from lake_assets.merge.schema import Change, evolve, former_name, formers, is_fo
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.steps import window
-from lake_assets.merge.tables import KEY_PROPERTY, alter, columns_of, create, key_of
+from lake_assets.merge.tables import (
+    KEY_PROPERTY,
+    KEY_SET_PROPERTY,
+    alter,
+    columns_of,
+    create,
+    key_of,
+    key_set_of,
+)
 from lake_assets.merge.views import temp_view
 
 
@@ -153,7 +161,7 @@ def _append(
 ) -> _Written:
     """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
     assert parsed.rows is not None
-    changes = _prepare(lake, spec, parsed.rows.drop(BAD), parsed.key)
+    changes = _prepare(lake, spec, parsed.rows.drop(BAD), parsed)
     seen = Observation()
     good = parsed.rows.observe(seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
     rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()).drop(BAD))
@@ -182,7 +190,7 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
         if not events and (marks is None or not lake.exists(spec.table)):
             return _Written(None, len(bad), tuple(bad))
         good = rows.where(F.col(BAD).isNull()).drop(BAD)
-        changes = _prepare(lake, spec, good, parsed.key)
+        changes = _prepare(lake, spec, good, parsed)
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
         return _Written(events, len(bad), tuple(bad), tuple(changes))
     finally:
@@ -196,7 +204,8 @@ def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> Parsed:
     known = projection(lake, spec.table, spec.rename)
     # Under the names that they are to have: an event that says the new one leaves nothing out.
     columns = {spec.rename.get(name, name): kind for name, (kind, _) in known.items()}
-    return parse(records, spec, columns, tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table)))
+    key_set = key_set_of(lake.table(spec.table), spec.keys, spec.rename) if spec.keys else ()
+    return parse(records, spec, columns, tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table)), key_set)
 
 
 def _put_down(
@@ -257,21 +266,25 @@ def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
     return bad.join(records.select(*columns), "position")
 
 
-def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str, ...]) -> list[Change]:
+def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> list[Change]:
     """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is."""
+    key = parsed.key
+    key_set = {KEY_SET_PROPERTY: json.dumps(parsed.key_set)} if parsed.key_set else {}
     wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
     # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
     is_new = not lake.exists(spec.table)
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
-           properties={"lake-assets.source-table": str(spec.source_table), **spec.properties},
+           properties={"lake-assets.source-table": str(spec.source_table), **key_set, **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
     if is_new and key:
         _sort_by(lake, spec.table, key)
+    for name, value in key_set.items():
+        if lake.table(spec.table).properties.get(name) != value:
+            _set_property(lake, spec.table, name, value)
     had = tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table))
     if key and not had:
         # Inserts may say none, and a source table may be given one: what is below is made again with it.
-        said = f"{literal(KEY_PROPERTY)} = {literal(json.dumps(key))}"
-        lake.spark().sql(f"ALTER TABLE {lake.sql_name(spec.table)} SET TBLPROPERTIES ({said})")
+        _set_property(lake, spec.table, KEY_PROPERTY, json.dumps(key))
         _sort_by(lake, spec.table, key)
     elif had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
         raise DefinitionChangedError(
@@ -291,6 +304,11 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, key: tuple[str,
         elif change.kind != "fold":
             alter(lake, spec.table, change)
     return changes
+
+
+def _set_property(lake: LakeBase, table: TableId, name: str, value: str) -> None:
+    said = f"{literal(name)} = {literal(value)}"
+    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({said})")
 
 
 def _sort_by(lake: LakeBase, table: TableId, key: tuple[str, ...]) -> None:

@@ -14,6 +14,8 @@ from lake_assets.lake.watermark import PIPELINE_PROPERTY
 from lake_assets.merge.schema import Change, Columns
 
 KEY_PROPERTY = "lake-assets.key"
+# Which of several declared keys a staging table has.
+KEY_SET_PROPERTY = "lake-assets.key-set"
 
 # Row lineage (version 3) makes the changes of a table cheap to find; deletion vectors make small ones cheap to write.
 DEFAULT_PROPERTIES = {
@@ -95,6 +97,24 @@ def key_of(lake: LakeBase, table: TableId) -> tuple[str, ...]:
 def key_in(table: Table) -> tuple[str, ...]:
     """The key that a loaded table was made with."""
     return tuple(json.loads(table.properties.get(KEY_PROPERTY, "[]")))
+
+
+def key_set_of(table: Table, keys: Sequence[tuple[str, ...]], rename: Mapping[str, str]) -> tuple[str, ...]:
+    """Which of several declared keys a staging table has; empty: none of them fits.
+
+    The one that was taken stays, also where columns come later that an earlier one is made of: rows from before have no
+    values there. Where it is no longer declared, the first whose columns are all there.
+
+    Args:
+        table: the loaded staging table.
+        keys: those that are declared.
+        rename: source names to names in the lake.
+    """
+    taken = tuple(json.loads(table.properties.get(KEY_SET_PROPERTY, "[]")))
+    if taken in keys:
+        return taken
+    there = {rename.get(f.name, f.name) for f in table.schema().fields}
+    return next((k for k in keys if there.issuperset(k)), ())
 
 
 def alter(lake: LakeBase, table: TableId, change: Change) -> None:

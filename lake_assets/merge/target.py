@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Mark, Marks, read_marks
 from lake_assets.merge.commit import committing
 from lake_assets.merge.moves import BASE_POSITION, IS_MOVED, Ordering, states
+from lake_assets.merge.ordering import kind_of, sequence_of
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.reduce import ORDER
 from lake_assets.merge.schema import Change, evolve
@@ -41,7 +43,7 @@ from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging import projection
 from lake_assets.merge.steps import Window, head_of, window_of
-from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in
+from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in, key_set_of
 from lake_assets.merge.views import temp_view
 
 _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
@@ -73,6 +75,8 @@ class Stats:
         inserts, deletes: how many there are.
         others: how many are no inserts.
         truncated: place and time of the last truncate.
+        keyless: how many have no value in a column of the key.
+        unordered: how many have no value in a column of the declared order.
     """
 
     events: int
@@ -86,6 +90,8 @@ class Stats:
     deletes: int
     others: int
     truncated: Row | None
+    keyless: int
+    unordered: int
 
 
 @dataclass(frozen=True)
@@ -145,11 +151,26 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
         "columns": written(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
         "by_row": spec.by_row,
+        "order_by": _order_of(spec, staging),
     }
+
+
+def _order_of(spec: FinalSpec, staging: Table) -> list[list[str | None]]:
+    """The declared order, and what its columns' values sort as: of other values the texts cannot be compared."""
+    if not spec.order_by:
+        return []
+    types = {spec.rename.get(f.name, f.name): str(f.field_type) for f in staging.schema().fields}
+    return [[c, kind_of(_IN_SPARK.get(types.get(c, ""), types.get(c, "")))] for c in spec.order_by]
+
+
+# Types that Iceberg calls otherwise than Spark.
+_IN_SPARK = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 
 
 def _source_key(spec: FinalSpec, staging: Table) -> tuple[str, ...]:
     """The key in staging's names: the declared one, or the stream's."""
+    if spec.keys:
+        return key_set_of(staging, spec.keys, spec.rename)
     return spec.key or tuple(spec.rename.get(k, k) for k in key_in(staging))
 
 
@@ -201,6 +222,7 @@ class Target:
         self.types_of_items = self._types()
         self._check_names("partition_by", [p.column for p in spec.partition_by])
         self._check_names("sort_by", spec.sort_by)
+        self._check_order()
         self._declared = declaration(spec, lake.table(spec.staging))
         self._source_key = tuple(self._declared["key"])
         self.key = self._key()
@@ -220,12 +242,53 @@ class Target:
                 f"{spec.table}: the source has a column {clash[0]}, which {adds} adds itself: declare another name for "
                 "it (`columns`)"
             )
+        if spec.write == "overwrite-partitions":
+            self._check_write()
+
+    def _check_write(self) -> None:
+        spec, why = self.spec, ""
+        if spec.mode != "scd1":
+            why = f"`mode: {spec.mode}` has other rows than those of the changed keys to write: that is for scd1 tables"
+        elif not spec.partition_by:
+            why = "there are no partitions: declare `partition_by`"
+        elif twice := [c for c, n in Counter(p.column for p in spec.partition_by).items() if n > 1]:
+            why = f"two partition fields are made of {', '.join(twice)}, which a filter cannot tell apart"
+        # Their zeros have signs, which a filter does not tell apart and partitions do.
+        elif floats := [p.column for p in spec.partition_by if self.types_of_items[p.column] in ("float", "double")]:
+            why = f"{', '.join(floats)} is a floating-point number, and partitions of such cannot be told by a filter"
+        if why:
+            raise PipelineError(f"{spec.table}: `write: overwrite-partitions`: {why}")
+        if not self.key:
+            raise KeyMissingError(
+                f"{spec.table}: `write: overwrite-partitions` is for rows with a key, and {spec.staging} has none: "
+                "declare `key`, or leave `write` out"
+            )
 
     def _check_names(self, option: str, names: Sequence[str]) -> None:
         if missing := [n for n in names if n not in self.items]:
             raise PipelineError(
                 f"{self.spec.table}: `{option}` names {', '.join(missing)}, and the table has {', '.join(self.items)}"
             )
+
+    def _check_order(self) -> None:
+        spec, types = self.spec, {name: kind for name, (kind, _) in self._source.items()}
+        if missing := [c for c in spec.order_by if c not in types]:
+            raise PipelineError(
+                f"{spec.table}: `order_by` names {', '.join(missing)}, and {spec.staging} has {', '.join(types)}"
+            )
+        if unsorted := [f"{c} ({types[c]})" for c in spec.order_by if kind_of(types[c]) is None]:
+            raise PipelineError(
+                f"{spec.table}: `order_by` names {', '.join(unsorted)}: numbers without a fraction that is cut off "
+                "(integers, decimals), dates, times and texts are an order. Declare its type (`types`)"
+            )
+
+    def _technical(self) -> dict[str, Column]:
+        """The columns of events beside those of the table, of rows of staging."""
+        found = {c: F.col(c) for c in _TECHNICAL}
+        if self.spec.order_by:
+            by = [(self._source[c][1], self._source[c][0]) for c in self.spec.order_by]
+            found[SEQUENCE] = F.expr(sequence_of(by))
+        return found
 
     def _types(self) -> dict[str, str]:
         if self._is_as_source:
@@ -242,6 +305,11 @@ class Target:
         spec = self.spec
         if spec.by_row:
             return (ROW,)
+        if spec.keys and not self._source_key:
+            raise KeyMissingError(
+                f"{spec.table}: {spec.staging} has all columns of none of the declared keys "
+                f"({'; '.join(', '.join(k) for k in spec.keys)}), it has {', '.join(self._source)}: correct `key`"
+            )
         if missing := [k for k in self._source_key if k not in self._source]:
             raise KeyMissingError(
                 f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has {', '.join(self._source)}: "
@@ -298,9 +366,9 @@ class Target:
         """Rows of staging as events of the table: its columns, and the technical ones."""
         if self._is_as_source:
             every = [f"{sql} AS {quote(name)}" for name, (_, sql) in self._source.items()]
-            if not self.spec.rename:
+            if not self.spec.rename and not self.spec.order_by:
                 return rows.selectExpr(*every, *_TECHNICAL, f"false AS {_PARTIAL}")
-            technical = {c: F.col(c) for c in _TECHNICAL} | {UNAVAILABLE: self._left_out()}
+            technical = self._technical() | {UNAVAILABLE: self._left_out()}
             more = (c.alias(n) for n, c in technical.items())
             return rows.select(*map(F.expr, every), *more, F.lit(False).alias(_PARTIAL))
         gone = self._left_out()
@@ -310,7 +378,7 @@ class Target:
             if len(item.sources) > 1:
                 these = _names(item.sources)
                 partial = partial | (F.arrays_overlap(gone, these) & (F.size(F.array_except(these, gone)) > 0))
-        technical = {c: F.col(c) for c in _TECHNICAL} | {
+        technical = self._technical() | {
             UNAVAILABLE: F.when(gone.isNotNull(), _or_null(F.array_compact(left_out))),
             _PARTIAL: F.coalesce(partial, F.lit(False)),
         }
@@ -337,7 +405,7 @@ class Target:
         names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
         keys = zip(self.key, self._source_key, strict=True)
         gone = F.array_intersect(self._left_out(), _names(tuple(names)))
-        technical = {c: F.col(c) for c in _TECHNICAL}
+        technical = self._technical()
         technical[UNAVAILABLE] = F.transform(_or_null(gone), lambda c: F.concat(F.lit(_of_source("")), c))
         return rows.select(
             *(F.expr(self._source[source][1]).alias(name) for name, source in keys),
@@ -376,14 +444,45 @@ class Target:
             f"count_if({OP} = '{DELETE}') AS deletes",
             f"count_if({OP} NOT IN ('{INSERT}', '{READ}')) AS others",
             f"max(if({OP} = '{TRUNCATE}', {ORDER}, NULL)) AS truncated",
+            f"count_if({SEQUENCE} IS NULL) AS unordered",
         )
+        keyless = F.count_if(self._is_keyless()).alias("keyless")
         late, old = F.count_if(self.is_late(before)).alias("late"), F.count_if(self._is_old(before)).alias("old")
-        row = events.agg(*map(F.expr, aggregates), late, old).collect()[0]
+        row = events.agg(*map(F.expr, aggregates), late, old, keyless).collect()[0]
         high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
         return Stats(
             row["events"], high, row["latest"], row["late"], row["old"], row["unavailable"], row["moved"],
-            row["inserts"], row["deletes"], row["others"], row["truncated"],
+            row["inserts"], row["deletes"], row["others"], row["truncated"], row["keyless"], row["unordered"],
         )  # fmt: skip
+
+    def _is_keyless(self) -> Column:
+        """Whether an event that matters does not say the whole key: which row it is about cannot be told."""
+        if self.mode == "append" or not self.key:
+            return F.lit(False)
+        keyless = " OR ".join(f"{quote(k)} IS NULL" for k in self.key)
+        ignored = f"'{TRUNCATE}'" + (f", '{DELETE}'" if self.spec.deletes == "ignore" else "")
+        return F.expr(f"({keyless}) AND {OP} NOT IN ({ignored})")
+
+    def check(self, stats: Stats) -> None:
+        """Refuse a window with events that do not say their key, or their place in the declared order.
+
+        Raises:
+            KeyMissingError, UnsupportedEventError: it has some.
+        """
+        if stats.unordered:
+            raise UnsupportedEventError(
+                f"{self.spec.table}: {stats.unordered} of {stats.events} events of {self.spec.staging} have no value "
+                f"in a column of the declared order {', '.join(self.spec.order_by)}: before and after which others "
+                "they happened cannot be told. Declare columns that every event says, deletes too, or leave `order_by` "
+                "out"
+            )
+        if stats.keyless:
+            spec = self.spec
+            raise KeyMissingError(
+                f"{spec.table}: {stats.keyless} of {stats.events} events of {spec.staging} have no value in a column "
+                f"of the key {', '.join(self.key)}: which rows they mean cannot be told. Declare a key whose columns "
+                "every event says (deletes too: let the source log whole rows, as REPLICA IDENTITY FULL)"
+            )
 
     def is_late(self, before: Mark | None) -> Column:
         """Whether an event is not entirely after what was absorbed before."""
@@ -409,9 +508,14 @@ class Target:
         rows = self.staging(snapshot)
         return self._project_source(rows) if self.is_computed_late else self.project(rows)
 
-    def stored(self, keys: DataFrame | None) -> DataFrame:
-        """The table's rows with these keys (None: all); only the files that can hold them are read."""
-        lake, name = self.lake, self.lake.sql_name(self.spec.table)
+    def stored(self, keys: DataFrame | None, branch: str | None = None) -> DataFrame:
+        """The table's rows with these keys (None: all); only the files that can hold them are read.
+
+        Args:
+            keys: key columns.
+            branch: SQL name of a branch to read instead of main.
+        """
+        lake, name = self.lake, branch or self.lake.sql_name(self.spec.table)
         if self.is_new:
             return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in self.wanted.items()))
         if keys is None:

@@ -124,6 +124,8 @@ def describe(spec: Spec) -> str:
             return f"Every change of `{spec.source_table}`, typed and in order, from `{spec.raw}`."
         case FinalSpec():
             key = f"one for each {', '.join(spec.key)}" if spec.key else "one for each key where the source has one"
+            if spec.keys:
+                key = f"one for each {' or else '.join(', '.join(k) for k in spec.keys)}"
             rows = {"scd1": f"The current rows, {key}", "scd2": "All versions of each row", "append": "Every insert"}
             return f"{rows[spec.mode]}, kept up to date from `{spec.staging}`."
         case ModelSpec():

@@ -58,6 +58,17 @@ class _OrText:
         return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
 
 
+def _one_or_several(value: object) -> object:
+    """Columns as one key, a list of keys as it is."""
+    if isinstance(value, list) and any(isinstance(v, list) for v in value):
+        if not all(isinstance(v, list) and v for v in value):
+            raise ValueError(
+                "write the columns of one key (`key: [tenant, id]`), or a list of keys, each of them a list"
+            )
+        return value
+    return [value] if isinstance(value, str) else value
+
+
 Names = Annotated[list[str], BeforeValidator(_listed), _OrText()]
 """One name or a list of them."""
 
@@ -67,10 +78,11 @@ class LayerTables(_Strict):
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
-    key: Names = Field(
+    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), _OrText()] = Field(
         default_factory=list,
-        description="key columns; default: what the stream says; *: rows without a key are told apart by a hash of all "
-        "of their values (equal rows count as one)",
+        description="key columns; default: what the stream says; a list of lists: the first of these keys whose "
+        "columns the table has; *: rows without a key are told apart by a hash of all of their values (equal rows "
+        "count as one)",
     )
     rename: dict[str, str] = Field(
         default_factory=dict,
@@ -114,7 +126,16 @@ class LayerTables(_Strict):
         description="partition fields of the final table: a column, years(c), months(c), days(c), hours(c), "
         "bucket(16, c), truncate(4, c)",
     )
+    write: Literal["merge", "overwrite-partitions"] = Field(
+        default="merge",
+        description="how an scd1 table's changes are written: by MERGE, or by rewriting the partitions that they touch",
+    )
     sort_by: Names = Field(default_factory=list, description="columns that rows are sorted by within a file")
+    order_by: Names = Field(
+        default_factory=list,
+        description="columns whose values are the order of changes, the first first, for formats that say none of "
+        "their own (simplified, change-set, change-feed): [updated_at, version]; ties stay in the order of the stream",
+    )
     horizon: str | float | None = Field(
         default="7d",
         description="how much later than newer events (by the source's time) an event may come without being told of; "
@@ -174,6 +195,22 @@ class LayerTables(_Strict):
         return self
 
     @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """The declared keys; none: that of the stream, or `by_row`."""
+        if self.by_row or not self.key:
+            return ()
+        return tuple(tuple(k) for k in self.key) if isinstance(self.key[0], list) else (tuple(map(str, self.key)),)
+
+    @model_validator(mode="after")
+    def _several_keys(self) -> LayerTables:
+        keys = self.keys
+        if len(keys) > 1 and any("*" in k for k in keys):
+            raise ValueError(f"{self.table}: `key: '*'` stands alone, not among other keys")
+        if len({frozenset(k) for k in keys}) < len(keys) or any(len(set(k)) < len(k) for k in keys):
+            raise ValueError(f"{self.table}: `key` names a column, or the same columns, twice")
+        return self
+
+    @property
     def by_row(self) -> bool:
         """Whether rows are told apart by all of their values."""
         return self.key == ["*"]
@@ -197,6 +234,10 @@ class LayerTables(_Strict):
             )
         if self.track is not None and self.mode != "scd2":
             raise ValueError(f"{self.table}: `track` is for `mode: scd2`, which keeps versions")
+        if self.write == "overwrite-partitions" and (self.mode != "scd1" or not self.partition_by):
+            raise ValueError(
+                f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by`"
+            )
         return self
 
 
@@ -290,6 +331,15 @@ class Stream(_Strict):
             raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
         if self.source and self.max_wait:
             raise ValueError("`max_wait` is for files: what a table's snapshots bring is taken in at once")
+        return self
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Stream:
+        own = self.format not in ("simplified", "change-set", "change-feed")
+        if own and (tables := [t.table for t in self.tables if t.order_by]):
+            raise ValueError(
+                f"{', '.join(tables)}: `order_by` is for formats that say no order, and {self.format} does"
+            )
         return self
 
     @property

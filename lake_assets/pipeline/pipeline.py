@@ -104,7 +104,8 @@ class Pipeline:
                     self.name,
                     declared.rename,
                     types=declared.types,
-                    key=() if declared.by_row else tuple(declared.key),
+                    key=declared.keys[0] if len(declared.keys) == 1 else (),
+                    keys=declared.keys if len(declared.keys) > 1 else (),
                     by_row=declared.by_row,
                     on_conflict=declared.on_conflict or stream.on_conflict,
                     max_rejected=raw.max_rejected,
@@ -130,6 +131,9 @@ class Pipeline:
                             horizon=seconds_of(declared.horizon) if declared.horizon is not None else None,
                             on_replaced=declared.on_replaced,
                             by_row=declared.by_row,
+                            write=declared.write,
+                            keys=staging.keys,
+                            order_by=tuple(declared.order_by),
                         )
                     )
         for model in self.config.models:

@@ -34,6 +34,7 @@ START = 1_700_000_000_000
 MADE = ["* EXCEPT (n), k AS id", "upper(name) AS name", "n + length(coalesce(name, '')) AS m", "k % 2 AS odd"]
 MADE_NAMES = ["h", "k", "id", "name", "m", "odd"]
 
+OVERWRITE: dict[str, Any] = {"write": "overwrite-partitions"}
 SPECS: dict[str, dict[str, Any]] = {
     "hard": {},
     "large": {},
@@ -44,7 +45,12 @@ SPECS: dict[str, dict[str, Any]] = {
     "made": {"columns": read_columns(MADE), "partition_by": (PartitionField("m", "truncate", 5),)},
     "made_soft": {"columns": read_columns(MADE), "deletes": "soft"},
     "made_versions": {"columns": read_columns(MADE), "mode": "scd2"},
-}
+    "parts": {"partition_by": (PartitionField("n"), PartitionField("h", "bucket", 2)), **OVERWRITE},
+    "parts_soft": {"partition_by": (PartitionField("k", "bucket", 2), PartitionField("name")), "deletes": "soft",
+                   **OVERWRITE},
+    "parts_ignored": {"partition_by": (PartitionField("n", "bucket", 3),), "deletes": "ignore", **OVERWRITE},
+    "parts_made": {"columns": read_columns(MADE), "partition_by": (PartitionField("m", "truncate", 5),), **OVERWRITE},
+}  # fmt: skip
 
 
 def value(choose: random.Random, column: str) -> Any:
@@ -61,15 +67,15 @@ def made(row: dict[str, Any]) -> dict[str, Any]:
 
 def expected(kind: str, delivered: list[Event]) -> Rows:
     match kind:
-        case "hard" | "large":
+        case "hard" | "large" | "parts":
             return final_rows(delivered, NAMES)
-        case "soft":
+        case "soft" | "parts_soft":
             return final_rows(delivered, [*NAMES, "__deleted"], "soft")
-        case "ignored":
+        case "ignored" | "parts_ignored":
             return final_rows(delivered, NAMES, "ignore")
         case "versions":
             return versions(delivered, NAMES)
-        case "made":
+        case "made" | "parts_made":
             return final_rows(delivered, MADE_NAMES, made=made)
         case "made_soft":
             return final_rows(delivered, [*MADE_NAMES, "__deleted"], "soft", made)
@@ -104,7 +110,7 @@ class Tables:
 
     def compare(self, kind: str, said: str) -> None:
         rows = self.feed.rows(f"final.{kind}")
-        names = MADE_NAMES if kind.startswith("made") else NAMES
+        names = MADE_NAMES if "made" in kind else NAMES
         own = ["__deleted"] if "soft" in kind else []
         own = ["effective_from", "effective_to", "is_current"] if "versions" in kind else own
         columns = [*names, *own]
@@ -175,8 +181,8 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
-    (scattered, ["soft", "made_versions"]),
-    (emptied, ["made_soft"]),
+    (scattered, ["soft", "made_versions", "parts"]),
+    (emptied, ["made_soft", "parts_soft"]),
     (in_order, ["large"]),
     (shifted, ["versions"]),
 ]

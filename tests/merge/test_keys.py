@@ -1,0 +1,100 @@
+"""Keys that are declared: one of several, and events that do not say theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from lake_assets import Lake
+from lake_assets.errors import KeyMissingError
+from lake_assets.pipeline import Pipeline, PipelineConfig
+from tests.merge.test_rejects import ITEMS, Stream
+from tests.merge.test_whole_rows import debezium
+from tests.support.debezium import BIGINT, INT, Event, Table
+from tests.support.streams import Feed
+
+KEYS = [["id"], ["tenant", "email"], ["email"]]
+
+
+def row(tenant: int, email: str, n: int, **more: Any) -> dict[str, Any]:
+    return {"tenant": tenant, "email": email, "n": n, **more}
+
+
+def held(stream: Stream) -> Counter[Any]:
+    return Counter((r["tenant"], r["email"], r["n"]) for r in stream.rows("final.items"))
+
+
+def test_the_first_of_several_keys_whose_columns_are_there_is_taken_and_stays(lake: Lake) -> None:
+    stream = Stream(lake, tables=[{"table": ITEMS, "key": KEYS}])
+    stream.run(
+        *debezium(1, "c", None, row(1, "a", 1)),
+        *debezium(2, "c", None, row(2, "a", 2)),
+        # Its key changes with its email.
+        *debezium(3, "u", row(2, "a", 2), row(2, "b", 3)),
+    )
+    assert held(stream) == Counter({(1, "a", 1): 1, (2, "b", 3): 1})
+    # A column comes of which an earlier key is made: rows from before have no values there.
+    outcomes = stream.run(
+        *debezium(4, "c", None, row(3, "c", 4, id=7)), *debezium(5, "u", row(1, "a", 1), row(1, "a", 5, id=8))
+    )
+    assert outcomes["final.items"].strategy == "merge"
+    assert held(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
+    # Declared in another order it stays as well; when it is not declared any more, the first that fits is taken.
+    stream.declare(tables=[{"table": ITEMS, "key": KEYS[::-1]}])
+    assert stream.run()["final.items"].status == "nothing"
+    stream.declare(tables=[{"table": ITEMS, "key": [["nope"], ["email"]]}])
+    assert stream.run()["final.items"].strategy == "rebuild"
+    assert held(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
+
+
+def test_formats_that_say_no_key_take_one_as_well(lake: Lake) -> None:
+    stream = Stream(lake, format="change-set", tables=[{"table": ITEMS, "key": KEYS}])
+    lines = [
+        f'{{"FLAG": "{flag}", "CDC_TIMESTAMP": "2024-01-0{at} 00:00:00", "tenant": 1, "email": "a", "n": {n}}}'
+        for at, (flag, n) in enumerate([("I", 1), ("U", 2), ("D", 2), ("I", 3)], 1)
+    ]
+    stream.run(*lines[:2])
+    assert held(stream) == Counter({(1, "a", 2): 1})
+    stream.run(*lines[2:])
+    assert held(stream) == Counter({(1, "a", 3): 1})
+    assert stream.rejected() == []
+
+
+def test_that_no_key_fits_is_said(lake: Lake) -> None:
+    stream = Stream(lake, tables=[{"table": ITEMS, "key": [["id"], ["tenant", "nope"]]}])
+    stream.land(*debezium(1, "c", None, row(1, "a", 1)))
+    with pytest.raises(KeyMissingError, match=r"none of the declared keys \(id; tenant, nope\)"):
+        stream.run()
+    assert not lake.exists("final.items")
+
+
+def test_events_that_do_not_say_the_declared_key_are_refused_and_nothing_is_lost(lake: Lake) -> None:
+    table = Table({"id": BIGINT, "n": INT, "m": INT})
+    feed = Feed(lake, {"table": "public.t", "key": "n"})
+    feed.deliver([Event(table, "c", (10, 11), {"id": 1, "n": 5, "m": 1})])
+    before = feed.heads()["final.t"]
+    # The stream's key is another: of the deleted row it says no more.
+    feed.land([Event(table, "d", (20, 21), {"id": 1})])
+    outcome = feed.outcomes()["final.t"]
+    assert isinstance(outcome.exception, KeyMissingError)
+    assert "1 of 1 events of staging.t have no value in a column of the key n" in (outcome.error or "")
+    assert feed.heads()["final.t"] == before
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (["id", ["a", "b"]], "each of them a list"),
+        ([["id"], []], "each of them a list"),
+        ([["id"], ["*"]], "stands alone"),
+        ([["a", "b"], ["b", "a"]], "twice"),
+        (["a", "a"], "twice"),
+    ],
+)
+def test_keys_that_cannot_be_are_said(key: Any, said: str) -> None:
+    declared = {"name": "p", "streams": [{"name": "s", "tables": [{"table": "public.t", "key": key}]}]}
+    with pytest.raises(ValidationError, match=said):
+        Pipeline(PipelineConfig.model_validate(declared))
