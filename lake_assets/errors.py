@@ -158,6 +158,10 @@ class ModelError(PipelineError):
     """A SQL model cannot be parsed, or names what does not exist."""
 
 
+class NotRunError(PipelineError):
+    """A table has absorbed nothing yet, so that nothing can be said of its rows."""
+
+
 class DefinitionChangedError(PipelineError):
     """A table was built from another definition than the one that is declared now."""
 

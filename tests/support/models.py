@@ -93,7 +93,7 @@ class Proof:
     def _copy(self, connection: duckdb.DuckDBPyConnection) -> None:
         """The tables' rows, by Arrow."""
         for table in self.tables:
-            namespace, name = table.split(".")
+            namespace = table.split(".")[0]
             rows = self.lake.spark().table(self.lake.sql_name(table)).toArrow()
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {namespace}")
             connection.register("rows", rows)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlglot
+from sqlglot import exp
 
 # By table its columns: int, dec, str, date, bool, dbl and ts are families of types, as far as queries tell them apart.
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -32,7 +33,17 @@ TYPES = {
     "int": "BIGINT", "dec": "DECIMAL(20,6)", "str": "STRING", "date": "DATE", "bool": "BOOLEAN", "dbl": "DOUBLE",
     "ts": "TIMESTAMP_NTZ",
 }  # fmt: skip
-JOINS = ("JOIN", "JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")
+JOINS = (
+    "JOIN",
+    "JOIN",
+    "JOIN",
+    "LEFT JOIN",
+    "LEFT JOIN",
+    "RIGHT JOIN",
+    "FULL JOIN",
+    "LEFT SEMI JOIN",
+    "LEFT ANTI JOIN",
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +69,17 @@ class Query:
 
     @property
     def for_duckdb(self) -> str:
-        """The same in DuckDB's dialect."""
-        return sqlglot.parse_one(self.sql, dialect="spark").sql("duckdb")
+        """The same in DuckDB's dialect.
+
+        ROLLUP, CUBE and the empty grouping set give a grand total over no rows there, as the standard says, and none in
+        Spark: so it is left out of them.
+        """
+        parsed = sqlglot.parse_one(self.sql, dialect="spark")
+        for group in parsed.find_all(exp.Group):
+            if group.find(exp.Rollup, exp.Cube, exp.GroupingSets):
+                assert isinstance(group.parent, exp.Select)
+                group.parent.having("count(*) > 0", copy=False)
+        return parsed.sql("duckdb")
 
 
 @dataclass(frozen=True)
@@ -236,9 +256,7 @@ class _Maker:
             text += f" QUALIFY {first or self.window('int', scope, ranking=True)} <= {self.choose.randint(1, 2)}"
         return text, columns
 
-    def listed(
-        self, verb: str, items: Sequence[tuple[str, str]], body: str
-    ) -> tuple[str, Sequence[tuple[str, str]]]:
+    def listed(self, verb: str, items: Sequence[tuple[str, str]], body: str) -> tuple[str, Sequence[tuple[str, str]]]:
         names: list[str] = []
         for n, (expression, _) in enumerate(items, 1):
             own = expression.rsplit(".", 1)[-1]
