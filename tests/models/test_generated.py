@@ -25,7 +25,7 @@ def check(lake: Lake, seed: int, *, models: int, runs: int, spark: bool = True) 
     proof.run(spark=False)
     for n in range(runs):
         for _ in range(choose.choice([0, 1, 1, 2, 3]) if runs > 1 else 3):
-            proof.change(lambda: table_changes.change(choose, lake))
+            proof.sql(*table_changes.change(choose, lake))
         proof.run(spark=spark or n == runs - 1)
     return proof
 

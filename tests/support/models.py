@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +51,6 @@ class Proof:
         for text in statements:
             self.history.append(text)
             self.lake.spark().sql(text)
-
-    def change(self, made: Callable[[], str]) -> None:
-        """Change the tables by a statement that is made now."""
-        self.sql(made())
 
     def run(self, *, spark: bool = True) -> dict[str, Outcome]:
         """Bring the models up to date and compare each.

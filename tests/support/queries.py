@@ -121,6 +121,9 @@ class _Maker:
         if self.ctes:
             self.kinds.add("cte")
             sql = f"WITH {', '.join(f'{name} AS ({text})' for name, text, _ in self.ctes)} {sql}"
+        if "QUALIFY" not in sql and self.often(0.05):
+            self.kinds.add("order by")
+            sql += f" ORDER BY {columns[0][0]} NULLS LAST"
         return Query(sql, tuple(columns), frozenset(self.kinds), self.not_duckdb)
 
     def often(self, share: float) -> bool:
@@ -199,7 +202,14 @@ class _Maker:
             keys = list(types)
             items = [(k, types[k]) for k in keys if self.often(0.92)]
             items += [(self.aggregate(t, scope), t) for t in self.outputs(None)]
+            if self.often(0.1):
+                self.kinds.add("window over groups")
+                order = [self.aggregate("int", scope), *keys]
+                items.append((f"row_number() OVER (PARTITION BY {keys[0]} ORDER BY {', '.join(order)})", "int"))
         text, columns = self.listed("SELECT", items, body)
+        if self.often(0.04) and all(k in [e for e, _ in items] for k in keys) and "OVER" not in text:
+            self.kinds.add("group by all")
+            return f"{text} GROUP BY ALL", columns
         by_place = [k for k in keys if any(k == e for e, _ in items)] == keys and self.often(0.1)
         places = [str(1 + [e for e, _ in items].index(k)) for k in keys] if by_place else keys
         text += f" GROUP BY {', '.join(places)}"
@@ -280,8 +290,23 @@ class _Maker:
         text, scope = self.source(levels)
         for _ in range(self.choose.choices([0, 1, 2], [5, 5, 1.5])[0]):
             right, columns = self.source(levels)
+            if self.often(0.03):
+                self.kinds.add("cross join")
+                text, scope = f"{text} CROSS JOIN {right}", scope + columns
+                continue
             kind = self.choose.choice(JOINS)
             self.kinds.add(kind.lower())
+            shared = sorted({c.name for c in scope} & {c.name for c in columns})
+            shared = [n for n in shared if [c.name for c in scope].count(n) == 1 and n[0] != "o"]
+            types = {c.name: c.type for c in scope}
+            shared = [n for n in shared if (n, types[n]) in [(c.name, c.type) for c in columns]]
+            if shared and "USING" not in text and not kind.endswith(("SEMI JOIN", "ANTI JOIN")) and self.often(0.3):
+                self.kinds.add("using")
+                n = self.choose.choice(shared)
+                text += f" {kind} {right} USING ({n})"
+                scope = [Column(n, types[n]), *(c for c in scope + columns if c.name != n)]
+                # A further join by the bare name would be ambiguous in one engine, not in the other.
+                break
             text += f" {kind} {right} ON {self.on(scope, columns)}"
             scope = scope if kind in ("LEFT SEMI JOIN", "LEFT ANTI JOIN") else scope + columns
         return text, scope
@@ -411,7 +436,8 @@ class _Maker:
             return self.choose.choice(there)
         made = self.value(kind, scope)
         # A constant would be taken for the place of a column.
-        return made if "." in made.replace("1.25", "") and not made.startswith("CAST(") else self.some(scope, kind)
+        names = any(c.ref in made for c in scope)
+        return made if names and not made.startswith("CAST(") else self.some(scope, kind)
 
     def some(self, scope: Scope, kind: str) -> str:
         there = [c.ref for c in scope if c.type == kind]

@@ -21,6 +21,12 @@ PARTITIONS: Mapping[str, Sequence[str]] = {
     "final.d": ["", "day", "months(day), g"],
 }
 KEYS: Mapping[str, str] = {"final.a": "id", "final.b": "id", "final.c": "k", "final.d": "n"}
+WIDER: Mapping[str, Sequence[tuple[str, str]]] = {
+    "final.a": [("v", "BIGINT"), ("price", "DECIMAL(14,2)")],
+    "final.b": [("id", "BIGINT")],
+    "final.c": [("a_id", "BIGINT")],
+    "final.d": [("rate", "DECIMAL(12,3)"), ("n", "BIGINT")],
+}
 STRINGS = ["'n'", "'s'", "'x'", "'X'", "''", "'ny'", "'none'"]
 DATES = ["2024-01-01", "2024-01-02", "2024-01-31", "2024-02-29", "1999-12-31"]
 
@@ -83,9 +89,13 @@ def value(choose: random.Random, column: str, kind: str) -> str:
             return choose.choice(["0.00", "1.50", "-2.25", "10.01", "99.99", "1.005"[: 4 if "2)" in kind else 5]])
 
 
-def change(choose: random.Random, lake: Lake) -> str:
-    """One statement of somebody who writes the tables."""
+def change(choose: random.Random, lake: Lake) -> list[str]:
+    """What somebody who writes the tables does at once: mostly one statement."""
     table = choose.choice(list(COLUMNS))
+    if choose.random() < 0.03:
+        column, kind = choose.choice(WIDER[table])
+        # A change of the schema alone makes no snapshot: somebody writes afterwards.
+        return [f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {kind}", nothing(table)]
     columns, key = COLUMNS[table], KEYS[table]
     k = choose.randint(1, 12)
     column = choose.choice(list(columns))
@@ -111,4 +121,4 @@ def change(choose: random.Random, lake: Lake) -> str:
     past = [s.snapshot_id for s in ancestors(lake.table(table))][1:4]
     if past:
         statements[f"CALL lake.system.rollback_to_snapshot('{table}', {choose.choice(past)})"] = 1
-    return choose.choices(list(statements), list(statements.values()))[0]
+    return choose.choices(list(statements), list(statements.values()))
