@@ -20,11 +20,13 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from lake_assets.commands import capture, demo, generate, machine, pipelines, rejected
+    from lake_assets.commands import capture, check, demo, generate, machine, pipelines, rejected, verify
 
     app.command()(demo.demo)
     app.command()(pipelines.run)
     app.command()(pipelines.status)
+    app.command()(check.check)
+    app.command()(verify.verify)
     app.add_typer(rejected.app, name="rejected")
     app.command()(capture.capture)
     app.command()(capture.changes)

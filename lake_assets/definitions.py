@@ -1,14 +1,12 @@
 """The code location: the shipped pipelines, and those of the folder that LAKE_PIPELINES names."""
 
-import os
 from importlib import import_module
 from pathlib import Path
 
 import dagster as dg
 
-from lake_assets.errors import ConfigError
 from lake_assets.orchestration import build_definitions, check_claims
-from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline import own_pipelines
 
 
 @dg.definitions
@@ -26,14 +24,3 @@ def defs() -> dg.Definitions:
     made = [tree.build_defs(), *(build_definitions(p) for p in own_pipelines())]
     check_claims(made)
     return dg.Definitions.merge(*made)
-
-
-def own_pipelines() -> list[Pipeline]:
-    """The pipelines below the folder LAKE_PIPELINES: each a `defs.yaml` as in a Dagster project."""
-    asked = os.environ.get("LAKE_PIPELINES")
-    if not asked:
-        return []
-    folder = Path(asked).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"LAKE_PIPELINES names {folder}, which is no folder: point it at one with pipelines in it")
-    return [Pipeline.load(file) for file in sorted(folder.rglob("defs.yaml"))]

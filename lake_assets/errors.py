@@ -155,7 +155,28 @@ class SchemaConflictError(PipelineError):
 
 
 class ModelError(PipelineError):
-    """A SQL model cannot be parsed, or names what does not exist."""
+    """A SQL model cannot be parsed, or names what does not exist.
+
+    Attributes:
+        model: its table, where it is known.
+        problems: line in its SQL (None: not known) and text of each mistake.
+        is_located: whether the message says file and line already.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        model: str = "",
+        problems: tuple[tuple[int | None, str], ...] = (),
+        is_located: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.model, self.problems, self.is_located = model, problems, is_located
+
+
+class NotRunError(PipelineError):
+    """A table has absorbed nothing yet, so that nothing can be said of its rows."""
 
 
 class DefinitionChangedError(PipelineError):

@@ -33,6 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("system") is None)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests put down as `summary` (record_property) is shown at the end, also of other processes."""
+    reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
+    for report in reports:
+        for name, value in report.user_properties:
+            if name == "summary" and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {value}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_of_the_user() -> Iterator[None]:
     """Whoever runs the tests may have a lake of their own configured; only the cache of jars is shared with it."""

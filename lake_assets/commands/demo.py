@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from lake_assets.commands.output import absorbed, console, outcome_table
 from lake_assets.errors import InputError
-from lake_assets.examples import shop
+from lake_assets.examples import population, shop
 from lake_assets.examples.shop import Checkpoint, Comparison
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -30,18 +31,24 @@ def demo(
     ] = False,
     reset: Annotated[bool, typer.Option("--reset", help="drop the demo's tables first and begin again")] = False,
 ) -> None:
-    """Feed a recorded change stream of Postgres in micro-batches and compare every table with Postgres's own."""
+    """Feed a recorded change stream of Postgres in micro-batches and compare every table with Postgres's own; then two
+    change feeds that are joined and counted, with the numbers of each step."""
     lake, pipeline = Lake.load(), Pipeline.load(shop.PIPELINE)
     landing = lake.config.home / "landing" / "shop_events"
     if reset:
-        _reset(lake, pipeline, landing)
+        _reset(lake, pipeline, "shop_events")
+        _reset(lake, Pipeline.load(population.PIPELINE), "user_name_feed", "user_city_feed")
     left = [c for c in shop.checkpoints() if c not in list(shop.fed(landing))]
-    if not left:
+    steps = [s for s in population.STEPS if s not in population.fed(lake.config.home)]
+    if not left and not steps:
         console.print("All checkpoints have been fed already; `lake-assets demo --reset` begins again.\n")
     if feed_only:
         for checkpoint in left[:1] if next_only else left:
             files = shop.feed(landing, checkpoint)
             console.print(f"{files} files of {checkpoint.name} are in {landing}: {checkpoint.what}")
+        for step in steps[:1] if next_only else steps:
+            files = population.feed(lake.config.home, step)
+            console.print(f"{files} files of {step.name} are in {landing.parent}/user_*_feed: {step.what}")
         return
     began = time.monotonic()
     with console.status("starting Spark"):
@@ -51,7 +58,9 @@ def demo(
     equal = True
     for checkpoint in (left[:1] if next_only else left) or shop.checkpoints()[-1:]:
         equal &= _checkpoint(lake, pipeline, landing, checkpoint, times)
-    _result(lake, times, equal, done=not next_only or len(left) <= 1)
+    _city_population(lake, done=not next_only or len(left) <= 1)
+    equal &= _population(lake, (steps[:1] if next_only else steps) or population.STEPS[-1:], times)
+    _result(lake, times, equal)
     if not equal:
         raise typer.Exit(1)
 
@@ -103,23 +112,55 @@ def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Ta
     return table
 
 
-def _result(lake: Lake, times: list[tuple[str, float]], equal: bool, *, done: bool) -> None:
-    if done and lake.exists("agg.city_population"):
-        console.print(
-            Rule(
-                "[bold]agg.city_population[/], maintained from what changed in final.users and final.user_city",
-                align="left",
-            )
+def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[str, float]]) -> bool:
+    """The worked example, a line a step: who moved, and what that did to the cities."""
+    console.print(Rule("[bold]population[/]: user_name ⋈ user_city, counted by city", align="left"))
+    pipeline = Pipeline.load(population.PIPELINE)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("what changed", "population", "joined", "counted", "as expected"):
+        table.add_column(header)
+    began, equal = time.monotonic(), True
+    for step in steps:
+        population.feed(lake.config.home, step)
+        with console.status(f"absorbing: {step.name}"):
+            outcomes = {o.table: o for o in pipeline.run(lake)}
+        if failed := [o for o in outcomes.values() if o.status == "failed"]:
+            console.print(outcome_table(failed))
+            raise typer.Exit(1)
+        wrong = population.differences(lake, step)
+        equal &= not wrong
+        for said in wrong:
+            console.print(said, markup=False)
+        counts = ", ".join(f"{city} {count}" for city, count in sorted(step.population.items()))
+        joined, counted = (absorbed(outcomes[t]) for t in (population.NAME_CITY, population.POPULATION))
+        table.add_row(step.what, counts, joined, counted, "[bold red]no[/]" if wrong else "[green]yes[/]")
+    times.append(("population", time.monotonic() - began))
+    console.print(table)
+    console.print()
+    return equal
+
+
+def _city_population(lake: Lake, *, done: bool) -> None:
+    if not done or not lake.exists("agg.city_population"):
+        return
+    console.print(
+        Rule(
+            "[bold]agg.city_population[/], maintained from what changed in final.users and final.user_city",
+            align="left",
         )
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("city")
-        table.add_column("population", justify="right")
-        table.add_column("balance", justify="right")
-        for row in lake.spark().table(lake.sql_name("agg.city_population")).orderBy("city").collect():
-            city = "(null)" if row["city"] is None else row["city"] or "(empty)"
-            table.add_row(city, str(row["population"]), str(row["balance"]))
-        console.print(table)
-        console.print()
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("city")
+    table.add_column("population", justify="right")
+    table.add_column("balance", justify="right")
+    for row in lake.spark().table(lake.sql_name("agg.city_population")).orderBy("city").collect():
+        city = "(null)" if row["city"] is None else row["city"] or "(empty)"
+        table.add_row(city, str(row["population"]), str(row["balance"]))
+    console.print(table)
+    console.print()
+
+
+def _result(lake: Lake, times: list[tuple[str, float]], equal: bool) -> None:
     spent = Table(box=None, pad_edge=False, header_style="bold")
     spent.add_column("where the time went")
     spent.add_column("s", justify="right")
@@ -128,9 +169,9 @@ def _result(lake: Lake, times: list[tuple[str, float]], equal: bool, *, done: bo
     console.print(spent)
     console.print()
     verdict = (
-        "[bold green]Every final table equals Postgres.[/]"
+        "[bold green]Every final table equals Postgres, and every step of population its numbers.[/]"
         if equal
-        else "[bold red]Some table differs from Postgres.[/]"
+        else "[bold red]Some table differs from what it should be.[/]"
     )
     console.print(f"{verdict} The lake is in {lake.config.home}.")
     console.print(
@@ -138,20 +179,26 @@ def _result(lake: Lake, times: list[tuple[str, float]], equal: bool, *, done: bo
         "  make ui                                        the same tables as Dagster assets, on http://127.0.0.1:3000\n"
         "  lake-assets status                             rows, watermarks, how far behind\n"
         "  lake-assets capture final.users                what changed last, from metadata alone\n"
+        "  lake-assets verify agg.city_population         the table beside its query, computed afresh\n"
         "  lake-assets demo --reset --next                begin again, one checkpoint at a time (again: --next)\n"
         "  lake-assets demo --next --feed-only            only deliver the files; the sensor in the UI does the rest\n"
         "(in the project folder `lake-assets` is .venv/bin/lake-assets)"
     )
 
 
-def _reset(lake: Lake, pipeline: Pipeline, landing: Path) -> None:
-    """Drop the demo's own tables with their files, and empty its landing folder."""
-    owned = [s.table for s in pipeline.specs(lake) if lake.exists(s.table) and _is_ours(lake, s.table, pipeline.name)]
+def _reset(lake: Lake, pipeline: Pipeline, *streams: str) -> None:
+    """Drop a pipeline's own tables with their files, and empty its landing folders."""
+    owned = [
+        s.table
+        for s in pipeline.specs(lake, alone=False)
+        if lake.exists(s.table) and _is_ours(lake, s.table, pipeline.name)
+    ]
     ledgers = [ledger_of(t) for t in owned if t.namespace == ("raw",)]
     for table in [*reversed(owned), *(t for t in ledgers if lake.exists(t))]:
         lake.catalog.purge_table(table.parts)
-    if landing.is_dir():
-        shutil.rmtree(landing)
+    for stream in streams:
+        if (landing := lake.config.home / "landing" / stream).is_dir():
+            shutil.rmtree(landing)
 
 
 def _is_ours(lake: Lake, table: TableId, pipeline: str) -> bool:

@@ -13,11 +13,13 @@ from rich.table import Table
 
 from lake_assets.commands.output import console, outcome_json, outcome_table, print_json
 from lake_assets.errors import PipelineError
+from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
 from lake_assets.lake.watermark import PROPERTY as WATERMARK
-from lake_assets.pipeline import Pipeline
+from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline import Pipeline, own_pipelines
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -28,19 +30,41 @@ def find_pipeline(name: str) -> Pipeline:
     Raises:
         PipelineError: there is none.
     """
-    from lake_assets.examples import shop
-
     path = Path(name)
     if path.is_dir() and (path / "defs.yaml").is_file():
         return Pipeline.load(path / "defs.yaml")
     if path.is_file():
         return Pipeline.load(path)
-    shipped = {p.parent.name: p for p in shop.PIPELINE.parent.parent.glob("*/defs.yaml")}
+    shipped = {p.parent.name: p for p in shipped_pipelines()}
     if name in shipped:
         return Pipeline.load(shipped[name])
     raise PipelineError(
         f"no pipeline {name}: name a YAML file, a folder with a defs.yaml, or one of {', '.join(shipped)}"
     )
+
+
+def find_model(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec:
+    """The model that makes a table, as it is declared now.
+
+    Args:
+        lake: where the table is.
+        table: layer.name.
+        pipeline: as for `find_pipeline`; default: whichever of the shipped pipelines and those below LAKE_PIPELINES
+            declares the table.
+
+    Raises:
+        PipelineError: none of them does, or makes it otherwise than by a SELECT.
+    """
+    asked = TableId.parse(table)
+    searched = [find_pipeline(pipeline)] if pipeline else [*map(Pipeline.load, shipped_pipelines()), *own_pipelines()]
+    for candidate in searched:
+        for spec in candidate.specs(lake, alone=False):
+            if spec.table == asked and isinstance(spec, ModelSpec):
+                return spec
+            if spec.table == asked:
+                raise PipelineError(f"{asked} is made of change events by pipeline {candidate.name!r}, not by a SELECT")
+    names = ", ".join(c.name for c in searched)
+    raise PipelineError(f"no model makes {asked} in pipeline {names}: name the one that does with --pipeline")
 
 
 def run(

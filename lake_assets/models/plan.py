@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError
+from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError, TokenError
 from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql import DIALECT, not_repeatable
+from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def parse(name: str, sql: str) -> exp.Query:
         statements = sqlglot.parse(sql, dialect=DIALECT)
     except ParseError as e:
         at = e.errors[0] if e.errors else {}
-        raise ModelError(f"model {name}: line {at.get('line', '?')} of its SQL: {at.get('description', e)}") from e
+        raise model_error(name, [(at.get("line"), str(at.get("description", e)))]) from e
+    except TokenError as e:
+        raise model_error(name, [(open_quote(sql), "a quote or comment that begins here is not closed")]) from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise ModelError(
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
@@ -73,22 +76,23 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
     """
     ctes = {c.alias for c in query.find_all(exp.CTE)}
     found: dict[TableId, None] = {}
-    for table in query.find_all(exp.Table):
+    wrong: list[tuple[int | None, str]] = []
+    for table in query.find_all(exp.Table, bfs=False):
         if not table.db and table.name in ctes:
             continue
+        said = table.sql(DIALECT)
         if not table.db:
-            raise ModelError(
-                f"model {name}: table {table.name} is named without its layer: write for example final.{table.name}"
-            )
-        if table.catalog:
-            raise ModelError(
-                f"model {name}: {table.sql(DIALECT)} names a catalog: write layer.table, of the lake's own"
-            )
-        if table.args.get("version") or table.args.get("when"):
-            raise ModelError(
-                f"model {name}: {table.sql(DIALECT)}: which snapshots a model reads is decided by what it has absorbed"
-            )
-        found[TableId((table.db,), table.name)] = None
+            text = f"table {table.name} is named without its layer: write for example final.{table.name}"
+        elif table.catalog:
+            text = f"{said} names a catalog: write layer.table, of the lake's own"
+        elif table.args.get("version") or table.args.get("when"):
+            text = f"{said}: which snapshots a model reads is decided by what it has absorbed"
+        else:
+            found[TableId((table.db,), table.name)] = None
+            continue
+        wrong.append((line_of(table), text))
+    if wrong:
+        raise model_error(name, wrong)
     return tuple(found)
 
 
@@ -113,7 +117,8 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
         qualified = qualify(query.copy(), schema=nested, dialect=DIALECT, validate_qualify_columns=True)
     except (OptimizeError, SchemaError, SqlglotError) as e:
         known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in sources)
-        raise ModelError(f"model {name}: {str(e).splitlines()[0]}. {known}") from e
+        found = column_problems(query, {t: schemas[t] for t in sources})
+        raise model_error(name, found or [(None, f"{str(e).splitlines()[0]}. {known}")]) from e
     _as_written(query, qualified, {table: schemas[table] for table in sources})
     outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
     if len({o.lower() for o in outputs}) < len(outputs):

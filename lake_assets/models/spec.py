@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lake_assets.lake import TableId
+from lake_assets.models.errors_at import Origin
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One SQL model: its table, its SELECT, and where it came from."""
+    """One SQL model: its table, its SELECT, and where it is written."""
 
     table: TableId
     sql: str
@@ -18,3 +19,4 @@ class ModelSpec:
     pipeline: str
     key: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin | None = None

@@ -47,7 +47,10 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
 
     def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
         """The pipeline's assets, job, capture sensor and resource."""
-        return self.build_pipeline(Pipeline(PipelineConfig.model_validate(self.model_dump(exclude_unset=True))))
+        config = PipelineConfig.model_validate(self.model_dump(exclude_unset=True))
+        # Files with SQL are beside the YAML, whatever folder Dagster was started in.
+        path = context.path if context.path.is_file() else context.path / "defs.yaml"
+        return self.build_pipeline(Pipeline(config, path))
 
     def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:
         """A hook for subclasses that call `build_definitions` with another resource, executor or interval."""

@@ -352,7 +352,10 @@ class SqlModel(_Strict):
     """A SELECT over tables of the lake, kept as a table."""
 
     name: str = Field(description="layer.table, for example agg.city_population")
-    sql: str = Field(description="one SELECT in Spark SQL; tables with their layer")
+    sql: str = Field(default="", description="one SELECT in Spark SQL; tables with their layer")
+    sql_file: Path | None = Field(
+        default=None, description="a file that holds the SELECT, instead; relative: to the YAML's folder"
+    )
     key: Names = Field(default_factory=list, description="columns that identify a row; default: what it groups by")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
 
@@ -370,6 +373,14 @@ class SqlModel(_Strict):
         with _said():
             sources_of(name, parse(name, value))
         return value
+
+    @model_validator(mode="after")
+    def _one_text(self) -> SqlModel:
+        if ("sql" in self.model_fields_set) == (self.sql_file is not None):
+            raise ValueError(
+                f"{self.name}: its SELECT is in `sql` or in a file that `sql_file` names: exactly one of them"
+            )
+        return self
 
 
 class PipelineConfig(_Strict):

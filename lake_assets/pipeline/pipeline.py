@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import ConcurrentWriteError, PipelineError, TableClaimedError
+from lake_assets.errors import ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.final import absorb_changes
@@ -26,10 +26,12 @@ from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window_of
 from lake_assets.merge.target import pending_of as pending_of_final
+from lake_assets.models.errors_at import Origin, located
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.config import LayerTables, PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.yaml_file import read_pipeline
 
 Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
@@ -57,7 +59,17 @@ class Pipeline:
     """A declared pipeline; see `PipelineConfig` for what can be declared."""
 
     def __init__(self, config: PipelineConfig, path: Path | None = None) -> None:
+        """
+        Args:
+            config: what is declared.
+            path: the YAML file that it is from: files with SQL are beside it (default: in the working directory), and
+                mistakes are told with their lines.
+
+        Raises:
+            PipelineError: files with SQL cannot be read, or hold none: all of them.
+        """
         self.config, self.path = config, path
+        self._written = _written(config, path)
 
     @property
     def name(self) -> str:
@@ -137,15 +149,17 @@ class Pipeline:
                         )
                     )
         for model in self.config.models:
-            query = parse(model.name, model.sql)
+            written = self._written[model.name]
+            query = parse(model.name, written.sql)
             specs.append(
                 ModelSpec(
                     TableId.parse(model.name),
-                    model.sql,
+                    written.sql,
                     sources_of(model.name, query),
                     self.name,
                     tuple(model.key),
                     model.properties,
+                    written.origin,
                 )
             )
         if alone:
@@ -174,13 +188,17 @@ class Pipeline:
         if any(t.is_pattern for stream in self.config.streams for t in stream.tables):
             return
         made = {s.table for s in specs}
-        for spec in specs:
-            for source in sources(spec):
-                if source not in made and not lake.exists(source):
-                    raise PipelineError(
-                        f"pipeline {self.name!r}: {spec.table} reads {source}, which the lake does not have and no "
-                        f"declaration makes. Declared are: {', '.join(str(t) for t in sorted(made))}"
-                    )
+        missing = [(spec, s) for spec in specs for s in sources(spec) if s not in made and not lake.exists(s)]
+        if missing:
+            declared = ", ".join(str(t) for t in sorted(made))
+            raise PipelineError(
+                "\n".join(
+                    f"{_read_at(spec, source)}pipeline {self.name!r}: {spec.table} reads {source}, which the lake does "
+                    "not have and no declaration makes"
+                    for spec, source in missing
+                )
+                + f". Declared are: {declared}"
+            )
 
     def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:
         named = [t for t in stream.tables if not t.is_pattern]
@@ -295,6 +313,34 @@ class Pipeline:
                 on_outcome(outcome)
 
 
+def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
+    """By model, its SQL and where it is."""
+    known = origins(path) if path and config.models else {}
+    found: dict[str, Written] = {}
+    mistakes: list[str] = []
+    for model in config.models:
+        if model.sql_file is None:
+            found[model.name] = Written(model.sql, known.get(model.name))
+            continue
+        try:
+            written = read_sql(model.name, model.sql_file, path.parent if path else Path())
+            sources_of(model.name, parse(model.name, written.sql))
+            found[model.name] = written
+        except ModelError as e:
+            mistakes.append(str(located(e, Origin(str((path.parent if path else Path()) / model.sql_file)))))
+        except PipelineError as e:
+            mistakes.append(str(e))
+    if mistakes:
+        raise PipelineError("\n".join(mistakes))
+    return found
+
+
+def _read_at(spec: Spec, source: TableId) -> str:
+    if not isinstance(spec, ModelSpec) or spec.origin is None:
+        return ""
+    return f"{spec.origin.at(line_of_table(spec.sql, source))}: "
+
+
 def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     began = time.monotonic()
     try:
@@ -384,7 +430,10 @@ def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
         case FinalSpec():
             return absorb_changes(lake, spec)
         case ModelSpec():
-            return absorb_sources(lake, spec)
+            try:
+                return absorb_sources(lake, spec)
+            except ModelError as e:
+                raise located(e, spec.origin) from e
 
 
 def sources(spec: Spec) -> tuple[TableId, ...]:

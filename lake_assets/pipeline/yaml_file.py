@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from lake_assets.errors import PipelineError
 from lake_assets.pipeline.config import PipelineConfig
+from lake_assets.pipeline.positions import model_mistakes
 
 COMPONENT = "lake_assets.LakePipeline"
 
@@ -33,15 +34,25 @@ def read_pipeline(path: Path) -> PipelineConfig:
         raise PipelineError(f"{path}, line {line}: no valid YAML: {e.problem}") from e
     if not isinstance(content, dict) or content.get("type") != COMPONENT or "attributes" not in content:
         raise PipelineError(f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`")
+    mistakes = model_mistakes(path, node)
     try:
-        return PipelineConfig.model_validate(content["attributes"])
+        config = PipelineConfig.model_validate(content["attributes"])
     except ValidationError as e:
-        lines = [
+        settings = [
             f"{path}, line {_line(node, ('attributes', *error['loc']))}: "
             f"{'.'.join(str(p) for p in error['loc'])}: {error['msg'].removeprefix('Value error, ')}"
             for error in e.errors()
+            # What is wrong with a model's SQL is told with the line in it.
+            if not _is_sql(error["loc"]) or not mistakes
         ]
-        raise PipelineError("\n".join(lines)) from e
+        raise PipelineError("\n".join(settings + mistakes)) from e
+    if mistakes:
+        raise PipelineError("\n".join(mistakes))
+    return config
+
+
+def _is_sql(at: Sequence[Any]) -> bool:
+    return len(at) == 3 and at[0] == "models" and at[2] == "sql"
 
 
 def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:

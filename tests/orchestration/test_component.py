@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import dagster as dg
@@ -87,17 +88,9 @@ def test_the_registry_finds_the_component_by_its_yaml_name() -> None:
 
 
 def test_sql_that_is_none_is_refused_with_the_setting() -> None:
-    with pytest.raises(Exception, match=r"models\.0\.sql"):
-        LakePipeline.from_attributes_dict(
-            attributes={"name": "p", "models": [{"name": "agg.a", "sql": "SELEC 1 FROM"}]}
-        )
-
-
-def test_settings_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHERE_EVENTS_LAND", "/somewhere")
-    stream = {"name": "e", "landing": "{{ env.WHERE_EVENTS_LAND }}/e", "tables": ["public.a"]}
-    made = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream]})
-    assert made.streams[0].landing == Path("/somewhere/e")
+    with pytest.raises(dg.DagsterError) as caught:
+        dg.ComponentTree.from_module(defs_module=import_module("mine.defs"), project_root=project).build_defs()
+    assert "m.sql, line 2: model agg.m: table users is named without its layer" in str(caught.value.__cause__)
 
 
 def test_the_starter_file_is_valid_as_it_is(project: Path) -> None:

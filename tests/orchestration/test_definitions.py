@@ -101,7 +101,9 @@ def test_the_code_location_has_the_shipped_pipelines_and_those_of_the_users_fold
     (own / "mine" / "defs.yaml").write_text(STREAM)
     found = definitions.defs()
     assert set(graph(found)) >= {*SHOP, "raw/mine", "staging/a", "final/a"}
-    assert {j.name for j in found.jobs or []} == {"shop", "mine"}
+    assert graph(found)["agg/city_population_tbl"] == {"agg/user_name_city_tbl"}
+    assert graph(found)["agg/user_name_city_tbl"] == {"final/user_name_tbl", "final/user_city_tbl"}
+    assert {j.name for j in found.jobs or []} == {"shop", "population", "mine"}
     dg.Definitions.validate_loadable(found)
 
 

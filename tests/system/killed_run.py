@@ -1,9 +1,10 @@
-"""Runs the shop pipeline and kills its own process at a given point. Not a test: `test_kill.py` starts it.
+"""Runs a pipeline and kills its own process at a given point. Not a test: `test_kill.py` starts it.
 
-usage: killed_run.py HOME STATEMENT WHEN [NTH]
+usage: killed_run.py HOME STATEMENT WHEN [NTH] [PIPELINE]
 
-STATEMENT is what a SQL statement must contain (or `land`, for the commit of a landing); WHEN is `before`, `during` or
-`after` it; NTH counts the statements that contain it, from 1.
+STATEMENT is what a SQL statement must contain (or `land`, for the commit of a landing, or `write NAME`, for that method
+of a DataFrame's writer); WHEN is `before`, `during` or `after` it; NTH counts the statements that contain it, from 1;
+PIPELINE is a YAML file, by default the shop's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pyiceberg.table import Transaction
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.examples import shop
@@ -58,10 +59,14 @@ def main() -> None:
     nth = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     if statement == "land":
         Transaction.commit_transaction = deadly(Transaction.commit_transaction, lambda *_: True, when, nth)  # type: ignore[method-assign]
+    elif statement.startswith("write "):
+        name = statement.removeprefix("write ")
+        setattr(DataFrameWriterV2, name, deadly(getattr(DataFrameWriterV2, name), lambda *_: True, when, nth))
     else:
         SparkSession.sql = deadly(SparkSession.sql, lambda _, text: statement in text, when, nth)  # type: ignore[method-assign]
     lake = Lake(LakeConfig(home=Path(home), spark=SparkConfig(driver_memory="1g", master="local[2]")))
-    for outcome in Pipeline.load(shop.PIPELINE).run(lake):
+    pipeline = sys.argv[5] if len(sys.argv) > 5 else shop.PIPELINE
+    for outcome in Pipeline.load(pipeline).run(lake):
         print(outcome.table, outcome.status, outcome.error or "")
 
 

@@ -1,0 +1,305 @@
+"""What it costs to keep SQL models: absorbing a change against computing everything.
+
+    make bench-models
+    make bench-models ARGS="--rows 200000 --table-rows 100000"
+
+Three things, one after the other:
+
+1. `population`: users ⋈ cities, counted by city, after changes of 0.03 % of the rows, spread over all files. Against
+   the same SELECT written by Spark (`CREATE OR REPLACE TABLE ... AS`).
+2. Changes of 0.001 % up to half of the rows: incremental and full for one model a strategy, and what the estimate
+   picked, which has seen the same past. Strategies are forced by `full_above`.
+3. A step with nothing to absorb: seconds, Spark jobs, looks into the catalog.
+
+After everything that is timed, each table is compared with its query by `verify`, all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lake_assets import Lake, LakeConfig, Pipeline
+from lake_assets.lake import SparkConfig, quote
+from lake_assets.merge.outcome import Outcome
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.verify import verify
+from lake_assets.pipeline import PipelineConfig
+from lake_assets.pipeline.config import SqlModel
+
+ROWS = 50_000_000
+POPULATION = (
+    "SELECT c.city, count(*) AS population, sum(u.balance) AS balance "
+    "FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY c.city"
+)
+# One model a strategy: what its changes can be absorbed by at the least cost.
+MODELS = {
+    "retract": POPULATION,
+    "keys": "SELECT u.id, u.name, max(c.city) AS last_city, count(DISTINCT c.city) AS cities "
+    "FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY u.id, u.name",
+}
+SHARES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+REQUIRED = {"population: times faster than full": 20.0}
+CITIES = 1000
+FILES = 16
+NOISE = 1.1  # a choice that is slower by less than this is none that was wrong
+
+
+def make(lake: Lake, rows: int) -> None:
+    """Users and where they live; every change is spread over all files."""
+    spark = lake.spark()
+    lake.ensure_namespace(("final",))
+    said = ", ".join(
+        f"'{k}' = '{v}'"
+        for k, v in {
+            "format-version": "3", "write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read",
+            "write.merge.mode": "merge-on-read", "write.distribution-mode": "none",
+            "write.merge.distribution-mode": "none",
+        }.items()
+    )  # fmt: skip
+    for table, columns in {
+        "users": "id, concat('name ', id % 99991) AS name, CAST(id % 100000 AS DECIMAL(12,2)) AS balance",
+        "user_city": f"id AS user_id, concat('city ', xxhash64(id) % {CITIES // 2}) AS city",
+    }.items():
+        spark.sql(f"DROP TABLE IF EXISTS final.{table}")
+        spark.sql(
+            f"CREATE TABLE final.{table} USING iceberg TBLPROPERTIES ({said}) AS "
+            f"SELECT {columns} FROM range(0, {rows}, 1, {FILES})"
+        )
+
+
+def change(lake: Lake, count: int, rows: int, turn: int) -> int:
+    """Change so many rows: three fifths move to another city, a fifth gets another balance, a tenth comes (a user and
+    where they live: two rows). Returns how many it were."""
+    spark = lake.spark()
+    moves, balances, come = count * 3 // 5, count // 5, count // 10
+    for table, key, column, value, part in (
+        ("user_city", "user_id", "city", f"concat('city ', xxhash64(t.user_id, {turn}) % {CITIES // 2})", moves),
+        ("users", "id", "balance", "t.balance + 1.25", balances),
+    ):
+        if part:
+            step = rows // part
+            spark.sql(
+                f"MERGE INTO final.{table} t "
+                f"USING (SELECT id * {step} + {turn * 7919 % step} AS k FROM range({part})) s "
+                f"ON t.{key} = s.k WHEN MATCHED THEN UPDATE SET {column} = {value}"
+            )
+    first = rows * (turn + 2)
+    spark.sql(
+        f"INSERT INTO final.users SELECT {first} + id, 'new', CAST(1 AS DECIMAL(12,2)) FROM range(0, {come}, 1, 1)"
+    )
+    spark.sql(f"INSERT INTO final.user_city SELECT {first} + id, 'city 1' FROM range(0, {come}, 1, 1)")
+    return moves + balances + 2 * come
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A model's step."""
+
+    seconds: float
+    outcome: Outcome
+
+
+class Bench:
+    """Models over the two tables."""
+
+    def __init__(self, lake: Lake, models: dict[str, dict[str, Any]]) -> None:
+        self.lake = lake
+        declared = [{"name": name, **said} for name, said in models.items()]
+        self.pipeline = Pipeline(PipelineConfig.model_validate({"name": "bench", "models": declared}))
+
+    def run(self, name: str) -> Timed:
+        """One step, timed."""
+        began = time.perf_counter()
+        (outcome,) = self.pipeline.run(self.lake, [name])
+        seconds = time.perf_counter() - began
+        if outcome.exception:
+            raise outcome.exception
+        return Timed(seconds, outcome)
+
+    def check(self, name: str) -> None:
+        """The table equals its query, all of it."""
+        (spec,) = [s for s in self.pipeline.specs(self.lake) if str(s.table) == name]
+        assert isinstance(spec, ModelSpec)
+        found = verify(self.lake, spec)
+        assert found.equal, f"{name} differs from its query: {found.differences[:3]}"
+
+
+def say(text: str) -> None:
+    """Progress, apart from the figures."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def population(lake: Lake, rows: int, count: int, turns: int) -> dict[str, float | str]:
+    """The first table: seconds and ratio."""
+    make(lake, rows)
+    bench = Bench(lake, {"agg.population": {"sql": POPULATION}})
+    first = bench.run("agg.population").seconds
+    say(f"population: first run over 2 x {rows:,} rows: {first:.1f} s")
+    incremental: list[float] = []
+    full: list[float] = []
+    strategies: set[str] = set()
+    for turn in range(turns + 1):
+        changed = change(lake, count, rows, turn)
+        step = bench.run("agg.population")
+        began = time.perf_counter()
+        lake.spark().sql(f"CREATE OR REPLACE TABLE agg.recomputed USING iceberg AS {POPULATION}")
+        seconds = time.perf_counter() - began
+        bench.check("agg.population")
+        kept, fresh = lake.spark().table("agg.population"), lake.spark().table("agg.recomputed")
+        assert kept.exceptAll(fresh).isEmpty()
+        assert fresh.exceptAll(kept).isEmpty()
+        say(f"population: {changed:,} changes: {step.outcome.strategy} {step.seconds:.2f} s, full {seconds:.2f} s")
+        say(f"  {step.outcome.why}")
+        if turn:  # the first one warms up
+            incremental.append(step.seconds)
+            full.append(seconds)
+            strategies.add(step.outcome.strategy)
+    fast, slow = statistics.median(incremental), statistics.median(full)
+    return {
+        "population: rows of each table": f"{rows:,}",
+        "population: changes a step": f"{count:,}",
+        "population: strategy": ", ".join(sorted(strategies)),
+        "population: seconds, first run": first,
+        "population: seconds, incremental": fast,
+        "population: seconds, full": slow,
+        "population: times faster than full": slow / fast,
+    }
+
+
+def by_share(lake: Lake, rows: int, shares: Sequence[float]) -> list[list[str]]:
+    """The second table: a line a strategy and share."""
+    make(lake, rows)
+    variants: dict[str, dict[str, Any]] = {"": {}}
+    if "full_above" in SqlModel.model_fields:
+        variants |= {"_incremental": {"full_above": 1}, "_full": {"full_above": 0}}
+    models = {f"agg.{s}{v}": {"sql": sql, **said} for s, sql in MODELS.items() for v, said in variants.items()}
+    bench = Bench(lake, models)
+    for name in models:
+        bench.run(name)
+    lines: list[list[str]] = []
+    # The first change warms up, and gives the estimate a past.
+    for turn, share in enumerate((shares[0], *shares), 1):
+        changed = change(lake, max(10, int(2 * rows * share)), rows, turn)
+        for strategy, sql in MODELS.items():
+            picked = bench.run(f"agg.{strategy}")
+            steps = {v: bench.run(f"agg.{strategy}{v}") for v in variants if v}
+            for v in variants:
+                bench.check(f"agg.{strategy}{v}")
+            if not steps:  # the strategy cannot be forced: full is what Spark writes, incremental what was picked
+                began = time.perf_counter()
+                lake.spark().sql(f"CREATE OR REPLACE TABLE agg.recomputed USING iceberg AS {sql}")
+                full, incremental = time.perf_counter() - began, picked.seconds
+                used = picked.outcome.strategy
+            else:
+                full, incremental = steps["_full"].seconds, steps["_incremental"].seconds
+                used = steps["_incremental"].outcome.strategy
+            chose_full = picked.outcome.strategy == "full"
+            lost = (full if chose_full else incremental) / min(full, incremental)
+            say(f"{strategy}, {changed:,} changes: {incremental:.2f} s by {used}, {full:.2f} s in full")
+            say(f"  picked {picked.outcome.strategy}, {picked.seconds:.2f} s: {picked.outcome.why}")
+            if turn > 1:
+                right = "yes" if lost <= NOISE else f"no: {lost:.1f} times slower"
+                lines.append(
+                    [
+                        used, f"{share:g}", f"{changed:,}", f"{incremental:.2f}", f"{full:.2f}",
+                        f"{full / incremental:.1f}", picked.outcome.strategy, right,
+                    ]
+                )  # fmt: skip
+    return sorted(lines, key=lambda line: line[0] if line[0] != "full" else "~")
+
+
+def nothing(lake: Lake, turns: int = 5) -> dict[str, float | str]:
+    """The third: a step whose sources are where they were. Uses the tables and the model of the first."""
+    bench = Bench(lake, {"agg.population": {"sql": POPULATION}})
+    bench.run("agg.population")
+    tracker = lake.spark().sparkContext.statusTracker()
+    jobs = len(tracker.getJobIdsForGroup(None))
+    looks: list[str] = []
+    load, exists = lake.catalog.load_table, lake.catalog.table_exists
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(name: Any, *rest: Any) -> Any:
+            looks.append(".".join(name))
+            return call(name, *rest)
+
+        return wrapped
+
+    lake.catalog.load_table, lake.catalog.table_exists = counted(load), counted(exists)  # type: ignore[method-assign]
+    try:
+        steps = [bench.run("agg.population") for _ in range(turns)]
+    finally:
+        lake.catalog.load_table, lake.catalog.table_exists = load, exists  # type: ignore[method-assign]
+    assert {s.outcome.status for s in steps} == {"nothing"}
+    return {
+        "nothing to absorb: seconds": min(s.seconds for s in steps),
+        "nothing to absorb: Spark jobs": float(len(tracker.getJobIdsForGroup(None)) - jobs),
+        "nothing to absorb: looks into the catalog, for an input": looks.count("final.users") / turns,
+    }
+
+
+def report(found: dict[str, float | str], lines: list[list[str]], *, full_size: bool) -> int:
+    """Print the figures; 1 where one misses what is required."""
+    missed = False
+    print("| what | measured | required |\n|---|---|---|")
+    limits = {**(REQUIRED if full_size else {})}
+    for name, value in found.items():
+        at_least = limits.get(name)
+        holds = at_least is None or (isinstance(value, float) and value >= at_least)
+        if name.endswith("Spark jobs"):
+            holds = value == 0.0
+        missed |= not holds
+        shown = value if isinstance(value, str) else f"{value:.2f}"
+        wanted = f"at least {at_least:g}" if at_least else "0" if name.endswith("Spark jobs") else ""
+        print(f"| {name} | {shown}{'' if holds else ' **missed**'} | {wanted} |")
+    if lines:
+        print("\n| strategy | share of rows | changes | incremental, s | full, s | speedup | picked | the faster one |")
+        print("|---|---|---|---|---|---|---|---|")
+        for line in lines:
+            print(f"| {' | '.join(line)} |")
+    return missed
+
+
+def main() -> int:
+    """Run the benchmarks; exit code 1 where a required figure is missed, an error where a table is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=ROWS, help="of each table of population; 0: leave it out")
+    parser.add_argument("--changes", type=int, default=15_000)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument(
+        "--table-rows",
+        type=int,
+        default=5_000_000,
+        help="of each table, where the share of changes varies; 0: leave it out",
+    )
+    parser.add_argument("--shares", type=float, nargs="*", default=SHARES)
+    parser.add_argument("--memory", default="8g", help="of Spark's driver")
+    args = parser.parse_args()
+    found: dict[str, float | str] = {}
+    lines: list[list[str]] = []
+    with tempfile.TemporaryDirectory(prefix="bench-models-") as temp:
+        for part, rows in (("population", args.rows), ("shares", args.table_rows)):
+            if not rows:
+                continue
+            home = Path(temp) / part
+            home.mkdir()
+            lake = Lake(LakeConfig(home=home, spark=SparkConfig(driver_memory=args.memory)))
+            lake.spark().sql(f"USE {quote(lake.config.name)}")
+            if part == "population":
+                found |= population(lake, rows, args.changes, args.turns)
+                found |= nothing(lake)
+            else:
+                lines = by_share(lake, rows, args.shares)
+        lake.spark().stop()
+    return report(found, lines, full_size=args.rows >= ROWS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

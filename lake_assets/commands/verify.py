@@ -1,0 +1,75 @@
+"""`lake-assets verify`: a model's table beside its query, row by row."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from lake_assets.commands.output import console, print_json
+from lake_assets.commands.pipelines import AsJson, find_model
+from lake_assets.errors import PipelineError
+from lake_assets.facade import Lake
+from lake_assets.models.verify import Verification
+from lake_assets.models.verify import verify as verify_model
+
+
+def verify(
+    table: Annotated[str, typer.Argument(help="a model's table, as agg.city_population", show_default=False)],
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            "--pipeline",
+            "-p",
+            help="YAML file, folder or name of its pipeline; default: the shipped ones and LAKE_PIPELINES",
+        ),
+    ] = None,
+    sample: Annotated[str, typer.Option(help="compare this share of the keys only: 0.01 or 1%")] = "100%",
+    limit: Annotated[int, typer.Option(help="show so many differing rows", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Compare TABLE with its query at the snapshots that it has absorbed; exit code 1 where they differ."""
+    lake, share = Lake.load(), _share(sample)
+    spec = find_model(lake, table, pipeline)
+    if as_json:
+        found = verify_model(lake, spec, sample=share, limit=limit)
+        print_json(vars(found) | {"differences": [vars(d) for d in found.differences], "equal": found.equal})
+    else:
+        with console.status("computing the query"):
+            found = verify_model(lake, spec, sample=share, limit=limit)
+        _show(found)
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise PipelineError(f"--sample {text} is no share: write 0.01 or 1%, up to 100%")
+    return share
+
+
+def _show(found: Verification) -> None:
+    at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in found.sources.items())
+    of = f" in a sample of {found.sample:.4%} of the keys" if found.sample < 1 else ""
+    console.print(f"{found.table} @ {found.snapshot}, its query over {at}")
+    if found.equal:
+        console.print(f"[bold green]equal[/]: {found.found:,} rows{of}")
+        return
+    console.print(
+        f"[bold red]{found.different:,} rows differ[/]: the query gives {found.expected:,} rows, the table holds "
+        f"{found.found:,}{of}"
+    )
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in (("expected", "right"), ("found", "right"), *((c, "left") for c in found.differences[0].row)):
+        shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for difference in found.differences:
+        values = ("(null)" if v is None else str(v) for v in difference.row.values())
+        shown.add_row(str(difference.expected), str(difference.found), *values)
+    console.print(shown)
+    if found.different > len(found.differences):
+        console.print(f"... and {found.different - len(found.differences):,} more (--limit)")

@@ -1,0 +1,153 @@
+"""What is wrong with a model's SQL, and where it is written: the line in the YAML or in the file beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from lake_assets.errors import ModelError
+from lake_assets.lake import TableId
+from lake_assets.lake.sql import DIALECT
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model's SQL is written.
+
+    Attributes:
+        file: the YAML, or the file that it names.
+        first: the line of the SQL's first line, from 1.
+        line_by_line: whether each line of the SQL is one of the file; false for text that YAML folds or quotes.
+    """
+
+    file: str
+    first: int = 1
+    line_by_line: bool = True
+
+    def at(self, line: int | None) -> str:
+        """A line of the SQL (from 1; None: it as a whole) as file and line."""
+        return f"{self.file}, line {self.first + ((line or 1) - 1 if self.line_by_line else 0)}"
+
+
+def located(error: ModelError, origin: Origin | None) -> ModelError:
+    """The same error with file and line in front of everything that it says."""
+    if origin is None or error.is_located:
+        return error
+    found = error.problems or ((None, str(error)),)
+    texts = [
+        text if origin.line_by_line or line is None or not error.problems else f"line {line} of its SQL: {text}"
+        for line, text in found
+    ]
+    prefix = f"model {error.model}: " if error.model else ""
+    said = [f"{origin.at(line)}: {prefix}{text}" for (line, _), text in zip(found, texts, strict=True)]
+    return ModelError("\n".join(said), model=error.model, problems=error.problems, is_located=True)
+
+
+def model_error(model: str, problems: Iterable[tuple[int | None, str]]) -> ModelError:
+    """All that is wrong with a model's SQL as one error.
+
+    Args:
+        model: its table.
+        problems: line in the SQL (None: not known) and text.
+    """
+    found = tuple(problems)
+    said = [f"model {model}: {f'line {line} of its SQL: ' if line else ''}{text}" for line, text in found]
+    return ModelError("\n".join(said), model=model, problems=found)
+
+
+def line_of(node: exp.Expr) -> int | None:
+    """The line of the first name in a part of a parsed query."""
+    found = (i.meta_get("line") for i in node.find_all(exp.Identifier, bfs=False))
+    return min((int(line) for line in found if line), default=None)
+
+
+_QUOTED = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?P<open>['"`]|/\*)""",
+    re.DOTALL,
+)
+
+
+def open_quote(sql: str) -> int | None:
+    """The line where the first quote or comment begins that nothing closes."""
+    starts = (m.start() for m in _QUOTED.finditer(sql) if m["open"])
+    return next((1 + sql.count("\n", 0, start) for start in starts), None)
+
+
+def column_problems(query: exp.Query, schemas: Mapping[TableId, Iterable[str]]) -> list[tuple[int | None, str]]:
+    """Every column of a query that its sources do not have, or that more than one of them has.
+
+    Args:
+        query: as it was parsed.
+        schemas: column names by source.
+    """
+    nested: dict[str, Any] = {}
+    for table, columns in schemas.items():
+        nested.setdefault(table.namespace[0], {})[table.name] = dict.fromkeys(columns, "string")
+    try:
+        partly = qualify(
+            query.copy(),
+            schema=nested,
+            dialect=DIALECT,
+            validate_qualify_columns=False,
+            allow_partial_qualification=True,
+        )
+        found = {(line, text): None for scope in traverse_scope(partly) for line, text in _of_scope(scope, schemas)}
+    except SqlglotError as e:
+        return [(_line_in(query, str(e)), str(e).splitlines()[0])]
+    return sorted(found, key=lambda p: (p[0] or 0, p[1]))
+
+
+def _line_in(query: exp.Query, said: str) -> int | None:
+    """The line of the name that sqlglot's message ends in."""
+    name = said.splitlines()[0].rsplit(": ", 1)[-1].strip("`'\" ").lower()
+    lines = (i.meta_get("line") for i in query.find_all(exp.Identifier, bfs=False) if i.name.lower() == name)
+    return next((int(line) for line in lines if line), None)
+
+
+def _of_scope(scope: Scope, schemas: Mapping[TableId, Iterable[str]]) -> Iterator[tuple[int | None, str]]:
+    around: dict[str, object] = {}
+    at: Scope | None = scope
+    while at is not None:
+        around = {**at.sources, **around}
+        at = at.parent
+    known = {name: _columns(source, schemas) for name, source in around.items()}
+    for column in scope.columns:
+        line = column.this.meta_get("line")
+        name = column.name
+        if column.table:
+            if column.table not in around:
+                yield line, f"no table or alias {column.table} here, of which it takes {column.table}.{name}"
+            elif (columns := known[column.table]) is not None and name.lower() not in columns:
+                yield line, f"no column {name} in {_said(column.table, around[column.table], columns)}"
+            continue
+        holders = [n for n, columns in known.items() if n in scope.sources and columns and name.lower() in columns]
+        if len(holders) > 1:
+            yield line, f"column {name} is ambiguous: {' and '.join(holders)} have one; write {holders[0]}.{name}"
+        elif not holders and None not in known.values():
+            there = "; ".join(_said(n, around[n], columns or {}) for n, columns in known.items())
+            yield line, f"no column {name}: {there}"
+
+
+def _columns(source: object, schemas: Mapping[TableId, Iterable[str]]) -> Mapping[str, str] | None:
+    """Columns by their name in lower case; None: not known."""
+    if isinstance(source, exp.Table):
+        found = schemas.get(TableId((source.db,), source.name)) if source.db else None
+        return None if found is None else {c.lower(): c for c in found}
+    if isinstance(source, Scope) and isinstance(source.expression, exp.Query):
+        selected = source.expression.selects
+        return (
+            None if any(s.is_star for s in selected) else {s.alias_or_name.lower(): s.alias_or_name for s in selected}
+        )
+    return None
+
+
+def _said(name: str, source: object, columns: Mapping[str, str]) -> str:
+    table = f"{source.db}.{source.name}" if isinstance(source, exp.Table) else name
+    return f"{table} has {', '.join(columns.values())}"

@@ -1,0 +1,288 @@
+"""Proof on demand: a model's table beside its query, computed afresh over the snapshots that the table has absorbed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyiceberg.table import Table
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, VariantType
+from sqlglot import exp
+
+from lake_assets.errors import (
+    DefinitionChangedError,
+    ModelError,
+    NotRunError,
+    PipelineError,
+    SnapshotExpiredError,
+    TableReplacedError,
+)
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.merge.tables import KEY_PROPERTY, columns_of
+from lake_assets.merge.views import temp_view
+from lake_assets.models.plan import fingerprint, parse
+from lake_assets.models.run import FINGERPRINT_PROPERTY
+from lake_assets.models.spec import ModelSpec
+
+_EXPECTED, _FOUND = "_expected", "_found"
+_PARTS = 1_000_000
+# Spark adds floats in whatever order their rows come: the last digits of one query differ between two runs of it.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that is not as often in the table as in the query's result.
+
+    Attributes:
+        row: by column.
+        expected: how often the query gives it.
+        found: how often the table holds it.
+    """
+
+    row: Mapping[str, Any]
+    expected: int
+    found: int
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of comparing a table with its query.
+
+    Attributes:
+        table: the table.
+        snapshot: which of its snapshots.
+        sources: by source the snapshot that the query was computed over.
+        expected, found: rows of the query's result and of the table that were compared.
+        different: how many different rows are not as often on both sides.
+        differences: some of them.
+        sample: the share of the rows (or of the keys) that was compared.
+    """
+
+    table: str
+    snapshot: int
+    sources: Mapping[str, int | None]
+    expected: int
+    found: int
+    different: int
+    differences: tuple[Difference, ...]
+    sample: float = 1.0
+
+    @property
+    def equal(self) -> bool:
+        """Whether both sides are the same multiset of rows."""
+        return not self.different
+
+
+def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
+    """Compare a model's table with its query at the snapshots that the table's watermark names, as multisets.
+
+    NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size,
+    everything else has to be the same.
+
+    Args:
+        lake: the lake.
+        spec: the model as it is declared now.
+        sample: the share (0 to 1) of the keys that are compared, picked by their hash, the same on both sides and each
+            time; of whole rows where the table has no key.
+        limit: how many differing rows are returned.
+
+    Raises:
+        NotRunError: there is no such table yet, or it has absorbed nothing.
+        DefinitionChangedError: the table holds the result of another query, or of other columns.
+        SnapshotExpiredError: a snapshot of a source, or the table's watermark itself, is gone.
+        TableReplacedError: a source was dropped and made again.
+        ModelError: the query cannot be run over those snapshots.
+    """
+    if not 0 < sample <= 1:
+        raise PipelineError(f"a sample of {sample} is none: write a share above 0 and up to 1, as 0.01 or 1%")
+    table = lake.find(spec.table)
+    if table is None or (current := table.metadata.current_snapshot_id) is None:
+        raise NotRunError(f"{spec.table} was never run: run pipeline {spec.pipeline!r} first")
+    query = parse(str(spec.table), spec.sql)
+    said = table.properties.get(FINGERPRINT_PROPERTY)
+    if said is None:
+        raise NotRunError(f"{spec.table} was not made by a model: there is no query that it could equal")
+    if said != fingerprint(query):
+        raise DefinitionChangedError(
+            f"the query of {spec.table} was changed since the table was computed: run pipeline {spec.pipeline!r}, "
+            "which rebuilds it, then verify"
+        )
+    marks = read_marks(table)
+    pinned = {source: _pinned(lake, spec.table, source, marks.get(str(source))) for source in spec.sources}
+    with contextlib.ExitStack() as scope:
+        expected = _result(lake, spec, query, pinned, scope)
+        found = _at(lake, spec.table, current)
+        # A column may have been renamed since without a snapshot of its own.
+        wanted = dict(expected.dtypes)
+        for there in (columns_of(lake, spec.table), dict(found.dtypes)):
+            _check_columns(spec, wanted, there)
+        expected, found = (rows.select(*(F.col(quote(c)) for c in wanted)) for rows in (expected, found))
+        if sample < 1:
+            picked = _picked(table, found, sample)
+            expected, found = expected.where(picked), found.where(picked)
+        counted = _counted(expected, found)
+        rows_expected, rows_found, different = _totals(counted)
+        differences: tuple[Difference, ...] = ()
+        if different:
+            differing = _beyond_rounding(counted.where(_differ()), found)
+            different = differing.count()
+            differences = tuple(
+                Difference({c: row[c] for c in wanted}, row[_EXPECTED], row[_FOUND])
+                for row in differing.orderBy(*_orderable(found)).limit(limit).collect()
+            )
+    return Verification(
+        str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
+        differences, sample,
+    )  # fmt: skip
+
+
+def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Mark | None) -> int | None:
+    """The snapshot of a source that the table has absorbed, which has to be there still."""
+    if mark is None:
+        raise NotRunError(f"{table} has absorbed nothing of {source} yet: run its pipeline first")
+    loaded = lake.table(source)
+    if str(loaded.metadata.table_uuid) != mark.uuid:
+        raise TableReplacedError(
+            f"{table} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {loaded.metadata.table_uuid}: "
+            "it was dropped and made again, so that what was absorbed cannot be read any more. "
+            f"Drop {table} and run its pipeline to rebuild it"
+        )
+    if mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
+        raise SnapshotExpiredError(
+            f"{table} absorbed {source} up to snapshot {mark.snapshot}, which was expired since: the query cannot be "
+            "computed over it any more. Run the pipeline, so that the watermark moves to a newer snapshot, then verify"
+        )
+    return mark.snapshot
+
+
+def _at(lake: LakeBase, table: TableId, snapshot: int | None) -> DataFrame:
+    spark, name = lake.spark(), lake.sql_name(table)
+    if snapshot is None:  # it was empty
+        return spark.table(name).where(F.lit(False))
+    return spark.read.option("versionAsOf", str(snapshot)).table(name)
+
+
+def _result(
+    lake: LakeBase,
+    spec: ModelSpec,
+    query: exp.Query,
+    pinned: Mapping[TableId, int | None],
+    scope: contextlib.ExitStack,
+) -> DataFrame:
+    """The query over its sources at their pinned snapshots."""
+    views = {t: scope.enter_context(temp_view(_at(lake, t, snapshot))) for t, snapshot in pinned.items()}
+    sql = _over(query.copy(), views).sql(DIALECT)
+    try:
+        rows = lake.spark().sql(sql)
+        rows.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)
+    except PySparkException as e:
+        raise ModelError(
+            f"model {spec.table}: Spark does not accept its SQL over the snapshots that the table holds: "
+            f"{str(e).splitlines()[0]}"
+        ) from e
+    return rows
+
+
+def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
+    """The query with a view in the place of each table. (Written for this alone, not by what maintains the table.)"""
+    for table in [t for t in query.find_all(exp.Table) if t.db]:
+        view = exp.to_table(views[TableId((table.db,), table.name)], dialect=DIALECT)
+        table.replace(exp.alias_(view, table.alias_or_name, table=True, quoted=True))
+    return query
+
+
+def _check_columns(spec: ModelSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+    """The table has to have the query's columns; what else it has is no part of the result."""
+    if wrong := [c for c, kind in wanted.items() if there.get(c) != kind]:
+        said = ", ".join(f"{c} {wanted[c]} ({'as ' + there[c] if c in there else 'not there'})" for c in wrong)
+        raise DefinitionChangedError(
+            f"{spec.table} has other columns than its query, which gives {said}: run pipeline {spec.pipeline!r}, which "
+            "rebuilds the table, then verify"
+        )
+
+
+def _picked(table: Table, rows: DataFrame, sample: float) -> Column:
+    """Whether a row belongs to the sample: by the hash of its key, or of all that can be hashed."""
+    key: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
+    kinds: dict[str, DataType] = {f.name: f.dataType for f in rows.schema.fields}
+    names = key if key and all(k in kinds for k in key) else list(kinds)
+    # Floats may differ in the last digits between the two sides, maps have no hash.
+    hashed = [n for n in names if not isinstance(kinds[n], FloatType | DoubleType | MapType | VariantType)]
+    if not hashed:
+        return F.lit(True)
+    place = F.pmod(F.xxhash64(*(F.col(quote(n)) for n in hashed)), F.lit(_PARTS))
+    return place < F.lit(round(sample * _PARTS))
+
+
+def _counted(expected: DataFrame, found: DataFrame) -> DataFrame:
+    """Every different row with how often it is on each side."""
+    one, none = F.lit(1).cast("bigint"), F.lit(0).cast("bigint")
+    both = expected.withColumns({_EXPECTED: one, _FOUND: none}).unionAll(
+        found.withColumns({_EXPECTED: none, _FOUND: one})
+    )
+    sums = [F.sum(side).alias(side) for side in (_EXPECTED, _FOUND)]
+    return both.groupBy(*(F.col(quote(c)) for c in found.columns)).agg(*sums)
+
+
+def _differ() -> Column:
+    return F.col(_EXPECTED) != F.col(_FOUND)
+
+
+def _totals(counted: DataFrame) -> tuple[int, int, int]:
+    sums = [F.coalesce(F.sum(side), F.lit(0)).alias(side) for side in (_EXPECTED, _FOUND)]
+    (row,) = counted.agg(*sums, F.count_if(_differ()).alias("_different")).collect()
+    return row[_EXPECTED], row[_FOUND], row["_different"]
+
+
+def _beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
+    """The differing rows without those that differ in the last digits of floats only.
+
+    Rows that are equal in all other columns are put beside each other in the order of their floats; where each is as
+    good as its neighbour, none of them differs.
+    """
+    floats = [f.name for f in rows.schema.fields if isinstance(f.dataType, FloatType | DoubleType)]
+    if not floats:
+        return differing
+    others = [c for c in rows.columns if c not in floats]
+    values = F.struct(*(F.col(quote(c)).alias(f"f{n}") for n, c in enumerate(floats)))
+
+    def side(more: str, less: str) -> Column:
+        times = F.greatest(F.col(more) - F.col(less), F.lit(0)).cast("int")
+        return F.sort_array(F.flatten(F.collect_list(F.array_repeat(values, times))))
+
+    def near(a: Column, b: Column) -> Column:
+        size = F.greatest(F.abs(a), F.abs(b))
+        # To Spark NaN is greater than infinity, and equal to itself.
+        return a.eqNullSafe(b) | ((size < F.lit(math.inf)) & (F.abs(a - b) <= F.lit(TOLERANCE) * size))
+
+    def all_near(a: Column, b: Column) -> Column:
+        return reduce(Column.__and__, (near(a[f"f{n}"], b[f"f{n}"]) for n in range(len(floats))))
+
+    sides = differing.groupBy(*(F.col(quote(c)).alias(f"k{n}") for n, c in enumerate(others))).agg(
+        side(_EXPECTED, _FOUND).alias("_e"), side(_FOUND, _EXPECTED).alias("_f")
+    )
+    same = (F.size("_e") == F.size("_f")) & F.forall(
+        F.arrays_zip("_e", "_f"), lambda both: F.coalesce(all_near(both["_e"], both["_f"]), F.lit(False))
+    )
+    bad = sides.where(~same)
+    joined = reduce(
+        Column.__and__,
+        (F.col(quote(c)).eqNullSafe(F.col(f"k{n}")) for n, c in enumerate(others)),
+        F.lit(True),
+    )
+    return differing.join(bad, joined, "left_semi")
+
+
+def _orderable(rows: DataFrame) -> Sequence[Column]:
+    return [F.col(quote(f.name)) for f in rows.schema.fields if not isinstance(f.dataType, MapType | VariantType)]

@@ -1,0 +1,132 @@
+"""Where a pipeline's models are written: their SQL, in the YAML or in files beside it, with its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import yaml
+from sqlglot import exp
+
+from lake_assets.errors import LakeError, ModelError, PipelineError
+from lake_assets.lake import TableId
+from lake_assets.models.errors_at import Origin, line_of, located
+from lake_assets.models.plan import parse, sources_of
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model's SQL and where it is."""
+
+    sql: str
+    origin: Origin | None
+
+
+def read_sql(name: str, sql_file: Path, folder: Path) -> Written:
+    """The SQL of a file.
+
+    Raises:
+        PipelineError: it cannot be read.
+    """
+    file = folder / sql_file
+    try:
+        return Written(file.read_text(encoding="utf-8"), Origin(str(file)))
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else str(e)
+        raise PipelineError(f"model {name}: its sql_file {file} cannot be read: {reason}") from e
+
+
+def origins(path: Path) -> dict[str, Origin]:
+    """By model, where its SQL is in a YAML file; none for a file that cannot be read or that holds no models."""
+    try:
+        documents = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    found: dict[str, Origin] = {}
+    for document in documents:
+        models = child(child(document, "attributes"), "models")
+        for model in models.value if isinstance(models, yaml.SequenceNode) else []:
+            name, sql = child(model, "name"), child(model, "sql")
+            if isinstance(name, yaml.ScalarNode) and isinstance(sql, yaml.ScalarNode):
+                found[name.value] = origin_of(path, sql)
+    return found
+
+
+def origin_of(path: Path, sql: yaml.ScalarNode) -> Origin:
+    """Where the lines of a scalar are: of `|` each one is known, of what YAML folds only the first."""
+    if sql.style == "|":
+        return Origin(str(path), sql.start_mark.line + 2)
+    line_by_line = sql.start_mark.line == sql.end_mark.line and "\n" not in sql.value
+    return Origin(str(path), sql.start_mark.line + 1, line_by_line)
+
+
+def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    """What a mapping holds under a name."""
+    if isinstance(node, yaml.MappingNode):
+        return next((v for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == name), None)
+    return None
+
+
+def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
+    """What is wrong with the SQL of a pipeline's models, and between them, that can be told without the lake.
+
+    Args:
+        path: the YAML file.
+        node: its content.
+    """
+    models = child(child(node, "attributes"), "models")
+    mistakes: list[str] = []
+    reads: dict[TableId, tuple[TableId, ...]] = {}
+    texts: dict[TableId, tuple[str, Origin]] = {}
+    for model in models.value if isinstance(models, yaml.SequenceNode) else []:
+        name, sql, file = (child(model, key) for key in ("name", "sql", "sql_file"))
+        if not isinstance(name, yaml.ScalarNode):
+            continue
+        if isinstance(sql, yaml.ScalarNode):
+            written = Written(sql.value, origin_of(path, sql))
+        elif isinstance(file, yaml.ScalarNode):
+            try:
+                written = read_sql(name.value, Path(file.value), path.parent)
+            except PipelineError as e:
+                mistakes.append(f"{path}, line {file.start_mark.line + 1}: {e}")
+                continue
+        else:
+            continue
+        assert written.origin is not None
+        try:
+            table = TableId.parse(name.value)
+            reads[table] = sources_of(name.value, parse(name.value, written.sql))
+            texts[table] = written.sql, written.origin
+        except ModelError as e:
+            mistakes.append(str(located(e, written.origin)))
+        except LakeError:
+            continue  # a name that is none: the settings' own check says so
+    return mistakes + _circles(reads, texts)
+
+
+def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, tuple[str, Origin]]) -> list[str]:
+    """Every circle of models once."""
+    left = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
+    found: list[str] = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as e:
+            # graphlib names a node after what depends on it.
+            circle: list[TableId] = list(reversed(e.args[1]))
+            reader, source = circle[0], circle[1]
+            sql, origin = texts[reader]
+            way = " -> ".join(str(t) for t in circle)
+            at = origin.at(line_of_table(sql, source))
+            found.append(f"{at}: models depend on each other in a circle: {way} (an arrow goes to what is read)")
+            left = {t: [s for s in sources if s not in circle] for t, sources in left.items() if t not in circle}
+        else:
+            return found
+
+
+def line_of_table(sql: str, table: TableId) -> int | None:
+    """The line of a query where a table is read first."""
+    tables = parse("", sql).find_all(exp.Table, bfs=False)
+    return next((line_of(t) for t in tables if (t.db, t.name) == (table.namespace[0], table.name)), None)

@@ -1,0 +1,61 @@
+"""Generated queries over generated histories: after every run each model equals its query, by Spark and by DuckDB."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lake_assets import Lake
+from tests.support import table_changes
+from tests.support.models import Proof
+from tests.support.queries import TABLES, queries
+
+
+def check(lake: Lake, seed: int, *, models: int, runs: int, spark: bool = True) -> Proof:
+    """Models with queries of a seed over a history of the same seed."""
+    choose = random.Random(seed)
+    named = {f"agg.m{n}": q for n, q in enumerate(queries(seed, models))}
+    proof = Proof(lake, named, list(TABLES))
+    proof.sql(*table_changes.create(choose), *table_changes.fill(choose))
+    proof.run(spark=False)
+    for n in range(runs):
+        for _ in range(choose.choice([0, 1, 1, 2, 3]) if runs > 1 else 3):
+            proof.sql(*table_changes.change(choose, lake))
+        proof.run(spark=spark or n == runs - 1)
+    return proof
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hundred_generated_models_equal_their_queries(lake: Lake, seed: int) -> None:
+    proof = check(lake, seed, models=25, runs=1)
+    assert proof.asked["Spark"] >= 25
+    assert proof.asked["DuckDB"] > 25
+
+
+@pytest.mark.long
+def test_generated_models_equal_their_queries_after_any_changes(
+    new_lake: Callable[[str], Lake], record_property: Callable[[str, object], None]
+) -> None:
+    """2,000 combinations of a query and a history of six runs. A failure names the queries and all statements: what is found goes
+    into `test_found.py` under a name of its own."""
+    strategies: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    seeds: list[int] = []
+
+    @settings(max_examples=50, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(seed=st.integers(0, 2**63))
+    def run(seed: int) -> None:
+        seeds.append(seed)
+        proof = check(new_lake(f"lake{len(seeds)}"), seed, models=40, runs=6)
+        strategies.update(proof.strategies)
+        asked.update(proof.asked)
+
+    run()
+    record_property("summary", f"strategies of generated models: {dict(strategies.most_common())}")
+    record_property("summary", f"results compared: {dict(asked)}")
+    assert asked["DuckDB"] > 0.8 * asked["Spark"]

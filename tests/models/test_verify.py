@@ -1,0 +1,180 @@
+"""`verify`: a table beside its query at the snapshots that the table has absorbed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lake_assets import Lake, Pipeline, cli
+from lake_assets.errors import (
+    DefinitionChangedError,
+    LakeError,
+    NotRunError,
+    PipelineError,
+    SnapshotExpiredError,
+    TableReplacedError,
+)
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.verify import Difference, Verification, verify
+from lake_assets.pipeline import PipelineConfig
+
+COUNT = "SELECT g, count(*) AS n FROM final.t GROUP BY g"
+
+
+class World:
+    """One table and models over it."""
+
+    def __init__(self, lake: Lake, **models: str) -> None:
+        self.lake = lake
+        lake.ensure_namespace(("final",))
+        self.sql(
+            "CREATE TABLE final.t (id INT, g STRING, x DOUBLE) USING iceberg TBLPROPERTIES ('format-version' = '3')"
+        )
+        self.sql("INSERT INTO final.t VALUES (1, 'a', 0.1), (2, 'a', 0.2), (3, NULL, CAST('NaN' AS DOUBLE))")
+        self.declare(**models)
+
+    def declare(self, **models: str) -> None:
+        declared = [{"name": f"agg.{name}", "sql": sql} for name, sql in models.items()]
+        self.pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "models": declared}))
+
+    def sql(self, text: str) -> None:
+        self.lake.spark().sql(text)
+
+    def run(self) -> None:
+        assert not [o.error for o in self.pipeline.run(self.lake) if o.error]
+
+    def verify(self, name: str, *, sample: float = 1.0, limit: int = 20) -> Verification:
+        (spec,) = [s for s in self.pipeline.specs(self.lake) if str(s.table) == f"agg.{name}"]
+        assert isinstance(spec, ModelSpec)
+        return verify(self.lake, spec, sample=sample, limit=limit)
+
+
+def test_a_table_is_compared_at_what_it_has_absorbed_not_at_what_is_there_now(lake: Lake) -> None:
+    world = World(lake, m=COUNT, rows="SELECT * FROM final.t")
+    world.run()
+    world.sql("DELETE FROM final.t WHERE id = 1")
+    for name, rows in (("m", 2), ("rows", 3)):
+        found = world.verify(name)
+        assert (found.equal, found.expected, found.found) == (True, rows, rows)
+    world.run()
+    assert world.verify("rows").found == 2
+
+
+def test_rows_that_differ_are_told_with_their_counts(lake: Lake) -> None:
+    world = World(lake, m="SELECT g, id % 2 AS odd FROM final.t")
+    world.run()
+    world.sql("INSERT INTO agg.m VALUES (NULL, 1), ('more', 7)")
+    world.sql("DELETE FROM agg.m WHERE odd = 0")
+    found = world.verify("m")
+    assert (found.expected, found.found, found.different) == (3, 4, 3)
+    assert found.differences == (
+        Difference({"g": None, "odd": 1}, 1, 2),
+        Difference({"g": "a", "odd": 0}, 1, 0),
+        Difference({"g": "more", "odd": 7}, 0, 1),
+    )
+    assert len(world.verify("m", limit=1).differences) == 1
+
+
+def test_floats_may_differ_in_their_last_digits_only(lake: Lake) -> None:
+    world = World(lake, m="SELECT g, x, id FROM final.t UNION ALL SELECT g, x, id FROM final.t")
+    world.run()
+    world.sql(f"UPDATE agg.m SET x = {math.nextafter(0.1, 1)!r}D WHERE id = 1")
+    assert world.verify("m").equal
+    world.sql("UPDATE agg.m SET x = 0.1000001D WHERE id = 1")
+    found = world.verify("m")
+    assert [(d.row["x"], d.expected, d.found) for d in found.differences] == [(0.1, 2, 0), (0.1000001, 0, 2)]
+    world.sql("UPDATE agg.m SET x = 0.1D WHERE id = 1")
+    world.sql("UPDATE agg.m SET x = 1.0D WHERE id = 3")
+    assert world.verify("m").different == 2  # NaN is no number that 1.0 could be near
+
+
+def test_a_sample_picks_the_same_keys_on_both_sides(lake: Lake) -> None:
+    world = World(lake, m="SELECT id, count(*) AS n FROM final.t GROUP BY id", rows="SELECT id, x FROM final.t")
+    world.sql("INSERT INTO final.t SELECT CAST(id AS INT), 'r', 1 FROM range(10, 1010)")
+    world.run()
+    for name in ("m", "rows"):
+        first, again = world.verify(name, sample=0.2), world.verify(name, sample=0.2)
+        assert first == again
+        assert first.equal
+        assert 100 < first.found < 300
+    world.sql("UPDATE agg.m SET n = 2")
+    found = world.verify("m", sample=0.2)
+    assert found.different == 2 * found.found > 200
+    with pytest.raises(PipelineError, match="is none"):
+        world.verify("m", sample=0)
+
+
+def test_what_cannot_be_verified_is_named(lake: Lake) -> None:
+    world = World(lake, m=COUNT)
+    cases: list[tuple[Callable[[], object], type[LakeError] | None, str]] = [
+        (lambda: None, NotRunError, "never run"),
+        (lambda: (world.run(), world.declare(m=COUNT + " HAVING n > 1")), DefinitionChangedError, "was changed"),
+        (lambda: world.declare(m=f"{COUNT} -- the same"), None, ""),
+        (lambda: world.sql("ALTER TABLE agg.m ALTER COLUMN n DROP NOT NULL"), None, ""),
+        (lambda: world.sql("ALTER TABLE agg.m RENAME COLUMN n TO m"), DefinitionChangedError, "n bigint"),
+        (lambda: world.sql("ALTER TABLE agg.m RENAME COLUMN m TO n"), None, ""),
+        (lambda: world.sql("DROP TABLE final.t"), LakeError, "final.t, which the lake does not have"),
+        (lambda: world.__init__(lake, m=COUNT), TableReplacedError, "dropped and made again"),
+    ]
+    for prepare, error, said in cases:
+        prepare()
+        if error:
+            with pytest.raises(error, match=said):
+                world.verify("m")
+        else:
+            assert world.verify("m").equal
+
+
+def test_an_expired_snapshot_is_named(lake: Lake) -> None:
+    world = World(lake, m=COUNT)
+    world.run()
+    world.sql("INSERT INTO final.t VALUES (9, 'z', 1)")
+    # The tag that keeps what was absorbed is taken away by somebody else.
+    for tag in set(lake.table("final.t").refs()) - {"main"}:
+        world.sql(f"ALTER TABLE final.t DROP TAG `{tag}`")
+    world.sql(
+        "CALL lake.system.expire_snapshots(table => 'final.t', older_than => TIMESTAMP '2999-01-01', retain_last => 1)"
+    )
+    with pytest.raises(SnapshotExpiredError, match="expired"):
+        world.verify("m")
+
+
+def test_the_command_exits_with_one_where_the_table_differs(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lake)
+    file = tmp_path / "defs.yaml"
+    file.write_text(
+        f"type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n    - {{name: agg.m, sql: '{COUNT}'}}\n"
+    )
+    world.pipeline = Pipeline.load(file)
+    world.run()
+    monkeypatch.setattr(Lake, "load", lambda: lake)
+    if not cli.app.registered_commands:
+        cli._register()
+
+    def called(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli.app, ["verify", "agg.m", *arguments])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.stdout
+
+    code, said = called("--pipeline", str(file))
+    assert (code, "equal: 2 rows" in said) == (0, True)
+    world.sql("UPDATE agg.m SET n = 5 WHERE g = 'a'")
+    monkeypatch.setenv("LAKE_PIPELINES", str(tmp_path))
+    code, said = called("--sample", "100%")
+    assert (code, "2 rows differ" in said) == (1, True)
+    code, said = called("--json")
+    assert code == 1
+    assert [d["row"] for d in json.loads(said)["differences"]] == [{"g": "a", "n": 2}, {"g": "a", "n": 5}]
+    monkeypatch.delenv("LAKE_PIPELINES")
+    with pytest.raises(PipelineError, match="--pipeline"):
+        called()
+    with pytest.raises(PipelineError, match="no share"):
+        called("--sample", "150%")

@@ -1,0 +1,211 @@
+"""Models' SQL in the YAML or in files beside it, and what is said of mistakes in it: all at once, with their lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+
+from lake_assets import Lake, Pipeline, cli
+from lake_assets.errors import ModelError, PipelineError
+from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline.checks import mistakes
+
+HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
+
+
+@pytest.fixture
+def lake(plain_lake: Lake) -> Lake:
+    """With final.users (id, name, city) and final.cities (id, name), both empty."""
+    plain_lake.ensure_namespace(("final",))
+    for table, columns in {
+        "users": {"id": LongType(), "name": StringType(), "city": IntegerType()},
+        "cities": {"id": IntegerType(), "name": StringType()},
+    }.items():
+        fields = [NestedField(n, c, t) for n, (c, t) in enumerate(columns.items(), 1)]
+        plain_lake.catalog.create_table(("final", table), Schema(*fields))
+    return plain_lake
+
+
+def write(folder: Path, models: str, **files: str) -> Path:
+    """A pipeline's YAML with these models, and files beside it; the first model begins on line 5."""
+    for name, text in files.items():
+        (folder / f"{name}.sql").write_text(text)
+    file = folder / "defs.yaml"
+    file.write_text(HEAD + models)
+    return file
+
+
+def refused(file: Path) -> list[str]:
+    with pytest.raises(PipelineError) as caught:
+        Pipeline.load(file)
+    return [line.replace(f"{file.parent}/", "") for line in str(caught.value).splitlines()]
+
+
+def told(file: Path, lake: Lake) -> list[str]:
+    return [line.replace(f"{file.parent}/", "") for line in mistakes(Pipeline.load(file), lake)]
+
+
+def test_sql_comes_from_a_file_beside_the_yaml(tmp_path: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "    - {name: agg.m, sql_file: m.sql}\n", m="-- users\nSELECT id FROM final.users\n")
+    monkeypatch.chdir("/")
+    (spec,) = Pipeline.load(file).specs(lake)
+    assert isinstance(spec, ModelSpec)
+    assert spec.sql == "-- users\nSELECT id FROM final.users\n"
+    assert [str(s) for s in spec.sources] == ["final.users"]
+    assert told(file, lake) == []
+
+
+@pytest.mark.parametrize("model", ["sql: SELECT 1 AS one, sql_file: m.sql", "key: id"])
+def test_exactly_one_of_the_two_is_needed(tmp_path: Path, model: str) -> None:
+    (said,) = refused(write(tmp_path, f"    - {{name: agg.m, {model}}}\n", m="SELECT id FROM final.users"))
+    assert said.startswith("defs.yaml, line 5")
+    assert "exactly one of them" in said
+
+
+def test_files_that_are_not_there_are_all_named(tmp_path: Path) -> None:
+    first, second = refused(
+        write(tmp_path, "    - {name: agg.a, sql_file: a.sql}\n    - {name: agg.b, sql_file: x/b.sql}\n")
+    )
+    assert first == "defs.yaml, line 5: model agg.a: its sql_file a.sql cannot be read: No such file or directory"
+    assert second.startswith("defs.yaml, line 6: model agg.b: its sql_file x/b.sql")
+
+
+def test_mistakes_that_need_no_lake_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
+    models = """\
+    - name: agg.a
+      sql: |
+        SELECT id
+        FROM final.users
+        WHERE (
+    - name: agg.b
+      sql_file: b.sql
+    - name: agg.c
+      sql: SELECT id FROM users
+    - name: agg.d
+      sql: >
+        SELECT id,
+          now() AS t FROM final.users
+    - name: agg.e
+      key: {a: b}
+      sql: |
+
+        SELECT 'x FROM final.users
+    - {name: agg.f, sql: SELECT g.id FROM agg.g g}
+    - name: agg.g
+      sql: |
+        SELECT id FROM final.users
+        UNION ALL
+        SELECT id FROM agg.f
+    - {name: agg.h, sql: SELECT id FROM agg.h}
+"""
+    said = refused(
+        write(tmp_path, models, b="SELECT u.id\nFROM final.users u\nJOIN cities c ON true\nJOIN a.b.c d ON true")
+    )
+    for at, text in [
+        ("defs.yaml, line 9: ", "agg.a: "),
+        ("b.sql, line 3: ", "agg.b: table cities is named without its layer"),
+        ("b.sql, line 4: ", "names a catalog"),
+        ("defs.yaml, line 13: ", "agg.c: table users is named without its layer"),
+        ("defs.yaml, line 15: ", "agg.d: NOW() gives another value each time"),
+        ("defs.yaml, line 19: ", "key"),
+        ("defs.yaml, line 22: ", "agg.e: a quote or comment that begins here is not closed"),
+        ("defs.yaml, line 23: ", "agg.f -> agg.g -> agg.f"),
+        ("defs.yaml, line 29: ", "agg.h -> agg.h"),
+    ]:
+        assert [s for s in said if s.startswith(at) and text in s], (at, text, said)
+    assert len(said) == 9
+
+
+def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake: Lake) -> None:
+    models = """\
+    - name: agg.a
+      sql: |
+        SELECT u.nope, x.id,
+          name
+        FROM final.users u JOIN final.cities c ON u.city = c.idd
+        WHERE EXISTS (SELECT 1 FROM final.cities d
+          WHERE d.id = u.zip)
+    - name: agg.b
+      sql: |
+        WITH w AS (SELECT id AS k FROM final.users)
+        SELECT k, l
+        FROM w
+    - {name: agg.c, sql_file: c.sql}
+    - {name: agg.d, sql: SELECT id FROM final.users, key: [id, nokey]}
+    - {name: agg.e, sql: SELECT o FROM agg.good}
+    - {name: agg.good, sql: SELECT id AS n FROM final.users}
+    - {name: agg.f, sql: "SELECT id, ID FROM final.users"}
+"""
+    file = write(tmp_path, models, c="SELECT id\nFROM final.users\nGROUP BY id, who\n")
+    said = told(file, lake)
+    for at, text in [
+        ("defs.yaml, line 7: ", "agg.a: no column nope in final.users has id, name, city"),
+        ("defs.yaml, line 7: ", "no table or alias x"),
+        ("defs.yaml, line 8: ", "column name is ambiguous: u and c have one; write u.name"),
+        ("defs.yaml, line 9: ", "no column idd in final.cities has id, name"),
+        ("defs.yaml, line 11: ", "no column zip in final.users"),
+        ("defs.yaml, line 15: ", "agg.b: no column l: w has k"),
+        ("c.sql, line 3: ", "no column who"),
+        ("defs.yaml, line 18: ", "key nokey is no output column"),
+        ("defs.yaml, line 19: ", "agg.e: no column o: agg.good has n"),
+        ("defs.yaml, line 21: ", "two output columns share a name"),
+    ]:
+        assert [s for s in said if s.startswith(at) and text in s], (at, text, said)
+    assert len(said) == 10
+    file.write_text(
+        HEAD + "    - name: agg.a\n      sql: |\n        SELECT a.id\n        FROM final.gone a, final.lost b\n"
+    )
+    lost, gone = sorted(told(file, lake), key=lambda s: "gone" in s)
+    assert gone.startswith("defs.yaml, line 8: ")
+    assert lost.startswith("defs.yaml, line 8: ")
+
+
+def test_a_failed_step_says_the_line_too(tmp_path: Path, lake: Lake) -> None:
+    file = write(tmp_path, "    - name: agg.a\n      sql: |\n        SELECT id\n        FROM final.users\n")
+    (spec,) = Pipeline.load(file).specs(lake)
+    assert isinstance(spec, ModelSpec)
+    assert spec.origin is not None
+    assert spec.origin.at(2) == f"{file}, line 8"
+    file = write(tmp_path, '    - {name: agg.a, sql: "SELECT id FROM final.users"}\n')
+    (spec,) = Pipeline.load(file).specs(lake)
+    assert isinstance(spec, ModelSpec)
+    assert spec.origin is not None
+    assert spec.origin.at(None) == f"{file}, line 5"
+
+
+def test_a_column_that_is_dropped_under_a_query_is_named_with_its_line(new_lake, tmp_path: Path) -> None:
+    lake = new_lake("lake")
+    lake.ensure_namespace(("final",))
+    spark = lake.spark()
+    spark.sql("CREATE TABLE final.users (id INT, name STRING) USING iceberg")
+    spark.sql("INSERT INTO final.users VALUES (1, 'a')")
+    file = write(
+        tmp_path, "    - name: agg.a\n      sql: |\n        SELECT id,\n          name\n        FROM final.users\n"
+    )
+    pipeline = Pipeline.load(file)
+    assert [o.status for o in pipeline.run(lake)] == ["absorbed"]
+    spark.sql("ALTER TABLE final.users DROP COLUMN name")
+    spark.sql("INSERT INTO final.users VALUES (2)")
+    before = lake.table("agg.a").metadata.current_snapshot_id
+    (outcome,) = pipeline.run(lake)
+    assert isinstance(outcome.exception, ModelError)
+    assert f"{file}, line 8: model agg.a: no column name" in str(outcome.exception)
+    assert lake.table("agg.a").metadata.current_snapshot_id == before
+
+
+def test_the_command_prints_all_and_exits_with_one(
+    tmp_path: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from typer.testing import CliRunner
+
+    monkeypatch.setattr(Lake, "load", lambda: lake)
+    if not cli.app.registered_commands:
+        cli._register()
+    file = write(tmp_path, "    - {name: agg.a, sql: 'SELECT x, y FROM final.users'}\n")
+    result = CliRunner().invoke(cli.app, ["check", str(file)])
+    assert (result.exit_code, result.stdout.count("line 5")) == (1, 2)
+    file = write(tmp_path, "    - {name: agg.a, sql: 'SELECT id FROM final.users'}\n")
+    assert CliRunner().invoke(cli.app, ["check", str(file)]).exit_code == 0

@@ -1,0 +1,26 @@
+"""The worked example: two feeds, joined, counted by city. One user moves, one comes, one leaves."""
+
+from __future__ import annotations
+
+from lake_assets import Lake, Pipeline
+from lake_assets.examples import population
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.verify import verify
+
+
+def test_each_step_of_population_has_its_numbers(lake: Lake) -> None:
+    pipeline = Pipeline.load(population.PIPELINE)
+    numbers: list[dict[str, int]] = []
+    for step in population.STEPS:
+        assert population.feed(lake.config.home, step) == len(step.feeds)
+        outcomes = {o.table: o for o in pipeline.run(lake)}
+        assert not [o.error for o in outcomes.values() if o.error]
+        assert population.differences(lake, step) == []
+        numbers.append(dict(lake.spark().table(population.POPULATION).collect()))
+        for spec in pipeline.specs(lake):
+            assert not isinstance(spec, ModelSpec) or verify(lake, spec).equal
+    # user1 moved from bj to hz and user5 came to wh; then user2, the last one of bj, left.
+    assert numbers == [{"bj": 2, "hz": 1, "wh": 1}, {"bj": 1, "hz": 2, "wh": 2}, {"hz": 2, "wh": 2}]
+    assert outcomes[population.POPULATION].changed == 1  # bj goes; a name is no matter to a count
+    assert population.fed(lake.config.home) == list(population.STEPS)
+    assert {o.status for o in pipeline.run(lake)} == {"nothing"}
