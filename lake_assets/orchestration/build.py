@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import dagster as dg
 
 from lake_assets.facade import Lake
@@ -9,8 +11,9 @@ from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.assets import pipeline_assets
 from lake_assets.orchestration.names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource
-from lake_assets.orchestration.sensor import INTERVAL_SECONDS, capture_sensor
+from lake_assets.orchestration.sensor import capture_sensor
 from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.config import seconds_of
 
 # One object for all pipelines of a code location: Dagster merges definitions that share a resource, not ones that
 # each bring their own under the same name.
@@ -23,7 +26,7 @@ def build_definitions(
     *,
     pyspark: object | None = None,
     executor: dg.ExecutorDefinition = dg.in_process_executor,
-    interval_seconds: int = INTERVAL_SECONDS,
+    interval_seconds: int | None = None,
     sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.Definitions:
     """The definitions of a pipeline, for use without YAML.
@@ -36,7 +39,7 @@ def build_definitions(
         pyspark: the resource that gives the Spark session: anything with a `spark_session`, such as dagster-pyspark's
             own resources; default: `LakePySparkResource`.
         executor: how a run's steps are executed; the default keeps them in one process with one Spark session.
-        interval_seconds: how often the capture sensor looks, at most.
+        interval_seconds: how often the capture sensor looks, at most; default: the pipeline's `interval`.
         sensor_status: whether the capture sensor runs without having been turned on.
 
     Raises:
@@ -58,7 +61,8 @@ def build_definitions(
         tags={PIPELINE_TAG: pipeline.name},
         executor_def=executor,
     )
-    sensor = capture_sensor(pipeline, specs, config, job, interval_seconds=interval_seconds, status=sensor_status)
+    interval = math.ceil(seconds_of(pipeline.config.interval)) if interval_seconds is None else interval_seconds
+    sensor = capture_sensor(pipeline, specs, config, job, interval_seconds=interval, status=sensor_status)
     return dg.Definitions(
         assets=assets,
         jobs=[job],

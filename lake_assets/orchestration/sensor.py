@@ -35,8 +35,6 @@ from lake_assets.orchestration.planning import (
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pipeline import Spec, sources
 
-INTERVAL_SECONDS = 15
-
 
 @dataclass(frozen=True)
 class Watch:
@@ -78,7 +76,7 @@ def capture_sensor(
     config: LakeConfig,
     job: dg.ExecutableDefinition,
     *,
-    interval_seconds: int = INTERVAL_SECONDS,
+    interval_seconds: int,
     status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """The sensor of a pipeline; see the module."""

@@ -387,5 +387,15 @@ class PipelineConfig(_Strict):
     """A pipeline: streams and models."""
 
     name: str = Field(description="the pipeline's name: its tables belong to it", pattern=r"^\w+$")
+    interval: str | float = Field(
+        default="15s", description="how often the capture sensor looks for something to absorb, at most"
+    )
     streams: list[Stream] = Field(default_factory=list)
     models: list[SqlModel] = Field(default_factory=list)
+
+    @field_validator("interval")
+    @classmethod
+    def _interval(cls, value: str | float) -> str | float:
+        if seconds_of(value) < 1:
+            raise ValueError(f"{value!r}: a sensor looks once a second at most")
+        return value

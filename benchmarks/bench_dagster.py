@@ -1,0 +1,256 @@
+"""What a micro-batch takes through Dagster: ticks of the capture sensor, latency, and a cycle of many tables.
+
+    make bench-dagster
+
+1. A tick of the capture sensor over many tables of which none has anything to absorb: seconds, in this process.
+2. From a commit in `raw` to the commit in the last `agg` table: `dagster dev` with daemon, web server and code server,
+   the sensor looking every 5 seconds, each run a process of its own. With local Spark, which starts anew in each run,
+   and with a Spark Connect server that stays warm. A change goes through staging, final and two models, one above the
+   other.
+3. Many tables, as many changes each, through the sensor: from the commit in `raw` to the last one in `final`, warm.
+
+After all of it each final table is compared with the rows that its generated source holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import dagster as dg
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from lake_assets import Lake, LakeConfig, Pipeline
+from lake_assets.events.generator import KEY, Source, Transaction, Workload
+from lake_assets.events.wire import encoder
+from lake_assets.lake import SparkConfig, server
+from lake_assets.merge.specs import RawSpec
+from lake_assets.orchestration.sensor import Watch, tick
+from lake_assets.pipeline.pipeline import absorb
+from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+
+FORMAT, STREAM, PIPELINE = "simplified-typed", "bench", "bench"
+LOOKS, INTERVAL = 7, "5s"
+REQUIRED = {
+    "a tick over unchanged tables: seconds": 0.5,
+    "raw to the last agg, local Spark: median seconds": 15.0,
+    "raw to the last agg, Spark Connect: median seconds": 8.0,
+    "a cycle through the sensor, warm: seconds": 90.0,
+}
+
+
+class Tables:
+    """Generated source tables whose changes land as files."""
+
+    def __init__(self, home: Path, count: int) -> None:
+        self.home, self.landed = home, 0
+        loads = [Workload(seed=i, events=10**9, keys=2_000, table=("public", f"t{i:02}")) for i in range(count)]
+        self.sources = [Source(w) for w in loads]
+        self.streams: list[Iterator[Transaction]] = [iter(s) for s in self.sources]
+
+    def land(self, changes: int, tables: int | None = None) -> None:
+        """One file with about so many changes of each of the first tables."""
+        encode, lines = encoder(FORMAT), list[str]()
+        for source, stream in itertools.islice(zip(self.sources, self.streams, strict=True), tables):
+            made = 0
+            while made < changes:
+                transaction = next(stream)
+                made += len(transaction.changes)
+                lines += encode(transaction, source.workload)
+        folder = self.home / "landing" / STREAM
+        folder.mkdir(parents=True, exist_ok=True)
+        self.landed += 1
+        hidden = folder / f".{self.landed:05}.jsonl"
+        hidden.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        hidden.rename(folder / f"{self.landed:05}.jsonl")
+
+    def compare(self, lake: Lake) -> None:
+        """Each final table holds its source's rows."""
+        for source in self.sources:
+            name = source.workload.table[1]
+            rows = lake.table(f"final.{name}").scan(selected_fields=(KEY, "quantity")).to_arrow().to_pylist()
+            found = sorted((r[KEY], r["quantity"]) for r in rows)
+            wanted = sorted((k, r["quantity"]) for k, r in source.rows.items())
+            assert found == wanted, f"final.{name} has {len(found)} rows, its source {len(wanted)}"
+
+
+def declared(count: int) -> dict[str, object]:
+    """The pipeline's YAML."""
+    return {
+        "name": PIPELINE,
+        "interval": INTERVAL,
+        "streams": [
+            {"name": STREAM, "format": "simplified", "tables": [f"public.t{i:02}" for i in range(count)]},
+        ],
+        "models": [
+            {
+                "name": "agg.by_name",
+                "sql": "SELECT name, count(*) AS n, sum(quantity) AS q FROM final.t00 GROUP BY name",
+            },
+            {"name": "agg.by_count", "sql": "SELECT n, count(*) AS names FROM agg.by_name GROUP BY n"},
+        ],
+    }
+
+
+def ticks(lake: Lake, pipeline: Pipeline) -> float:
+    """Median seconds of a look that finds nothing; the first one, which imports things, left out."""
+    watch = Watch(pipeline, tuple(pipeline.specs(lake)), lake.config)
+    seconds: list[float] = []
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(LOOKS + 1):
+            began = time.perf_counter()
+            said = tick(dg.build_sensor_context(instance=instance), watch)
+            seconds.append(time.perf_counter() - began)
+            assert isinstance(said, dg.SkipReason), said
+            assert "nothing new" in (said.skip_message or ""), said.skip_message
+    return statistics.median(seconds[1:])
+
+
+def commit_raw(lake: Lake, pipeline: Pipeline) -> float:
+    """Take in what has landed, as another writer would; seconds since 1970 of the commit."""
+    raw = next(s for s in pipeline.specs(lake) if isinstance(s, RawSpec))
+    assert absorb(lake, raw).status == "absorbed"
+    return committed(lake, "raw." + STREAM)
+
+
+def committed(lake: Lake, table: str) -> float:
+    """Seconds since 1970 of a table's newest commit."""
+    snapshot = lake.table(table).current_snapshot()
+    assert snapshot is not None
+    return snapshot.timestamp_ms / 1000
+
+
+def settled(lake: Lake, pipeline: Pipeline) -> bool:
+    """Whether nothing is pending."""
+    return not pipeline.pending(lake)
+
+
+def latency(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, rounds: int) -> list[float]:
+    """Seconds from a commit in raw to the one in the last model, each time."""
+    found: list[float] = []
+    for _ in range(rounds):
+        tables.land(50, 1)
+        began = commit_raw(lake, pipeline)
+        wait_for("the models", lambda: settled(lake, pipeline), 300, dagster.log)
+        found.append(max(committed(lake, f"agg.{t}") for t in ("by_name", "by_count")) - began)
+        print(f"raw to the last agg: {found[-1]:.1f} s", file=sys.stderr, flush=True)
+        wait_for("the run's end", lambda: all(r["status"] == "SUCCESS" for r in dagster.runs()), 120, dagster.log)
+    return found
+
+
+def cycle(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, changes: int) -> float:
+    """Seconds from a commit in raw until all tables have absorbed it."""
+    tables.land(changes)
+    began = commit_raw(lake, pipeline)
+    wait_for("all tables", lambda: settled(lake, pipeline), 1_200, dagster.log)
+    return max(committed(lake, str(s.table)) for s in pipeline.specs(lake)) - began
+
+
+@contextlib.contextmanager
+def connect_server(home: Path) -> Generator[str]:
+    """The address of a warm server."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command, env = server.command(LakeConfig(home=home, spark=SparkConfig(driver_memory="6g")), port)
+    with (home / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        while True:
+            assert process.poll() is None, (home / "server.log").read_text()
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextlib.contextmanager
+def running(folder: Path, home: Path, pipelines: Path, **settings: str) -> Generator[Dagster]:
+    """Dagster with the sensor on."""
+    folder.mkdir()
+    with dagster_dev(folder, LAKE_HOME=str(home), LAKE_PIPELINES=str(pipelines), **settings) as dagster:
+        dagster.start_sensor(f"{PIPELINE}_capture_sensor")
+        yield dagster
+
+
+def report(found: dict[str, float], notes: Sequence[str]) -> int:
+    """Print the figures; 1 where one misses what is required."""
+    missed = False
+    print("| what | measured | required |\n|---|---|---|")
+    for name, value in found.items():
+        limit = REQUIRED.get(name)
+        holds = limit is None or value <= limit
+        missed |= not holds
+        required = f"at most {limit:g}" if limit is not None else ""
+        print(f"| {name} | {value:.2f}{'' if holds else ' **missed**'} | {required} |")
+    for note in notes:
+        print(note)
+    return missed
+
+
+def main() -> int:
+    """Run the benchmarks; exit code 1 where a required figure is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=65)
+    parser.add_argument("--changes", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=["tick", "local", "warm"], action="append")
+    args = parser.parse_args()
+    wanted = args.only or ["tick", "local", "warm"]
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-dagster-") as temp:
+        home, pipelines = Path(temp) / "lake", Path(temp) / "pipelines"
+        home.mkdir()
+        pipelines.mkdir()
+        attributes = declared(args.tables)
+        text = yaml.safe_dump({"type": "lake_assets.LakePipeline", "attributes": attributes})
+        (pipelines / "defs.yaml").write_text(text)
+        pipeline, tables = Pipeline.load(pipelines / "defs.yaml"), Tables(home, args.tables)
+        lake = Lake(LakeConfig(home=home, spark=SparkConfig(driver_memory="4g")))
+        began = time.perf_counter()
+        tables.land(args.changes)
+        failed = [o for o in pipeline.run(lake) if o.status == "failed"]
+        assert not failed, failed[0].error
+        took = time.perf_counter() - began
+        print(f"{args.tables} tables made in {took:.0f} s", file=sys.stderr, flush=True)
+        lake.spark().stop()
+        lake = Lake(lake.config)
+        if "tick" in wanted:
+            found["a tick over unchanged tables: seconds"] = ticks(lake, pipeline)
+        if "local" in wanted:
+            with running(Path(temp) / "local", home, pipelines) as dagster:
+                seconds = latency(dagster, lake, pipeline, tables, args.rounds)
+            found["raw to the last agg, local Spark: median seconds"] = statistics.median(seconds)
+        if "warm" in wanted:
+            with (
+                connect_server(home) as remote,
+                running(Path(temp) / "warm", home, pipelines, LAKE_SPARK__REMOTE=remote) as dagster,
+            ):
+                latency(dagster, lake, pipeline, tables, 1)  # warms up
+                seconds = latency(dagster, lake, pipeline, tables, args.rounds)
+                cycle(dagster, lake, pipeline, tables, args.changes)  # warms up
+                took = cycle(dagster, lake, pipeline, tables, args.changes)
+            found["raw to the last agg, Spark Connect: median seconds"] = statistics.median(seconds)
+            found["a cycle through the sensor, warm: seconds"] = took
+        tables.compare(lake)
+    return report(found, [f"\n{args.tables} tables, {args.changes:,} changes of each, {args.rounds} rounds."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
