@@ -20,11 +20,12 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from lake_assets.commands import capture, demo, generate, machine, pipelines, rejected
+    from lake_assets.commands import capture, demo, explain, generate, machine, pipelines, rejected
 
     app.command()(demo.demo)
     app.command()(pipelines.run)
     app.command()(pipelines.status)
+    app.command()(explain.explain)
     app.add_typer(rejected.app, name="rejected")
     app.command()(capture.capture)
     app.command()(capture.changes)

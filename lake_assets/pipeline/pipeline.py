@@ -26,6 +26,7 @@ from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window_of
 from lake_assets.merge.target import pending_of as pending_of_final
+from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
@@ -142,6 +143,9 @@ class Pipeline:
                     self.name,
                     tuple(model.key),
                     model.properties,
+                    model.on_query_change,
+                    model.full_above,
+                    model.span,
                 )
             )
         if alone:
@@ -275,6 +279,7 @@ class Pipeline:
         """
         outcomes: list[Outcome] = []
         done: set[TableId] = set()
+        heads = Heads()
         while True:
             # Landing may show tables that a pattern matches: they join the same run.
             spec = next((s for s in self.specs(lake) if s.table not in done), None)
@@ -285,7 +290,7 @@ class Pipeline:
                 continue
             if on_start:
                 on_start(str(spec.table))
-            outcome = _guarded(lambda s=spec: absorb(lake, s), spec)
+            outcome = _guarded(lambda s=spec: absorb(lake, s, heads), spec)
             outcomes.append(outcome)
             if on_outcome:
                 on_outcome(outcome)
@@ -301,15 +306,20 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
         )
 
 
-def absorb(lake: LakeBase, spec: Spec) -> Outcome:
+def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
     """Absorb what is pending for one table; a race that was lost to another writer is run again from the watermark.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        heads: what the models of this run have read so far, so that all of them see the same.
 
     Raises:
         LakeError: see the steps.
     """
 
     def step() -> Outcome:
-        outcome = _absorb(lake, spec)
+        outcome = _absorb(lake, spec, heads)
         if outcome.status == "absorbed":
             _keep(lake, spec)
         return outcome
@@ -355,7 +365,7 @@ def _replay(lake: LakeBase, spec: RawSpec | StagingSpec) -> Outcome:
     )
 
 
-def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
+def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
     match spec:
         case RawSpec():
             began = time.monotonic()
@@ -380,7 +390,7 @@ def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
         case FinalSpec():
             return absorb_changes(lake, spec)
         case ModelSpec():
-            return absorb_sources(lake, spec)
+            return absorb_sources(lake, spec, heads)
 
 
 def sources(spec: Spec) -> tuple[TableId, ...]:
