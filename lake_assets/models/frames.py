@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
-from lake_assets.merge.views import temp_view
+from lake_assets.merge.views import held, temp_view
 from lake_assets.models.tree import text
 
 SIGN = "__sign"
@@ -162,22 +162,22 @@ class Frames:
     ) -> None:
         self.spark, self._scope = spark, scope
         self.sql: Callable[[str], DataFrame] = run or spark.sql
-        self.made = 0
 
     def view(self, rows: DataFrame) -> str:
         """A name for rows."""
         return self._scope.enter_context(temp_view(rows))
 
     def kept(self, rows: DataFrame | str) -> DataFrame:
-        """Rows that are computed when first read, and then kept."""
-        frame = (self.sql(rows) if isinstance(rows, str) else rows).persist()
-        self._scope.callback(frame.unpersist)
-        return frame
+        """Rows that are computed now and kept.
+
+        Checkpointed, not cached: with a cache, each view that is dropped later has Spark compare its plan with all
+        that is cached, which for a small step took a third of its time.
+        """
+        return held(self.sql(rows) if isinstance(rows, str) else rows)
 
     def measured(self, rows: DataFrame | str) -> Frame:
         """Compute rows, and look at how many there are of which values."""
         frame = self.kept(rows)
-        self.made += 1
         kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
         looks = [

@@ -86,7 +86,9 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         )  # fmt: skip
         base = read_marks(target) if target else {}
         step = Step(lake, spec, model, sources, frames, marks, base, clock, expected, definition(spec))
-        if not begun or step.columns_differ():
+        # The types of the result follow from the query and its sources' schemas.
+        alike = all(_is_schema_kept(table, windows[t].start) for t, table in tables.items())
+        if not begun or (not alike and step.columns_differ()):
             reason = "first run" if target is None else "the query, its sources or the types of its columns changed"
             step.rebuild()
             strategy, why = "full", reason
@@ -119,6 +121,12 @@ def _absorb(step: Step, model: ModelPlan, expected: Estimate) -> tuple[str, str]
         case _:
             why = step.incremental(why)
     return (strategy, why) if step.strategy is None else (step.strategy, why)
+
+
+def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
+    """Whether a source has the schema that it had at a snapshot."""
+    found = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    return found is not None and found.schema_id == table.metadata.current_schema_id
 
 
 def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple[str, str]:

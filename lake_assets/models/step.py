@@ -234,7 +234,7 @@ class Step:
         listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
         now = f"SELECT {listed}, true AS {FOUND} FROM ({self._rows.sql(tree.root, 'end', cut)})"
         if keys:
-            found = self.frames.view(self.frames.kept(now))
+            found = f"({now})"
             same = " AND ".join(f"q.{quote(k)} <=> CAST(a.{quote(n)} AS {self.types[k]})" for k, n in names.items())
             picked = ", ".join(
                 f"CAST(a.{quote(names[c])} AS {k}) AS {quote(c)}" if c in names else f"q.{quote(c)}"
@@ -242,10 +242,10 @@ class Step:
             )
             hint = "/*+ BROADCAST(q) */" if touched.hint else ""
             now = f"SELECT {hint} {picked}, q.{FOUND} FROM {touched.view} a LEFT JOIN {found} q ON {same}"
-        rows = self.frames.sql(now)
-        rows = self.frames.kept(rows.select(*map(quote, self.types), FOUND))
+        rows = self.frames.sql(now).select(*map(quote, self.types), FOUND)
         if more is not None:
-            rows = self.frames.kept(rows.unionByName(more.select(*map(quote, self.types), FOUND)))
+            rows = rows.unionByName(more.select(*map(quote, self.types), FOUND))
+        rows = self.frames.kept(rows)
         self.writer(strategy).replace(rows, keys, exclusive=more is not None)
 
     # --- in ranges ----------------------------------------------------------------------------------------------
