@@ -46,6 +46,7 @@ class Estimate:
         exact: whether `changed` cannot be far too large (rewritten files hold rows that did not change).
         limit: the share from which on everything is recomputed.
         incremental, full: seconds that either is expected to take, as past runs tell; None: none did.
+        declared: whether the limit was.
     """
 
     changed: int
@@ -54,6 +55,7 @@ class Estimate:
     limit: float
     incremental: float | None = None
     full: float | None = None
+    declared: bool = False
 
     @property
     def share(self) -> float:
@@ -63,7 +65,7 @@ class Estimate:
     @property
     def prefers_full(self) -> bool:
         """Whether computing everything is expected to be cheaper."""
-        if self.rows <= FEW_ROWS:
+        if self.rows <= FEW_ROWS and not self.declared:
             return False
         if self.incremental is not None and self.full is not None:
             return self.incremental > self.full
@@ -105,7 +107,7 @@ def estimate(
         if before and alike:
             full = before.seconds * rows / before.rows
             incremental = max(c.seconds * max(1.0, changed / c.changed) for c in alike[:3])
-    return Estimate(changed, rows, all(e for _, e in counted), limit, incremental, full)
+    return Estimate(changed, rows, all(e for _, e in counted), limit, incremental, full, full_above is not None)
 
 
 def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:

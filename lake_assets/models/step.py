@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyspark.errors import PySparkException
@@ -154,7 +154,7 @@ class Step:
         if self.expected.exact or not self.expected.prefers_full:
             return None
         changed = sum(f.rows for t in self.sources.captures if (f := self.sources.feed(t)))
-        counted = Estimate(changed, self.expected.rows, True, self.expected.limit)
+        counted = replace(self.expected, changed=changed, exact=True)
         return f"computing everything is estimated to be cheaper: {counted}" if counted.prefers_full else None
 
     def _changes(self, tree: Tree, deltas: Deltas) -> str:
