@@ -20,13 +20,14 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from lake_assets.commands import capture, check, demo, generate, machine, pipelines, rejected, verify
+    from lake_assets.commands import capture, check, demo, explain, generate, machine, pipelines, rejected, verify
 
     app.command()(demo.demo)
     app.command()(pipelines.run)
     app.command()(pipelines.status)
     app.command()(check.check)
     app.command()(verify.verify)
+    app.command()(explain.explain)
     app.add_typer(rejected.app, name="rejected")
     app.command()(capture.capture)
     app.command()(capture.changes)

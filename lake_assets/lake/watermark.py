@@ -74,11 +74,16 @@ def read_marks(table: Table) -> dict[str, Mark]:
             )
         return {}
     try:
-        return {name: _mark(mark) for name, mark in json.loads(found[0]).items()}
+        return parse_marks(found[0])
     except (ValueError, TypeError, AttributeError, LookupError) as e:
         raise CorruptMetadataError(
             f"{'.'.join(table.name())}: the watermark in snapshot {found[1].snapshot_id} is no watermark: {e}"
         ) from e
+
+
+def parse_marks(text: str) -> dict[str, Mark]:
+    """The watermarks that a property's text holds."""
+    return {name: _mark(mark) for name, mark in json.loads(text).items()}
 
 
 def _mark(mark: dict[str, Any]) -> Mark:

@@ -10,12 +10,21 @@ from typing import Any, Literal
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError, TokenError
+from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
-from lake_assets.lake import TableId
+from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql import DIALECT, not_repeatable
+from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
+from lake_assets.models.functions import warnings
+from lake_assets.models.kinds import describe, everything, is_by_key
+from lake_assets.models.retract import Retraction, retraction
+from lake_assets.models.rewrite import changed_calls, named_windows_inlined, semi_joins_as_exists
+from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, unique, walk
+
+Strategy = Literal["retract", "keys", "ranges", "full"]
 
 
 @dataclass(frozen=True)
@@ -26,15 +35,25 @@ class ModelPlan:
         query: the parsed SELECT.
         sources: every table it reads, each once.
         key: output columns that identify a row; empty where there is none.
-        strategy: `keys` recomputes the groups that a change touches, `full` everything.
+        strategy: the cheapest that is exact for a change of any source.
         why: the reason for that strategy.
+        key_why: how the key was found, or why there is none.
+        tree: its operators; None: the query is computed as a whole only.
+        retraction: how its groups are kept up to date by what came and went; None: they are not.
+        warnings: what may come out otherwise when it is computed again.
+        as_written: whether only the text as it was written means the same to Spark.
     """
 
     query: exp.Query
     sources: tuple[TableId, ...]
     key: tuple[str, ...]
-    strategy: Literal["keys", "full"]
+    strategy: Strategy
     why: str
+    key_why: str = ""
+    tree: Tree | None = None
+    retraction: Retraction | None = None
+    warnings: tuple[str, ...] = ()
+    as_written: bool = False
 
 
 def parse(name: str, sql: str) -> exp.Query:
@@ -96,14 +115,23 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
     return tuple(found)
 
 
-def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key: Sequence[str] = ()) -> ModelPlan:
+def plan(
+    name: str,
+    sql: str,
+    schemas: Mapping[TableId, Mapping[str, str]],
+    key: Sequence[str] | None = None,
+    keys: Callable[[TableId], Sequence[Sequence[str]]] = lambda _: (),
+    time: str = "",
+) -> ModelPlan:
     """Check a model against its sources' columns and choose its strategy.
 
     Args:
         name: the model's table, for messages.
         sql: one SELECT in Spark's SQL.
         schemas: Spark SQL types by column, by source.
-        key: output columns that identify a row; default: the grouping columns where the query has them.
+        key: output columns that identify a row; none (or None): what the query tells.
+        keys: of a source, the sets of columns that tell its rows apart, where that is known for certain.
+        time: the output column by whose ranges it is declared to be recomputed.
 
     Raises:
         ModelError: the SQL is wrong, or names what its sources do not have.
@@ -114,7 +142,9 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
     for table in sources:
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:
-        qualified = qualify(query.copy(), schema=nested, dialect=DIALECT, validate_qualify_columns=True)
+        plain = semi_joins_as_exists(name, named_windows_inlined(query.copy()))
+        qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
+        qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
     except (OptimizeError, SchemaError, SqlglotError) as e:
         known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in sources)
         found = column_problems(query, {t: schemas[t] for t in sources})
@@ -123,16 +153,136 @@ def plan(name: str, sql: str, schemas: Mapping[TableId, Mapping[str, str]], key:
     outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
     if len({o.lower() for o in outputs}) < len(outputs):
         raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
-    if missing := [k for k in key if k not in outputs]:
-        raise ModelError(f"model {name}: key {', '.join(missing)} is no output column; there are {', '.join(outputs)}")
-    grouping, obstacle = _grouping(qualified)
-    if obstacle:
-        return ModelPlan(qualified, sources, tuple(key), "full", obstacle)
-    if key and set(key) != set(grouping):
-        why = f"the key {list(key)} is not what the query groups by ({', '.join(grouping)})"
-        return ModelPlan(qualified, sources, tuple(key), "full", why)
-    why = f"inner joins grouped by {', '.join(grouping)}: a change touches the groups of its rows only"
-    return ModelPlan(qualified, sources, tuple(grouping), "keys", why)
+    for said, wanted in (("key", list(key or ())), ("range column", [time] if time else [])):
+        if missing := [k for k in wanted if k not in outputs]:
+            there = ", ".join(outputs)
+            raise ModelError(f"model {name}: {said} {', '.join(missing)} is no output column; there are {there}")
+    tree, obstacle = _compiled(name, query, qualified, schemas, keys)
+    found, key_why = _key(tree, key)
+    more = tuple(warnings(query))
+    if tree is None:
+        return ModelPlan(
+            qualified, sources, found, "full", obstacle, key_why, warnings=more, as_written=bool(changed_calls(query))
+        )
+    if time:
+        why = f"declared: a row is computed of rows whose {time} is near its own"
+        return ModelPlan(qualified, sources, found, "ranges", why, key_why, tree, None, more)
+    if why := everything(tree.root, set(sources), each=True):
+        return ModelPlan(qualified, sources, found, "full", why, key_why, tree, None, more)
+    retracted, reason = retraction(tree, annotated)
+    if retracted and set(found) != set(retracted.keys.values()):
+        retracted, reason = None, f"the declared key {list(found)} is not what it groups by"
+    by_key = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
+    if not by_key:
+        what = (
+            "groups are kept up to date by adding what came and taking away what went"
+            if retracted
+            else ("rows come and go with the changed rows of its tables")
+        )
+        return ModelPlan(qualified, sources, found, "retract", what, key_why, tree, retracted, more)
+    why = f"{describe(by_key[0])}: a change touches the keys of its rows only"
+    if reason and isinstance(_top(tree), Aggregate):
+        why += f"; {reason}"
+    return ModelPlan(qualified, sources, found, "keys", why, key_why, tree, retracted, more)
+
+
+def annotated(expression: exp.Expr) -> str:
+    """Spark's type of an expression as far as the query alone tells; empty: it does not."""
+    if expression.type is None or expression.find(exp.Div, exp.Anonymous, exp.Mod, exp.IntDiv):
+        return ""
+    return expression.type.sql(DIALECT).lower().replace("integer", "int")
+
+
+def _top(tree: Tree) -> Node:
+    node = tree.root
+    while isinstance(node, Project | Filter):
+        node = node.input
+    return node
+
+
+def _compiled(
+    name: str,
+    query: exp.Query,
+    qualified: exp.Query,
+    schemas: Mapping[TableId, Mapping[str, str]],
+    keys: Callable[[TableId], Sequence[Sequence[str]]],
+) -> tuple[Tree | None, str]:
+    """The operators, or why there are none.
+
+    Raises:
+        ModelError: which rows LIMIT takes is not told by its order.
+    """
+    columns = {t: list(c) for t, c in schemas.items()}
+    limited = [q for q in qualified.find_all(exp.Query) if q.args.get("limit") or q.args.get("offset")]
+    for q in limited:
+        if isinstance(q.parent, exp.Exists) and not q.args.get("offset"):
+            continue
+        if not _is_ordered(q, columns, keys, q is qualified):
+            raise ModelError(
+                f"model {name}: LIMIT takes the first rows of an order in which several rows may be the same: which of "
+                "them are taken can differ from time to time. Add columns to ORDER BY until it tells all rows apart"
+            )
+    if changed := changed_calls(query):
+        if query.find(exp.Qualify):
+            raise ModelError(
+                f"model {name}: {changed} and QUALIFY: the one cannot be rewritten, and the other has to be: "
+                "write QUALIFY as the WHERE around a subquery"
+            )
+        return None, f"{changed} cannot be taken out of the query as it is written there"
+    try:
+        return compiled(qualified, columns, keys), ""
+    except Uncompilable as e:
+        return None, f"it has {e}" if not str(e).startswith("it ") else str(e)
+
+
+def _is_ordered(
+    query: exp.Query,
+    columns: Mapping[TableId, Sequence[str]],
+    keys: Callable[[TableId], Sequence[Sequence[str]]],
+    is_top: bool,
+) -> bool:
+    """Whether ORDER BY tells all rows of a query apart (or those alone that are alike in everything)."""
+    order = query.args.get("order")
+    if order is None:
+        return False
+    names = {s.alias_or_name.lower(): s.unalias().sql(DIALECT) for s in query.selects}
+    ordered = {o.this.sql(DIALECT) for o in order.expressions}
+    ordered |= {
+        names[n] for o in order.expressions if isinstance(o.this, exp.Column) and (n := o.this.name.lower()) in names
+    }
+    by_output = {n for n, e in names.items() if e in ordered}
+    if set(names) <= by_output:
+        return True
+    if not is_top:
+        return False
+    bare = query.copy()
+    for part in ("limit", "offset", "order"):
+        bare.set(part, None)
+    try:
+        tree = compiled(bare, columns, keys)
+    except Uncompilable:
+        return False
+    have = {c for o, c in tree.outputs.items() if o.lower() in by_output}
+    return any(k <= have for k in unique(tree.root))
+
+
+def _key(tree: Tree | None, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
+    """The columns that tell the rows of the result apart, and how they were found."""
+    if declared:
+        return tuple(declared), "declared"
+    if tree is None:
+        return (), "none: the query is computed as a whole"
+    back = {c: o for o, c in reversed(list(tree.outputs.items()))}
+    for key in unique(tree.root):
+        if key and key <= set(back):
+            place = {o: i for i, o in enumerate(tree.outputs)}
+            names = sorted((back[c] for c in key), key=place.__getitem__)
+            top = _top(tree)
+            how = "what it groups by" if isinstance(top, Aggregate) else "the query tells rows apart by it"
+            return tuple(names), how
+    if frozenset() in unique(tree.root):
+        return (), "none is needed: there is one row"
+    return (), "none was found: rows that are alike are counted"
 
 
 def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
@@ -146,65 +296,21 @@ def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId
             select.set("alias", exp.to_identifier(name, quoted=True))
 
 
-def _grouping(query: exp.Query) -> tuple[list[str], str]:
-    """Output names of the grouping columns, or why the groups that a change touches cannot be told."""
-    if not isinstance(query, exp.Select):
-        return [], "not a single SELECT"
-    # EXISTS holds its SELECT without a Subquery around it.
-    nested = query.find(exp.Subquery) or any(s is not query for s in query.find_all(exp.Query))
-    if query.args.get("with_") or query.args.get("with") or nested:
-        return [], "it has subqueries or CTEs"
-    if query.find(exp.Pivot):
-        return [], "it has PIVOT"
-    group = query.args.get("group")
-    if not group or not group.expressions:
-        return [], "it does not group rows by columns"
-    if any(group.args.get(kind) for kind in ("cube", "rollup", "grouping_sets", "all", "totals")):
-        return [], "it groups by more than columns"
-    if any(
-        query.args.get(kind)
-        for kind in ("distinct", "limit", "offset", "order", "sort", "laterals", "qualify", "windows")
-    ):
-        return [], "it has DISTINCT, LIMIT, ORDER BY, QUALIFY or LATERAL"
-    if query.find(exp.Window):
-        return [], "it has window functions"
-    for join in query.args.get("joins") or []:
-        if (
-            join.side
-            or (join.kind and join.kind.upper() not in ("INNER", "CROSS"))
-            or not isinstance(join.this, exp.Table)
-        ):
-            return [], "it has joins other than inner ones of tables"
-    if not isinstance((query.args.get("from_") or query.args["from"]).this, exp.Table):
-        return [], "it selects from something else than a table"
-    names = []
-    for expression in group.expressions:
-        name = next((s.alias_or_name for s in query.selects if s.unalias() == expression), None)
-        if name is None:
-            return [], f"it groups by {expression.sql(DIALECT)}, which it does not select"
-        names.append(name)
-    return names, ""
-
-
-def replace_tables(query: exp.Query, view_of: Callable[[int, TableId], str]) -> exp.Query:
-    """The query over views: `view_of` gets the place of each table in the text and its name."""
+def replace_tables(query: exp.Query, view_of: Callable[[TableId], str]) -> exp.Query:
+    """The query over views."""
     query = query.copy()
-    for place, table in enumerate(t for t in query.find_all(exp.Table) if t.db):
-        view = exp.to_table(view_of(place, TableId((table.db,), table.name)), dialect=DIALECT)
+    for table in [t for t in query.find_all(exp.Table) if t.db]:
+        view = exp.to_table(view_of(TableId((table.db,), table.name)), dialect=DIALECT)
         table.replace(exp.alias_(view, table.alias_or_name, table=True, quoted=True))
     return query
 
 
-def places(query: exp.Query) -> list[TableId]:
-    """The tables of a query in the order in which `replace_tables` counts them."""
-    return [TableId((t.db,), t.name) for t in query.find_all(exp.Table) if t.db]
-
-
-def key_query(query: exp.Query, key: Sequence[str]) -> exp.Query:
-    """The rows' keys before they are grouped: FROM, JOIN and WHERE of a grouped query."""
-    assert isinstance(query, exp.Select)
-    core = query.copy()
-    core.set("expressions", [s for s in core.selects if s.alias_or_name in key])
-    for part in ("group", "having"):
-        core.set(part, None)
-    return core.distinct()
+def text_over(query: exp.Query, sql: str, view_of: Callable[[TableId], str]) -> str:
+    """The text of a query as it was written, over views."""
+    out, done = [], 0
+    for table in sorted((t for t in query.find_all(exp.Table) if t.db), key=lambda t: t.args["db"].meta["start"]):
+        start, end = table.args["db"].meta["start"], table.this.meta["end"] + 1
+        alias = "" if table.alias else f" AS {quote(table.name)}"
+        out += [sql[done:start], view_of(TableId((table.db,), table.name)), alias]
+        done = end
+    return "".join([*out, sql[done:]]).rstrip().rstrip(";")

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
+from pyiceberg.table import Table
+
+from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.models.errors_at import Origin
+
+DECLARED_PROPERTY = "lake-assets.declared"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which rows of its sources a row of the result is computed of, by a column of times or numbers.
+
+    Attributes:
+        column: the output column.
+        back, forward: how far before and after its own value: seconds, or units where the column is a number.
+        cumulative: all rows before.
+    """
+
+    column: str
+    back: float = 0
+    forward: float = 0
+    cumulative: bool = False
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One SQL model: its table, its SELECT, and where it is written."""
+    """One SQL model: its table, its SELECT, and where it is written.
+
+    Attributes:
+        on_query_change: whether another query makes the table again, or is an error.
+        full_above: the share of changed rows from which on everything is recomputed; None: the default of its strategy.
+        span: by which column it is recomputed in ranges.
+    """
 
     table: TableId
     sql: str
@@ -20,3 +50,42 @@ class ModelSpec:
     key: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     origin: Origin | None = None
+    on_query_change: Literal["rebuild", "stop"] = "rebuild"
+    full_above: float | None = None
+    span: Span | None = None
+
+
+def declared(spec: ModelSpec) -> dict[str, str]:
+    """The table properties that say how a model was declared."""
+    said = {
+        "sql": spec.sql,
+        "sources": [list(s.parts) for s in spec.sources],
+        "key": list(spec.key),
+        "on_query_change": spec.on_query_change,
+        "full_above": spec.full_above,
+        "span": asdict(spec.span) if spec.span else None,
+    }
+    return {DECLARED_PROPERTY: json.dumps(said, ensure_ascii=False)}
+
+
+def spec_of(name: TableId, table: Table) -> ModelSpec:
+    """The model that a table was made by last.
+
+    Raises:
+        ModelError: it was made by none.
+    """
+    said = table.properties.get(DECLARED_PROPERTY)
+    if said is None:
+        kind = "a table that a stream fills" if read_marks(table) else "no pipeline's table"
+        raise ModelError(f"{name} is no SQL model: it is {kind}")
+    found = json.loads(said)
+    return ModelSpec(
+        name,
+        found["sql"],
+        tuple(TableId.parse(tuple(s)) for s in found["sources"]),
+        table.properties.get(PIPELINE_PROPERTY, ""),
+        tuple(found["key"]),
+        on_query_change=found["on_query_change"],
+        full_above=found["full_above"],
+        span=Span(**found["span"]) if found["span"] else None,
+    )

@@ -28,6 +28,7 @@ from lake_assets.lake import TableId
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import Limit, PartitionField
 from lake_assets.models.plan import parse, sources_of
+from lake_assets.models.spec import Span
 
 
 class _Strict(BaseModel):
@@ -348,6 +349,21 @@ class Stream(_Strict):
         return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 
+class RangeOfModel(_Strict):
+    """By which column a model is recomputed in ranges, and of which rows around its own a row is computed."""
+
+    column: str = Field(description="output column: a date, timestamp or whole number")
+    back: str | float = Field(default=0, description="how far before (7d, 12h; units where it is a number)")
+    forward: str | float = Field(default=0, description="how far after")
+    cumulative: bool = Field(default=False, description="all rows before count: recomputed from the earliest change on")
+
+    @field_validator("back", "forward")
+    @classmethod
+    def _span(cls, value: str | float) -> str | float:
+        seconds_of(value)
+        return value
+
+
 class SqlModel(_Strict):
     """A SELECT over tables of the lake, kept as a table."""
 
@@ -358,6 +374,16 @@ class SqlModel(_Strict):
     )
     key: Names = Field(default_factory=list, description="columns that identify a row; default: what it groups by")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
+    range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
+    on_query_change: Literal["rebuild", "stop"] = Field(
+        default="rebuild", description="another query makes the table again, or is an error"
+    )
+    full_above: float | None = Field(
+        default=None,
+        description="share of changed rows (0 to 1) from which on everything is recomputed; default: as past runs tell",
+        ge=0,
+        le=1,
+    )
 
     @field_validator("name")
     @classmethod
@@ -381,6 +407,12 @@ class SqlModel(_Strict):
                 f"{self.name}: its SELECT is in `sql` or in a file that `sql_file` names: exactly one of them"
             )
         return self
+
+    @property
+    def span(self) -> Span | None:
+        """The declared range as models take it."""
+        r = self.range
+        return Span(r.column, seconds_of(r.back), seconds_of(r.forward), r.cumulative) if r else None
 
 
 class PipelineConfig(_Strict):

@@ -27,6 +27,7 @@ from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window_of
 from lake_assets.merge.target import pending_of as pending_of_final
 from lake_assets.models.errors_at import Origin, located
+from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
@@ -160,6 +161,9 @@ class Pipeline:
                     tuple(model.key),
                     model.properties,
                     written.origin,
+                    model.on_query_change,
+                    model.full_above,
+                    model.span,
                 )
             )
         if alone:
@@ -297,6 +301,7 @@ class Pipeline:
         """
         outcomes: list[Outcome] = []
         done: set[TableId] = set()
+        heads = Heads()
         while True:
             # Landing may show tables that a pattern matches: they join the same run.
             spec = next((s for s in self.specs(lake) if s.table not in done), None)
@@ -307,7 +312,7 @@ class Pipeline:
                 continue
             if on_start:
                 on_start(str(spec.table))
-            outcome = _guarded(lambda s=spec: absorb(lake, s), spec)
+            outcome = _guarded(lambda s=spec: absorb(lake, s, heads), spec)
             outcomes.append(outcome)
             if on_outcome:
                 on_outcome(outcome)
@@ -351,15 +356,20 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
         )
 
 
-def absorb(lake: LakeBase, spec: Spec) -> Outcome:
+def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
     """Absorb what is pending for one table; a race that was lost to another writer is run again from the watermark.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        heads: what the models of this run have read so far, so that all of them see the same.
 
     Raises:
         LakeError: see the steps.
     """
 
     def step() -> Outcome:
-        outcome = _absorb(lake, spec)
+        outcome = _absorb(lake, spec, heads)
         if outcome.status == "absorbed":
             _keep(lake, spec)
         return outcome
@@ -405,7 +415,7 @@ def _replay(lake: LakeBase, spec: RawSpec | StagingSpec) -> Outcome:
     )
 
 
-def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
+def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
     match spec:
         case RawSpec():
             began = time.monotonic()
@@ -431,7 +441,7 @@ def _absorb(lake: LakeBase, spec: Spec) -> Outcome:
             return absorb_changes(lake, spec)
         case ModelSpec():
             try:
-                return absorb_sources(lake, spec)
+                return absorb_sources(lake, spec, heads)
             except ModelError as e:
                 raise located(e, spec.origin) from e
 

@@ -1,0 +1,88 @@
+"""`lake-assets explain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from lake_assets.commands.output import console, print_json, size
+from lake_assets.commands.pipelines import AsJson, find_pipeline
+from lake_assets.errors import PipelineError
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.models.explain import Explanation, Operator
+from lake_assets.models.explain import explain as explained
+from lake_assets.models.spec import ModelSpec, spec_of
+
+
+def explain(
+    table: Annotated[str, typer.Argument(help="layer.table of a SQL model")],
+    pipeline: Annotated[
+        str | None,
+        typer.Option("--pipeline", "-p", help="the file, folder or shipped name; default: as the table was made"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How a SQL model is maintained and why, and how what is pending now would be absorbed. Reads metadata only."""
+    lake, name = Lake.load(), TableId.parse(table)
+    found = explained(lake, _spec(lake, name, pipeline))
+    if as_json:
+        print_json(found)
+        return
+    show(found)
+
+
+def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec:
+    if pipeline is None:
+        return spec_of(name, lake.table(name))
+    specs = [s for s in find_pipeline(pipeline).specs(lake) if isinstance(s, ModelSpec)]
+    spec = next((s for s in specs if s.table == name), None)
+    if spec is None:
+        there = ", ".join(str(s.table) for s in specs) or "none"
+        raise PipelineError(f"{pipeline} has no SQL model {name}; it has {there}")
+    return spec
+
+
+def show(found: Explanation) -> None:
+    """Print an explanation."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("table", escape(found.table))
+    table.add_row("strategy", f"[green]{found.strategy}[/]: {escape(found.why)}")
+    table.add_row("key", escape(f"{', '.join(found.key)}: {found.key_why}" if found.key else found.key_why))
+    table.add_row("sources", escape(", ".join(found.sources)))
+    now = f"[green]{found.now}[/]: {escape(found.now_why)}" if found.now else "nothing is pending"
+    table.add_row("now", now)
+    if found.estimate:
+        table.add_row("estimate", escape(str(found.estimate)))
+    for window in found.windows:
+        said = f"{window.source}: {window.files} files, {size(window.bytes)}"
+        table.add_row("pending", escape(said))
+    for warning in found.warnings:
+        table.add_row("[yellow]warning[/]", f"[yellow]{escape(warning)}[/]")
+    console.print(table)
+    if found.operators:
+        tree = Tree(_label(found.operators))
+        _grow(tree, found.operators)
+        console.print(tree)
+    if found.lineage:
+        columns = Table(box=None, pad_edge=False, header_style="bold")
+        columns.add_column("column", no_wrap=True)
+        columns.add_column("is made of", overflow="fold")
+        for column, of in found.lineage.items():
+            columns.add_row(escape(column), escape(", ".join(of)))
+        console.print(columns)
+
+
+def _grow(tree: Tree, operator: Operator) -> None:
+    for below in operator.below:
+        _grow(tree.add(_label(below)), below)
+
+
+def _label(operator: Operator) -> str:
+    return f"[bold]{escape(operator.what)}[/]\n[dim]{escape(operator.how)}[/]"

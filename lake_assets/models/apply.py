@@ -1,0 +1,235 @@
+"""Writing a model's table: each function makes one commit that carries the watermarks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.errors import ConcurrentWriteError, KeyMissingError
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import literal
+from lake_assets.lake.watermark import Marks, read_marks
+from lake_assets.merge.commit import append_if_unmoved, committing
+from lake_assets.merge.pruning import prune
+from lake_assets.merge.views import temp_view
+from lake_assets.models.frames import SIGN, Frames
+from lake_assets.models.retract import FOUND
+
+_FLOATING = ("float", "double")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes one model's table in one step.
+
+    Attributes:
+        types: Spark's types by column of the table, in its order.
+        marks: the watermarks that the commit carries.
+        base: those that the table has before.
+        said: other properties of the commit.
+    """
+
+    lake: LakeBase
+    table: TableId
+    types: Mapping[str, str]
+    marks: Marks
+    base: Marks
+    said: Mapping[str, str]
+    frames: Frames
+
+    @property
+    def name(self) -> str:
+        """The table in SQL."""
+        return self.lake.sql_name(self.table)
+
+    def nothing(self) -> None:
+        """Move the watermarks alone."""
+        self._append(self.frames.spark.table(self.name).limit(0))
+
+    def overwrite(self, rows: DataFrame, where: str = "true") -> None:
+        """Replace all rows, or those of a condition."""
+        with committing(self.frames.spark, self.table, self.marks, self.said):
+            rows.select(*map(quote, self.types)).writeTo(self.name).overwrite(F.expr(where))
+
+    def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool) -> None:
+        """Write the rows of some keys.
+
+        Args:
+            rows: one a key; without `FOUND` the key's row goes. Held in memory.
+            key: tells rows apart.
+            exclusive: whether the new rows are made of the old ones, so that another run's commit in between must not
+                be lost.
+        """
+        if not key:
+            found = rows.where(FOUND)
+            with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.said):
+                found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
+            return
+        rest = [c for c in self.types if c not in key]
+        pruning = prune(rows, key, self.lake.table(self.table))
+        on = " AND ".join(
+            [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
+        )
+        differs = " OR ".join(f"NOT ({_same(c, self.types[c])})" for c in rest)
+        sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in rest)
+        clauses = [
+            f"WHEN MATCHED AND s.{FOUND} IS NULL THEN DELETE",
+            *([f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}"] if rest else []),
+            f"WHEN NOT MATCHED AND s.{FOUND} THEN {self._insert()}",
+        ]
+        with temp_view(rows) as view, self._to(exclusive) as name:
+            self._merge(f"MERGE INTO {name} t USING {view} s ON {on} {' '.join(clauses)}", pruning.values)
+
+    def change(self, delta: str, key: Sequence[str]) -> None:
+        """Take out and put in rows of a result with a key.
+
+        Args:
+            delta: SQL of rows with `SIGN`.
+            key: no two rows of the result share its values.
+
+        Raises:
+            KeyMissingError: two rows do.
+        """
+        net = self.frames.kept(self._net(delta))
+        listed = ", ".join(map(quote, key))
+        rest = [c for c in self.types if c not in key]
+        new = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
+        coming = "max(__copies)"
+        rows = self.frames.sql(
+            f"SELECT {', '.join([listed, *new])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
+            f"sum(IF(__copies > 0, __copies, 0)) AS __coming "
+            f"FROM {self.frames.view(net)} GROUP BY {listed}"
+        )
+        rows = self.frames.kept(rows)
+        looked = rows.agg(F.count("*").alias("n"), F.max("__coming").alias("most")).collect()[0]
+        if not looked["n"]:
+            self.nothing()
+            return
+        if looked["most"] > 1:
+            twice = rows.where("__coming > 1").select(*map(quote, key)).first()
+            raise KeyMissingError(
+                f"{self.table}: {', '.join(key)} is its key, and the query gives {looked['most']} rows for {twice}: "
+                "declare a key that tells rows apart, or none (`key: []`): then copies are counted"
+            )
+        self.replace(rows.drop("__coming"), key, exclusive=True)
+
+    def count_copies(self, delta: str) -> None:
+        """Take out and put in rows of a result in which rows may be alike: as many as the change says."""
+        net = self.frames.kept(self._net(delta))
+        look = net.agg(
+            F.count("*").alias("n"), F.count_if(F.col("__copies") < 0).alias("gone")
+        ).collect()[0]  # fmt: skip
+        if not look["n"]:
+            self.nothing()
+            return
+        columns = list(self.types)
+        listed = ", ".join(map(quote, columns))
+        view = self.frames.view(net)
+        if not look["gone"]:
+            self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"))
+            return
+        going = self.frames.kept(f"SELECT * FROM {view} WHERE __copies < 0")
+        pruning = prune(going.select(*map(quote, columns)), columns, self.lake.table(self.table))
+        on = " AND ".join(
+            [*(_same(c, self.types[c]) for c in columns), *([pruning.condition] if pruning.condition else [])]
+        )
+        going_view = self.frames.view(going)
+        # Of rows that are alike one cannot go alone: all go, and those that stay are written again.
+        firsts = ", ".join(f"first(s.{quote(c)}) AS {quote(c)}" for c in columns)
+        by = ", ".join(_form(f"s.{quote(c)}", k) for c, k in self.types.items())
+        there = self.frames.kept(
+            self.frames.spark.sql(
+                f"SELECT {firsts}, CAST(count(*) + first(s.__copies) AS INT) AS __left FROM {self.name} t "
+                f"JOIN {going_view} s ON {on} GROUP BY {by}",
+                args=pruning.values or None,
+            )
+        )
+        left = self.frames.view(there)
+        source = self.frames.sql(
+            f"SELECT {listed}, true AS __goes FROM {going_view} UNION ALL "
+            f"SELECT {listed}, false FROM {left} LATERAL VIEW {_times('__left')} UNION ALL "
+            f"SELECT {listed}, false FROM {view} LATERAL VIEW {_times('__copies')} WHERE __copies > 0"
+        )
+        clauses = f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.__goes THEN {self._insert()}"
+        with temp_view(source) as rows, self._to(True) as name:
+            self._merge(f"MERGE INTO {name} t USING {rows} s ON s.__goes AND {on} {clauses}", pruning.values)
+
+    # --- -------------------------------------------------------------------------------------------------------
+
+    def _net(self, delta: str) -> str:
+        """SQL: the distinct rows of a change with how many more or fewer there are."""
+        columns = list(self.types)
+        casts = ", ".join(f"CAST({quote(c)} AS {k}) AS {quote(c)}" for c, k in self.types.items())
+        by = ", ".join(_form(quote(c), k) for c, k in self.types.items())
+        firsts = ", ".join(f"first({quote(c)}) AS {quote(c)}" for c in columns)
+        return (
+            f"SELECT {firsts}, CAST(sum({SIGN}) AS INT) AS __copies "
+            f"FROM (SELECT {casts}, {SIGN} FROM ({delta})) GROUP BY {by} HAVING sum({SIGN}) <> 0"
+        )
+
+    def _insert(self) -> str:
+        listed = ", ".join(map(quote, self.types))
+        return f"INSERT ({listed}) VALUES ({', '.join('s.' + quote(c) for c in self.types)})"
+
+    def _merge(self, sql: str, values: Mapping[str, object]) -> None:
+        spark = self.frames.spark
+        with committing(spark, self.table, self.marks, self.said):
+            spark.sql(sql, args=dict(values)) if values else spark.sql(sql)
+
+    def _append(self, rows: DataFrame) -> None:
+        with committing(self.frames.spark, self.table, None, self.said):
+            append_if_unmoved(self.lake, self.table, rows, self.marks, self.base)
+
+    @contextmanager
+    def _to(self, exclusive: bool) -> Generator[str]:
+        """The name to write under; exclusive: nothing of it is seen where another run has moved the table."""
+        if not exclusive:
+            yield self.name
+            return
+        spark, branch = self.frames.spark, f"lake_assets_{uuid.uuid4().hex}"
+        current = self.lake.table(self.table)
+        if read_marks(current) != dict(self.base):
+            raise ConcurrentWriteError(f"{self.table}: another run absorbed the same window")
+        snapshot = current.metadata.current_snapshot_id
+        spark.sql(f"ALTER TABLE {self.name} CREATE BRANCH `{branch}` AS OF VERSION {snapshot} RETAIN 1 DAYS")
+        try:
+            yield f"{self.name}.`branch_{branch}`"
+            with committing(spark, self.table, None):
+                spark.sql(
+                    f"CALL `{self.lake.config.name}`.system.fast_forward("
+                    f"table => {literal('.'.join(quote(p) for p in self.table.parts))}, branch => 'main', "
+                    f"to => '{branch}')"
+                )
+        finally:
+            spark.sql(f"ALTER TABLE {self.name} DROP BRANCH IF EXISTS `{branch}`")
+
+
+def is_countable(types: Mapping[str, str]) -> str:
+    """The first column whose values cannot be told apart in a MERGE; empty: there is none."""
+    for name, kind in types.items():
+        plain = kind.split("(")[0]
+        nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in _FLOATING)
+        if nested or any(t in kind for t in ("map<", "variant", "interval", "collate", "geometry", "geography")):
+            return name
+    return ""
+
+
+def _form(column: str, kind: str) -> str:
+    """What rows are grouped by: a zero with a sign is another value than one without."""
+    return f"CAST({column} AS STRING)" if kind in _FLOATING else column
+
+
+def _same(column: str, kind: str) -> str:
+    c = quote(column)
+    if kind in _FLOATING:
+        return f"CAST(t.{c} AS STRING) <=> CAST(s.{c} AS STRING)"
+    return f"t.{c} <=> s.{c}"
+
+
+def _times(copies: str) -> str:
+    return f"explode(array_repeat(0, {copies})) copies AS __copy"

@@ -1,0 +1,446 @@
+"""From a qualified query to its operators, or why it cannot be maintained."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlglot
+from sqlglot import exp
+
+from lake_assets.lake import TableId
+from lake_assets.lake.sql import DIALECT
+from lake_assets.models.functions import aggregates, whole_call
+from lake_assets.models.grouping import Grouping, grouping
+from lake_assets.models.subqueries import Subqueries
+from lake_assets.models.tree import (
+    Aggregate,
+    Distinct,
+    Filter,
+    FullJoin,
+    Generate,
+    InnerJoin,
+    Item,
+    Node,
+    Project,
+    Scan,
+    SetOp,
+    SideJoin,
+    Tree,
+    UnionAll,
+    Window,
+    column,
+    conjuncts,
+    narrowed,
+    refs,
+)
+
+Ctes = Mapping[str, "Closed"]
+Keys = Callable[[TableId], Sequence[Sequence[str]]]
+
+
+class Uncompilable(Exception):
+    """A part of the query that is computed as a whole only; the message says which. Never leaves this package."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The columns that names stand for within one SELECT.
+
+    Attributes:
+        columns: by table alias and column name.
+        outer: of the SELECT around it, where it is a subquery.
+        seen: columns of `outer` that were used.
+    """
+
+    columns: dict[tuple[str, str], exp.Column] = field(default_factory=dict)
+    outer: Scope | None = None
+    seen: set[str] = field(default_factory=set)
+
+    def find(self, node: exp.Column) -> exp.Column:
+        """The tree's column for a column of the query."""
+        at: Scope | None = self
+        while at is not None:
+            if found := at.columns.get((node.table.lower(), node.name.lower())):
+                if at is not self:
+                    self.seen.add(found.name)
+                found = found.copy()
+                found.type = found.type or node.type
+                return found
+            at = at.outer
+        raise Uncompilable(f"{node.sql(DIALECT)} is no column of a table that it selects from")
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A CTE with those that it can see: those before it."""
+
+    query: exp.Expr
+    ctes: Ctes
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled SELECT: its operator, and the columns of it that the SELECT names, in order."""
+
+    node: Node
+    outputs: tuple[tuple[str, str], ...]
+
+
+def compiled(query: exp.Query, columns: Mapping[TableId, Sequence[str]], keys: Keys) -> Tree:
+    """The operators of a query.
+
+    Args:
+        query: qualified: columns with their tables, outputs with names, stars expanded; types annotated.
+        columns: of each table.
+        keys: sets of columns that tell the rows of a table apart.
+
+    Raises:
+        Uncompilable: some of it is not known how to maintain.
+    """
+    found = Compiler(columns, keys).query(query, {}, None)
+    return narrowed(Tree(found.node, dict(found.outputs)))
+
+
+class Compiler:
+    """Compiles the SELECTs of one query; gives names that are used once."""
+
+    def __init__(self, columns: Mapping[TableId, Sequence[str]], keys: Keys) -> None:
+        self._columns, self._keys = columns, keys
+        self._number = itertools.count(1)
+
+    def name(self, like: str) -> str:
+        """A name that no other column has."""
+        return f"{like}_{next(self._number)}"
+
+    # --- queries ------------------------------------------------------------------------------------------------
+
+    def query(self, query: exp.Expr, ctes: Ctes, outer: Scope | None) -> Compiled:
+        """A SELECT, or several put together."""
+        with_ = query.args.get("with_")
+        if with_ is not None:
+            if with_.args.get("recursive"):
+                raise Uncompilable("a recursive CTE")
+            ctes = dict(ctes)
+            for cte in with_.expressions:
+                ctes[cte.alias.lower()] = Closed(cte.this, dict(ctes))
+        if query.args.get("limit") or query.args.get("offset"):
+            raise Uncompilable("LIMIT: which rows are the first can change with any row")
+        match query:
+            case exp.Select():
+                return Select(self, query, ctes, outer).compiled()
+            case exp.Subquery():
+                return self.query(query.this, ctes, outer)
+            case exp.SetOperation():
+                return self._set(query, ctes, outer)
+            case _:
+                raise Uncompilable(f"{type(query).__name__.upper()} instead of a SELECT")
+
+    def _set(self, query: exp.SetOperation, ctes: Ctes, outer: Scope | None) -> Compiled:
+        if query.args.get("by_name") or query.side or query.kind:
+            raise Uncompilable("a set operation by name")
+        sides = [self.query(side, ctes, outer) for side in (query.left, query.right)]
+        names = [(n, self.name(n)) for n, _ in sides[0].outputs]
+        if len(sides[1].outputs) != len(names):
+            raise Uncompilable("a set operation of queries with different numbers of columns")
+        left, right = (
+            Project(s.node, tuple((new, column(old)) for (_, new), (_, old) in zip(names, s.outputs, strict=True)))
+            for s in sides
+        )
+        distinct = bool(query.args.get("distinct"))
+        node: Node
+        if isinstance(query, exp.Union):
+            node = UnionAll((left, right))
+            node = Distinct(node) if distinct else node
+        else:
+            kind = "INTERSECT" if isinstance(query, exp.Intersect) else "EXCEPT"
+            node = SetOp(left, right, kind, all=not distinct)
+        return Compiled(node, tuple(names))
+
+    # --- what is selected from ----------------------------------------------------------------------------------
+
+    def source(self, source: exp.Expr, ctes: Ctes, scope: Scope) -> Node:
+        """A table, CTE or subquery of FROM or JOIN, its columns made known to `scope`."""
+        for part in ("pivots", "joins", "laterals", "sample", "version", "when"):
+            if source.args.get(part):
+                raise Uncompilable(f"{part.upper()} on {source.alias_or_name or 'a table'}")
+        alias = source.alias_or_name
+        if isinstance(source, exp.Table) and source.db:
+            table = TableId((source.db,), source.name)
+            fields = {self.name(c): c for c in self._columns[table]}
+            back = {c.lower(): n for n, c in fields.items()}
+            unique = tuple(frozenset(back[c.lower()] for c in k) for k in self._keys(table))
+            self._know(scope, alias, ((c, n) for n, c in fields.items()))
+            return Scan(table, alias, fields, unique)
+        if isinstance(source, exp.Table):
+            closed = ctes.get(source.name.lower())
+            if closed is None:
+                raise Uncompilable(f"{source.sql(DIALECT)} is no table")
+            below = self.query(closed.query, closed.ctes, None)
+        elif isinstance(source, exp.Subquery):
+            below = self.query(source.this, ctes, None)
+        else:
+            raise Uncompilable(f"{source.sql(DIALECT)[:60]} instead of a table")
+        renamed = [c.name for c in (source.args["alias"].args.get("columns") or [])] if source.args.get("alias") else []
+        outputs = [(renamed[i] if renamed else n, c) for i, (n, c) in enumerate(below.outputs)]
+        self._know(scope, alias, outputs)
+        return below.node
+
+    def _know(self, scope: Scope, alias: str, columns: object) -> None:
+        for name, internal in columns:  # type: ignore[attr-defined]
+            scope.columns[(alias.lower(), name.lower())] = column(internal)
+
+
+class Select:
+    """One SELECT on its way to operators."""
+
+    def __init__(self, compiler: Compiler, select: exp.Select, ctes: Ctes, outer: Scope | None) -> None:
+        self.compiler, self.select, self.ctes = compiler, select, ctes
+        self.scope = Scope(outer=outer)
+        for part in ("pivots", "sample", "windows", "into", "match", "connect", "prewhere", "cluster", "distribute"):
+            if select.args.get(part):
+                raise Uncompilable("a WINDOW clause" if part == "windows" else part.upper())
+        if not select.args.get("from_"):
+            raise Uncompilable("a SELECT without FROM")
+        self.subqueries = Subqueries(self)
+        self.grouping_id = compiler.name("grouping_id")
+
+    def resolved(self, expression: exp.Expr) -> exp.Expr:
+        """With the tree's columns. Aggregates, window functions and subqueries are left where they are."""
+
+        def one(node: exp.Expr) -> exp.Expr:
+            return self.scope.find(node) if isinstance(node, exp.Column) else node
+
+        if expression.find(exp.Query):
+            raise Uncompilable("a subquery that is neither a condition of WHERE nor one value")
+        return expression.copy().transform(one)
+
+    def compiled(self) -> Compiled:
+        """The operator of the SELECT."""
+        select = self.select
+        node = self._from()
+        where = select.args.get("where")
+        node = self.subqueries.filtered(node, conjuncts(where.this if where else None))
+        items = [(s.alias_or_name, s.unalias()) for s in select.selects]
+        node, made = self.subqueries.values(node, [e for _, e in items])
+        items = [(n, made.get(id(e)) or self.resolved(e)) for n, e in items]
+        having, qualify = (self._clause(c) for c in ("having", "qualify"))
+        node, items, having, qualify = self._grouped(node, items, having, qualify)
+        if having is not None:
+            node = filtered(node, conjuncts(having))
+        node, items, qualify = self._windowed(node, items, qualify)
+        if qualify is not None:
+            node = filtered(node, conjuncts(qualify))
+        outputs = [(n, self.compiler.name(n or "c")) for n, _ in items]
+        for _, e in items:
+            if missing := refs(e) - set(node.columns):
+                raise Uncompilable(f"{', '.join(sorted(missing))} is neither grouped by nor aggregated")
+        node = Project(node, tuple((new, e) for (_, new), (_, e) in zip(outputs, items, strict=True)))
+        if distinct := select.args.get("distinct"):
+            if distinct.args.get("on"):
+                raise Uncompilable("DISTINCT ON")
+            node = Distinct(node)
+        return Compiled(node, tuple(outputs))
+
+    def correlated(self) -> tuple[Node, list[exp.Expr]]:
+        """As a subquery: FROM and WHERE, and the conditions that read columns of the query around it."""
+        node = self._from()
+        where = self.select.args.get("where")
+        conditions = conjuncts(where.this if where else None)
+        nested = [c for c in conditions if c.find(exp.Query)]
+        plain = [self.resolved(c) for c in conditions if not c.find(exp.Query)]
+        node = filtered(node, [c for c in plain if refs(c) <= set(node.columns)])
+        outside = [c for c in plain if not refs(c) <= set(node.columns)]
+        return self.subqueries.filtered(node, nested), outside
+
+    def _clause(self, name: str) -> exp.Expr | None:
+        clause = self.select.args.get(name)
+        return self.resolved(clause.this) if clause else None
+
+    # --- FROM ---------------------------------------------------------------------------------------------------
+
+    def _from(self) -> Node:
+        node = self.compiler.source(self.select.args["from_"].this, self.ctes, self.scope)
+        for join in self.select.args.get("joins") or []:
+            node = self._join(node, join)
+        for lateral in self.select.args.get("laterals") or []:
+            node = self._lateral(node, lateral)
+        return node
+
+    def _join(self, left: Node, join: exp.Join) -> Node:
+        side, kind = join.side.upper(), join.kind.upper()
+        if join.args.get("using") or join.method:
+            raise Uncompilable("a join with USING or NATURAL")
+        if isinstance(join.this, exp.Lateral | exp.Unnest):
+            raise Uncompilable("a join with a LATERAL subquery or function")
+        if kind not in ("", "INNER", "CROSS", "OUTER") or (kind == "OUTER" and not side):
+            raise Uncompilable(f"a {side} {kind} JOIN")
+        right = self.compiler.source(join.this, self.ctes, self.scope)
+        on = [self.resolved(c) for c in conjuncts(join.args.get("on"))]
+        if outside := {n for c in on for n in refs(c)} - {*left.columns, *right.columns}:
+            raise Uncompilable(f"a join over {', '.join(sorted(outside))} of the query around it")
+        match side:
+            case "":
+                return joined(left, right, on)
+            case "LEFT":
+                return SideJoin(left, right, "left", tuple(on))
+            case "RIGHT":
+                return SideJoin(right, left, "left", tuple(on))
+            case "FULL":
+                return FullJoin(left, right, tuple(on))
+            case _:
+                raise Uncompilable(f"a {side} JOIN")
+
+    def _lateral(self, node: Node, lateral: exp.Lateral) -> Node:
+        alias = lateral.args.get("alias")
+        if not lateral.args.get("view") or alias is None or not alias.columns:
+            raise Uncompilable("LATERAL without VIEW, or without names of its columns")
+        call = self.resolved(lateral.this)
+        made = tuple(self.compiler.name(c.name) for c in alias.columns)
+        for c, name in zip(alias.columns, made, strict=True):
+            self.scope.columns[(alias.name.lower(), c.name.lower())] = column(name)
+        return Generate(node, call, made, bool(lateral.args.get("outer")))
+
+    # --- GROUP BY -----------------------------------------------------------------------------------------------
+
+    def _grouped(
+        self, node: Node, items: list[Item], having: exp.Expr | None, qualify: exp.Expr | None
+    ) -> tuple[Node, list[Item], exp.Expr | None, exp.Expr | None]:
+        group = self.select.args.get("group")
+        parts = [*(e for _, e in items), *(c for c in (having, qualify) if c is not None)]
+        calls = [c for p in parts for c in aggregates(p)]
+        if group is None and not calls and having is None:
+            return node, items, having, qualify
+        if any(c.find(exp.Window) for c in calls):
+            raise Uncompilable("a window function within an aggregate")
+        found = grouping(group, [e for _, e in items], self.resolved, Uncompilable)
+        keys = [(self.compiler.name(e.name if isinstance(e, exp.Column) else "key"), e) for e in found.keys]
+        named: dict[str, Item] = {}
+        for call in calls:
+            named.setdefault(call.sql(DIALECT), (self.compiler.name(call.key), call.copy()))
+        by_text = {text: name for text, (name, _) in named.items()}
+        key_of = {e.sql(DIALECT): n for n, e in keys}
+        node = self._sets(node, found, keys, tuple(named.values()))
+
+        def over(expression: exp.Expr) -> exp.Expr:
+            def one(part: exp.Expr) -> exp.Expr:
+                text = "" if _is_window_call(part) else part.sql(DIALECT)
+                if (name := by_text.get(text)) or (name := key_of.get(text)):
+                    new = column(name)
+                    new.type = part.type
+                    return new
+                if isinstance(part, exp.GroupingId | exp.Grouping):
+                    return _grouping_call(part, found, keys, self.grouping_id)
+                return part
+
+            return expression.copy().transform(one)
+
+        new = [(n, over(e)) for n, e in items]
+        after = [over(c) if c is not None else None for c in (having, qualify)]
+        return node, new, after[0], after[1]
+
+    def _sets(self, node: Node, found: Grouping, keys: Sequence[Item], calls: tuple[Item, ...]) -> Node:
+        if found.sets is None:
+            return Aggregate(node, tuple(keys), calls)
+        branches: list[Node] = []
+        for kept in found.sets:
+            one = Aggregate(
+                node,
+                tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in kept),
+                tuple((f"{n}_s", e) for n, e in calls),
+                vanishes=not kept,
+            )
+            mask = sum(1 << (len(keys) - 1 - i) for i in range(len(keys)) if i not in kept)
+            branches.append(
+                Project(
+                    one,
+                    (
+                        *((n, column(f"{n}_s") if i in kept else exp.Null()) for i, (n, _) in enumerate(keys)),
+                        *((n, column(f"{n}_s")) for n, _ in calls),
+                        (self.grouping_id, exp.cast(exp.Literal.number(mask), "bigint")),
+                    ),
+                )
+            )
+        return UnionAll(tuple(branches))
+
+    # --- window functions ---------------------------------------------------------------------------------------
+
+    def _windowed(
+        self, node: Node, items: list[Item], qualify: exp.Expr | None
+    ) -> tuple[Node, list[Item], exp.Expr | None]:
+        parts = [*(e for _, e in items), *([qualify] if qualify is not None else [])]
+        windows = [w for p in parts for w in p.find_all(exp.Window) if not w.find_ancestor(exp.Window)]
+        if not windows:
+            return node, items, qualify
+        named: dict[str, Item] = {}
+        for w in windows:
+            named.setdefault(w.sql(DIALECT), (self.compiler.name("over"), w.copy()))
+        if missing := {n for _, w in named.values() for n in refs(w)} - set(node.columns):
+            raise Uncompilable(f"a window function over {', '.join(sorted(missing))}, which is not grouped by")
+        sets = [{p.sql(DIALECT): p for p in w.args.get("partition_by") or []} for _, w in named.values()]
+        common = tuple(p for text, p in sets[0].items() if all(text in s for s in sets))
+        node = Window(node, tuple(named.values()), common)
+
+        def over(expression: exp.Expr) -> exp.Expr:
+            def one(part: exp.Expr) -> exp.Expr:
+                return column(named[part.sql(DIALECT)][0]) if isinstance(part, exp.Window) else part
+
+            return expression.copy().transform(one)
+
+        return node, [(n, over(e)) for n, e in items], over(qualify) if qualify is not None else None
+
+
+def _is_window_call(part: exp.Expr) -> bool:
+    whole = whole_call(part)
+    return isinstance(whole.parent, exp.Window) and whole.arg_key == "this"
+
+
+def _grouping_call(call: exp.Expr, found: Grouping, keys: Sequence[Item], grouping_id: str) -> exp.Expr:
+    if found.sets is None:
+        raise Uncompilable(f"{call.sql(DIALECT)} without grouping sets")
+    place = {e.sql(DIALECT): i for i, (_, e) in enumerate(keys)}
+    named = [call.this] if isinstance(call, exp.Grouping) and call.this is not None else list(call.expressions)
+    if isinstance(call, exp.GroupingId) and not named:
+        return column(grouping_id)
+    if any(e.sql(DIALECT) not in place for e in named):
+        raise Uncompilable(f"{call.sql(DIALECT)} of what is not grouped by")
+    bits = [f"(shiftright(`{grouping_id}`, {len(keys) - 1 - place[e.sql(DIALECT)]}) & 1)" for e in named]
+    if isinstance(call, exp.Grouping):
+        return sqlglot.parse_one(f"CAST({bits[0]} AS TINYINT)", dialect=DIALECT)
+    sums = " + ".join(f"shiftleft({b}, {len(bits) - 1 - i})" for i, b in enumerate(bits))
+    return sqlglot.parse_one(f"CAST({sums} AS BIGINT)", dialect=DIALECT)
+
+
+# --- putting operators together -----------------------------------------------------------------------------------
+
+
+def joined(left: Node, right: Node, on: Sequence[exp.Expr]) -> Node:
+    """An inner join; with those below it one of several inputs."""
+    inputs = tuple(i for side in (left, right) for i in (side.inputs if isinstance(side, InnerJoin) else (side,)))
+    below = tuple(c for side in (left, right) if isinstance(side, InnerJoin) for c in side.on)
+    return filtered(InnerJoin(inputs, below), on)
+
+
+def filtered(node: Node, conditions: Sequence[exp.Expr]) -> Node:
+    """A filter, as deep as the inputs of an inner join let it sink."""
+    if not conditions:
+        return node
+    if isinstance(node, InnerJoin):
+        on = list(node.on)
+        inputs = list(node.inputs)
+        above: list[exp.Expr] = []
+        for condition in conditions:
+            used = refs(condition)
+            at = next((i for i, n in enumerate(inputs) if used and used <= set(n.columns)), None)
+            if at is not None:
+                inputs[at] = filtered(inputs[at], [condition])
+            elif used:
+                on.append(condition)
+            else:
+                above.append(condition)
+        node = InnerJoin(tuple(inputs), tuple(on))
+        return Filter(node, exp.and_(*above)) if above else node
+    if missing := {n for c in conditions for n in refs(c)} - set(node.columns):
+        raise Uncompilable(f"a condition over {', '.join(sorted(missing))}, which it does not have")
+    return Filter(node, exp.and_(*conditions, copy=True))

@@ -1,0 +1,168 @@
+"""Whether absorbing a change is cheaper than computing everything: from file statistics and past runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lake_assets.capture import Capture
+from lake_assets.lake import TableId
+from lake_assets.lake.watermark import ancestors
+from lake_assets.merge.steps import Window
+
+COST = "lake-assets.cost"
+# From this share of changed rows on a recompute is taken to be cheaper, where no run has told yet.
+FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
+# Below so many rows a step costs what its Spark jobs cost, whatever it does.
+FEW_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a past step was about, and how long it took until its commit.
+
+    Attributes:
+        strategy: how it absorbed.
+        changed, rows: of its sources: how many rows changed, and how many there were.
+    """
+
+    strategy: str
+    changed: int
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a pending change is about.
+
+    Attributes:
+        changed: rows that were captured as changed, at most.
+        rows: rows of the sources.
+        exact: whether `changed` cannot be far too large (rewritten files hold rows that did not change).
+        limit: the share from which on everything is recomputed.
+        incremental, full: seconds that either is expected to take, as past runs tell; None: none did.
+        declared: whether the limit was.
+    """
+
+    changed: int
+    rows: int
+    exact: bool
+    limit: float
+    incremental: float | None = None
+    full: float | None = None
+    declared: bool = False
+
+    @property
+    def share(self) -> float:
+        """Of the rows that changed."""
+        return min(1.0, self.changed / self.rows) if self.rows else 0.0
+
+    @property
+    def prefers_full(self) -> bool:
+        """Whether computing everything is expected to be cheaper."""
+        if self.rows <= FEW_ROWS and not self.declared:
+            return False
+        if self.incremental is not None and self.full is not None:
+            return self.incremental > self.full
+        return self.share > self.limit
+
+    def __str__(self) -> str:
+        said = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
+        if self.incremental is not None and self.full is not None:
+            return f"{said}; by past runs {self.incremental:.1f} s, in full {self.full:.1f} s"
+        return f"{said}; in full above {self.limit:.0%}"
+
+
+def estimate(
+    strategy: str,
+    windows: Mapping[TableId, Window],
+    tables: Mapping[TableId, Table],
+    captures: Mapping[TableId, Capture],
+    past: list[Cost],
+    full_above: float | None = None,
+) -> Estimate:
+    """What a change is about; reads nothing but the metadata that was loaded.
+
+    Args:
+        strategy: how it would be absorbed.
+        windows, tables: of all sources.
+        captures: of those that changed.
+        past: costs of past steps, the newest first.
+        full_above: the declared limit.
+    """
+    rows = sum(rows_of(tables[t], w.head.snapshot) for t, w in windows.items())
+    counted = [changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty]
+    changed = sum(n for n, _ in counted)
+    limit = full_above if full_above is not None else FULL_ABOVE.get(strategy, 1.0)
+    incremental = full = None
+    if full_above is None and rows:
+        before = next((c for c in past if c.strategy == "full" and c.rows > FEW_ROWS), None)
+        # A step costs something even where little changed: what a smaller change cost is the least.
+        alike = [c for c in past if c.strategy == strategy and c.changed and c.rows > FEW_ROWS]
+        if before and alike:
+            full = before.seconds * rows / before.rows
+            incremental = max(c.seconds * max(1.0, changed / c.changed) for c in alike[:3])
+    return Estimate(changed, rows, all(e for _, e in counted), limit, incremental, full, full_above is not None)
+
+
+def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
+    """How many rows a window changed, at most, and whether that is about right.
+
+    What the snapshots say that they added and deleted counts, not the captured files: a file of which a delete vector
+    marks one row is captured whole. Where files are rewritten, rows that stay are among those added.
+    """
+    window = capture.window
+    if window.start is None or not window.is_complete or window.undone:
+        return sum(f.records for f in capture.files), False
+    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
+    total, exact = 0, True
+    for step in window.steps:
+        said = _said(by_id.get(step.snapshot_id))
+        added, deleted = (int(said.get(k) or 0) for k in ("added-records", "deleted-records"))
+        positions = int(said.get("added-position-deletes") or 0) - int(said.get("removed-position-deletes") or 0)
+        if step.operation == "replace":
+            continue
+        total += added + deleted + max(0, positions)
+        exact = exact and not deleted
+    return total, exact
+
+
+def rows_of(table: Table, snapshot: int | None) -> int:
+    """Rows of a snapshot, as its summary says."""
+    found = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    said = _said(found)
+    return max(0, int(said.get("total-records") or 0) - int(said.get("total-position-deletes") or 0))
+
+
+def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
+    """What the newest steps of a model cost, the newest first."""
+    found: list[Cost] = []
+    for snapshot in ancestors(table) if table else ():
+        if text := _said(snapshot).get(COST):
+            cost = json.loads(text)
+            seconds = max(0.0, snapshot.timestamp_ms / 1000 - cost["began"])
+            found.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
+            if len(found) >= most:
+                break
+    return found
+
+
+def cost_property(strategy: str, estimate: Estimate, began: float) -> dict[str, str]:
+    """For the commit of a step: with the commit's own time it tells how long the step took.
+
+    Args:
+        strategy: how the step absorbs.
+        estimate: what it is about.
+        began: seconds since 1970.
+    """
+    cost = {"strategy": strategy, "changed": estimate.changed, "rows": estimate.rows, "began": round(began, 3)}
+    return {COST: json.dumps(cost, separators=(",", ":"))}
+
+
+def _said(snapshot: Snapshot | None) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot and snapshot.summary else {}

@@ -1,0 +1,115 @@
+"""How a model is maintained, and what is pending: for people. Reads metadata only, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lake_assets.capture import capture
+from lake_assets.lake import LakeBase
+from lake_assets.merge.outcome import Absorbed
+from lake_assets.merge.steps import window_of
+from lake_assets.models.estimate import Estimate, estimate, past_costs
+from lake_assets.models.kinds import describe, maintained
+from lake_assets.models.plan import ModelPlan
+from lake_assets.models.ranges import untraced
+from lake_assets.models.run import choice, is_same_query, planned
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.tree import Node, Project, Tree, origins
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a query, with those below it."""
+
+    what: str
+    how: str
+    below: tuple[Operator, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a model is maintained.
+
+    Attributes:
+        strategy, why: for a change of any source.
+        state: `new`, `changed` (another query), `current` (nothing pending) or `pending`.
+        now, now_why: the strategy for what is pending; empty where nothing is.
+        windows: what is pending, by source.
+        estimate: what it is about; None: nothing is pending, or all of it is.
+        operators: the query's; None: it is computed as a whole only.
+        lineage: by column of the result, the columns that it is made of.
+    """
+
+    table: str
+    strategy: str
+    why: str
+    key: tuple[str, ...]
+    key_why: str
+    state: str
+    now: str
+    now_why: str
+    sources: tuple[str, ...]
+    windows: tuple[Absorbed, ...]
+    estimate: Estimate | None
+    operators: Operator | None
+    lineage: Mapping[str, tuple[str, ...]]
+    warnings: tuple[str, ...] = field(default=())
+
+
+def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
+    """How a model is maintained, and how what is pending would be absorbed.
+
+    Raises:
+        TableNotFoundError: a source is not there.
+        ModelError: the query is wrong for its sources.
+    """
+    tables = {s: lake.table(s) for s in spec.sources}
+    target = lake.find(spec.table)
+    model = planned(spec, tables)
+    windows = {s: window_of(spec.table, target, s, t) for s, t in tables.items()}
+    state, now, now_why, expected = "new", "full", "first run", None
+    found: tuple[Absorbed, ...] = ()
+    if target is not None and not is_same_query(target, spec):
+        state, now_why = "changed", "the table was made by another query"
+        if spec.on_query_change == "stop":
+            now, now_why = "stop", "the table was made by another query, and the model says to stop then"
+    elif target is not None and all(w.mark and w.mark.snapshot for w in windows.values()):
+        state, now, now_why = "current", "", ""
+        if open_ := {s: w for s, w in windows.items() if not w.is_absorbed}:
+            with contextlib.ExitStack() as scope:
+                captures = {
+                    s: scope.enter_context(capture(lake, s, w.start, w.head.snapshot)) for s, w in open_.items()
+                }
+                found = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
+                expected = estimate(model.strategy, windows, tables, captures, past_costs(target), spec.full_above)
+                changed = {s for s, c in captures.items() if not c.is_empty}
+            state = "pending"
+            now, now_why = choice(model, expected, changed) if changed else ("none", "no row of its sources changed")
+    why = model.why
+    if spec.span and model.tree and (loose := untraced(model.tree, spec.span.column)):
+        why += f"; a change of {', '.join(map(str, loose))} recomputes everything: nothing there stands for the column"
+    return Explanation(
+        str(spec.table), model.strategy, why, model.key, model.key_why, state, now, now_why,
+        tuple(map(str, spec.sources)), found, expected,
+        _operator(model.tree.root, model) if model.tree else None,
+        lineage(model.tree) if model.tree else {}, model.warnings,
+    )  # fmt: skip
+
+
+def _operator(node: Node, model: ModelPlan) -> Operator:
+    # Columns that are only passed on say nothing.
+    if isinstance(node, Project):
+        return _operator(node.input, model)
+    how = maintained(node)
+    if model.strategy == "ranges" and node.inputs:
+        how = "over the rows of the touched ranges"
+    elif model.retraction and node is model.retraction.aggregate:
+        how = "what came is added to the stored groups, what went is taken away; a group in doubt is recomputed"
+    return Operator(describe(node), how, tuple(_operator(i, model) for i in node.inputs))
+
+
+def lineage(tree: Tree) -> dict[str, tuple[str, ...]]:
+    """By column of the result, the columns of tables that it is made of."""
+    return {o: tuple(f"{t}.{c}" for t, c in origins(tree.root, n)) for o, n in tree.outputs.items()}

@@ -1,0 +1,199 @@
+"""Intermediate rows that are computed once, counted and bounded, so that what is joined with them reads little."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from lake_assets.lake import quote
+from lake_assets.lake.names import literal
+from lake_assets.merge.views import held, temp_view
+from lake_assets.models.tree import text
+
+SIGN = "__sign"
+MAX_LITERALS = 1_000
+# A broadcast table of so many rows takes some tens of megabytes.
+MAX_BROADCAST = 500_000
+
+_T = exp.DataType.Type
+# Where both sides of a comparison are of one of these kinds, it orders and compares as Spark's min and max do.
+_KINDS: dict[str, set[Any]] = {
+    **{k: set(exp.DataType.INTEGER_TYPES) for k in ("tinyint", "smallint", "int", "bigint")},
+    "string": set(exp.DataType.TEXT_TYPES),
+    "date": {_T.DATE},
+    "decimal": {_T.DECIMAL},
+    "timestamp": {_T.TIMESTAMP, _T.TIMESTAMPTZ, _T.TIMESTAMPLTZ},
+    "timestamp_ntz": {_T.TIMESTAMPNTZ},
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values of one column: as text, with the type that they are cast to."""
+
+    type: str
+    low: str | None
+    high: str | None
+    held: int
+    """How many are not null."""
+
+    def sql(self, value: str) -> str:
+        """A value as a literal."""
+        if self.type == "timestamp":
+            return f"timestamp_micros({int(value)}L)"
+        return f"CAST({literal(value)} AS {self.type})"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Rows that are held in memory under the name of a view.
+
+    Attributes:
+        view: its name in SQL.
+        rows: how many.
+        bounds: by column, where its type has an order that conditions can be made of.
+        names: what the columns are called where they are used; default: as they are.
+        exact: whether the rows that are looked up must be these and no others.
+    """
+
+    view: str
+    rows: int
+    bounds: Mapping[str, Bounds]
+    frame: DataFrame
+    exact: bool = True
+
+    @property
+    def hint(self) -> str:
+        """Lets Spark send these rows to where the others are read."""
+        return "/*+ BROADCAST(looked_up) */" if self.rows <= MAX_BROADCAST else ""
+
+    def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
+        """See `rows.Keys`."""
+        parts = [self._of(e, n, alone=len(names) == 1) for e, n in zip(expressions, names, strict=True)]
+        return " AND ".join(p for p in parts if p)
+
+    def join(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
+        """See `rows.Keys`."""
+        if not self.exact:
+            return ""
+        if len(names) == 1 and self._listed(expressions[0], names[0]):
+            return ""
+        on = []
+        for e, n in zip(expressions, names, strict=True):
+            bounds = self.bounds.get(n)
+            # Without nulls on this side both mean the same, and the plain one is quicker.
+            same = "=" if bounds and bounds.held == self.rows else "<=>"
+            on.append(f"looked_up.{quote(n)} {same} ({text(e)})")
+        return f"LEFT SEMI JOIN {self.view} looked_up ON {' AND '.join(on)}"
+
+    def _of(self, e: exp.Expr, name: str, *, alone: bool) -> str:
+        bounds = self.bounds.get(name)
+        if bounds is None or not _is_comparable(e, bounds):
+            return ""
+        at = text(e)
+        null = f"{at} IS NULL" if bounds.held < self.rows else ""
+        if bounds.low is None or bounds.high is None:
+            return null
+        said = f"{at} BETWEEN {bounds.sql(bounds.low)} AND {bounds.sql(bounds.high)}"
+        if self.rows <= MAX_LITERALS:
+            said = f"{at} IN ({', '.join(bounds.sql(v) for v in self._values[name])})"
+        return f"({null} OR {said})" if null else said
+
+    def _listed(self, e: exp.Expr, name: str) -> bool:
+        bounds = self.bounds.get(name)
+        return bounds is not None and self.rows <= MAX_LITERALS and _is_comparable(e, bounds)
+
+    @cached_property
+    def _values(self) -> dict[str, list[str]]:
+        """The distinct values of each column, of few rows."""
+        columns = list(self.bounds)
+        found = self.frame.select(*(F.expr(_leave(c, self.bounds[c].type)).alias(c) for c in columns)).collect()
+        return {c: list(dict.fromkeys(r[i] for r in found if r[i] is not None)) for i, c in enumerate(columns)}
+
+    def loosely(self) -> Frame:
+        """The same for looking up where a join comes later anyway."""
+        return replace(self, exact=False)
+
+    def renamed(self, names: Mapping[str, str]) -> Frame:
+        """With bounds under other names: of those rows or some of them, not exactly these."""
+        return _Renamed(self.view, self.rows, {n: self.bounds[c] for n, c in names.items() if c in self.bounds},
+                        self.frame, exact=False, of=names)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Renamed(Frame):
+    of: Mapping[str, str] | None = None
+
+    @cached_property
+    def _values(self) -> dict[str, list[str]]:
+        found = Frame(self.view, self.rows, {(self.of or {})[n]: b for n, b in self.bounds.items()}, self.frame)
+        return {n: found._values[c] for n, c in (self.of or {}).items() if n in self.bounds}
+
+
+def _is_comparable(e: exp.Expr, bounds: Bounds) -> bool:
+    kind = bounds.type.split("(")[0]
+    return isinstance(e, exp.Column) and e.type is not None and e.type.this in _KINDS.get(kind, set())
+
+
+def _leave(column: str, kind: str) -> str:
+    return (
+        f"CAST(unix_micros({quote(column)}) AS STRING)" if kind == "timestamp" else f"CAST({quote(column)} AS STRING)"
+    )
+
+
+class Frames:
+    """Makes frames; they are forgotten when the scope closes.
+
+    Args:
+        spark: the session.
+        scope: views and kept rows live until it is closed.
+        check: runs SQL; raises a named error where Spark does not accept it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, scope: contextlib.ExitStack, run: Callable[[str], DataFrame] | None = None
+    ) -> None:
+        self.spark, self._scope = spark, scope
+        self.sql: Callable[[str], DataFrame] = run or spark.sql
+
+    def view(self, rows: DataFrame) -> str:
+        """A name for rows."""
+        return self._scope.enter_context(temp_view(rows))
+
+    def kept(self, rows: DataFrame | str) -> DataFrame:
+        """Rows that are computed now and kept.
+
+        Checkpointed, not cached: with a cache, each view that is dropped later has Spark compare its plan with all
+        that is cached, which for a small step took a third of its time.
+        """
+        return held(self.sql(rows) if isinstance(rows, str) else rows)
+
+    def measured(self, rows: DataFrame | str) -> Frame:
+        """Compute rows, and look at how many there are of which values."""
+        frame = self.kept(rows)
+        kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
+        bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
+        looks = [
+            F.expr(e).alias(f"{what}{i}")
+            for i, (c, k) in enumerate(bounded)
+            for what, e in (
+                ("low", _leave_of("min", c, k)),
+                ("high", _leave_of("max", c, k)),
+                ("held", f"count({quote(c)})"),
+            )
+        ]
+        row = frame.agg(F.count("*").alias("n"), *looks).collect()[0]
+        bounds = {c: Bounds(k, row[f"low{i}"], row[f"high{i}"], row[f"held{i}"]) for i, (c, k) in enumerate(bounded)}
+        return Frame(self.view(frame), row["n"], bounds, frame)
+
+
+def _leave_of(function: str, column: str, kind: str) -> str:
+    of = f"{function}({quote(column)})"
+    return f"CAST(unix_micros({of}) AS STRING)" if kind == "timestamp" else f"CAST({of} AS STRING)"

@@ -1,0 +1,124 @@
+"""GROUP BY: what a query groups by, and which sets of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from lake_assets.lake.sql import DIALECT
+from lake_assets.models.functions import aggregates
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What is grouped by.
+
+    Attributes:
+        keys: the expressions, each once.
+        sets: the places in `keys` that each grouping set keeps; None: there are no grouping sets.
+    """
+
+    keys: tuple[exp.Expr, ...]
+    sets: tuple[frozenset[int], ...] | None
+
+
+def grouping(
+    group: exp.Expr | None,
+    items: Sequence[exp.Expr],
+    resolved: Callable[[exp.Expr], exp.Expr],
+    error: type[Exception],
+) -> Grouping:
+    """What a GROUP BY says.
+
+    Args:
+        group: the clause; None: there is none, so that all rows are one group.
+        items: what is selected, for GROUP BY ALL.
+        resolved: gives an expression the tree's columns.
+        error: raised where the clause is not understood, with the reason.
+    """
+    if group is None:
+        return Grouping((), None)
+    if group.args.get("totals"):
+        raise error("GROUP BY WITH TOTALS")
+    if group.args.get("all"):
+        return Grouping(_once([i for i in items if not aggregates(i) and not isinstance(i, exp.Literal)]), None)
+    plain: list[list[exp.Expr]] = []
+    products: list[list[list[exp.Expr]]] = []
+    for part in [*group.expressions, *(p for k in ("rollup", "cube", "grouping_sets") for p in _list(group, k))]:
+        match part:
+            case exp.Rollup() if part.expressions:
+                products.append(_rollup([_flat(e) for e in part.expressions]))
+            case exp.Cube() if part.expressions:
+                products.append(_cube([_flat(e) for e in part.expressions]))
+            case exp.Rollup():
+                products.append(_rollup(plain))
+                plain = []
+            case exp.Cube():
+                products.append(_cube(plain))
+                plain = []
+            case exp.GroupingSets():
+                if any(e.find(exp.Rollup, exp.Cube, exp.GroupingSets) for e in part.expressions):
+                    raise error("grouping sets within grouping sets")
+                sets = [_flat(e) for e in part.expressions]
+                listed = {e.sql(DIALECT) for s in sets for e in s}
+                # GROUP BY a, b GROUPING SETS (...): the list only says what there is.
+                if not (group.expressions and all(e.sql(DIALECT) in listed for p in plain for e in p)):
+                    products.append(sets)
+                else:
+                    products.append(sets)
+                    order = [e for p in plain for e in p]
+                    plain = []
+                    return _made([*order], [], products, resolved, error)
+            case _:
+                plain.append([part])
+    return _made([], [e for p in plain for e in p], products, resolved, error)
+
+
+def _made(
+    order: Sequence[exp.Expr],
+    always: Sequence[exp.Expr],
+    products: Sequence[Sequence[Sequence[exp.Expr]]],
+    resolved: Callable[[exp.Expr], exp.Expr],
+    error: type[Exception],
+) -> Grouping:
+    everything = [*order, *always, *(e for sets in products for s in sets for e in s)]
+    if any(e.find(exp.Query) for e in everything):
+        raise error("GROUP BY a subquery")
+    keys = _once([resolved(e) for e in everything])
+    if not products:
+        return Grouping(keys, None)
+    place = {k.sql(DIALECT): i for i, k in enumerate(keys)}
+    found: list[frozenset[int]] = []
+    for chosen in itertools.product(*products):
+        kept = [*always, *(e for s in chosen for e in s)]
+        found.append(frozenset(place[resolved(e).sql(DIALECT)] for e in kept))
+    if len(set(found)) < len(found):
+        raise error("a grouping set that is there twice")
+    return Grouping(keys, tuple(found))
+
+
+def _once(expressions: Sequence[exp.Expr]) -> tuple[exp.Expr, ...]:
+    return tuple({e.sql(DIALECT): e for e in expressions}.values())
+
+
+def _list(group: exp.Expr, part: str) -> list[exp.Expr]:
+    found = group.args.get(part)
+    return found if isinstance(found, list) else []
+
+
+def _flat(part: exp.Expr) -> list[exp.Expr]:
+    if isinstance(part, exp.Tuple):
+        return list(part.expressions)
+    return [part.this if isinstance(part, exp.Paren) else part]
+
+
+def _rollup(parts: Sequence[list[exp.Expr]]) -> list[list[exp.Expr]]:
+    return [[e for p in parts[:n] for e in p] for n in range(len(parts), -1, -1)]
+
+
+def _cube(parts: Sequence[list[exp.Expr]]) -> list[list[exp.Expr]]:
+    chosen = (c for n in range(len(parts), -1, -1) for c in itertools.combinations(parts, n))
+    return [[e for p in c for e in p] for c in chosen]

@@ -1,0 +1,114 @@
+"""The sources of a model at both ends of a step's window, and what changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.capture import Capture
+from lake_assets.capture.types import spark_type
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.merge.steps import Window
+from lake_assets.models.frames import SIGN, Frame, Frames
+from lake_assets.models.rows import At
+from lake_assets.models.tree import Scan, Tree, scans
+
+_UNGROUPED = ("float", "double", "map<", "variant", "interval", "collate")
+
+
+@dataclass
+class Sources:
+    """The tables that a model reads, in one step.
+
+    Attributes:
+        tables: as they were loaded at the step's start.
+        windows: from where to where each is absorbed.
+        captures: of those that changed.
+        needed: columns by table; what else there is is not read.
+    """
+
+    lake: LakeBase
+    tables: Mapping[TableId, Table]
+    windows: Mapping[TableId, Window]
+    captures: Mapping[TableId, Capture]
+    frames: Frames
+    needed: Mapping[TableId, Collection[str]] = field(default_factory=dict[TableId, Collection[str]])
+    _views: dict[tuple[TableId, At], str] = field(default_factory=dict[tuple[TableId, At], str])
+    _feeds: dict[TableId, Frame | None] = field(default_factory=dict[TableId, Frame | None])
+
+    def of(self, scan: Scan, at: At) -> str:
+        """A view over an occurrence of a table."""
+        return self.view(scan.table, at)
+
+    def view(self, table: TableId, at: At) -> str:
+        """A view over a table as of the start or the end, with the columns that it has now."""
+        snapshot = self.windows[table].start if at == "start" else self.windows[table].head.snapshot
+        if self.windows[table].is_absorbed:
+            at = "end"
+        if (table, at) not in self._views:
+            rows = self.frames.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))
+            self._views[table, at] = self.frames.view(self._as_now(table, rows, self._schema_of(table, snapshot)))
+        return self._views[table, at]
+
+    def feed(self, table: TableId) -> Frame | None:
+        """The changed rows of a table with `SIGN`; None: there are none."""
+        if table not in self._feeds:
+            self._feeds[table] = self._feed(table)
+        return self._feeds[table]
+
+    def _feed(self, table: TableId) -> Frame | None:
+        capture = self.captures.get(table)
+        if capture is None or capture.is_empty:
+            return None
+        feed = capture.feed(self.frames.spark, keys=[])
+        came = F.col("_change_type").isin("insert", "update_after")
+        rows = self._as_now(table, feed, capture.schema, F.when(came, 1).otherwise(-1).cast("int").alias(SIGN))
+        kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != SIGN}
+        both = {f.side for f in capture.files} == {"after", "before"}
+        if both and not any(t in k for k in kinds.values() for t in _UNGROUPED):
+            # Rows that differ only in columns which the query does not read have not changed for it.
+            listed = ", ".join(map(quote, kinds))
+            net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {self.frames.view(rows)} GROUP BY {listed}"
+            rows = self.frames.spark.sql(
+                f"SELECT {listed}, CAST(signum(__n) AS INT) AS {SIGN} FROM ({net} HAVING sum({SIGN}) <> 0) "
+                "LATERAL VIEW explode(array_repeat(0, abs(__n))) copies AS __copy"
+            )
+        found = self.frames.measured(rows)
+        return found if found.rows else None
+
+    def _schema_of(self, table: TableId, snapshot: int | None) -> Schema:
+        loaded = self.tables[table]
+        found = loaded.snapshot_by_id(snapshot) if snapshot is not None else None
+        schemas = loaded.schemas()
+        return (
+            schemas.get(found.schema_id, loaded.schema()) if found and found.schema_id is not None else loaded.schema()
+        )
+
+    def _as_now(self, table: TableId, rows: DataFrame, schema: Schema, *more: object) -> DataFrame:
+        """Rows of an older schema under today's: columns by their ids, those that were not there yet as null."""
+        was = {f.field_id: f for f in schema.fields}
+        columns = []
+        for f in self.tables[table].schema().fields:
+            if table in self.needed and f.name not in self.needed[table]:
+                continue
+            kind, old = spark_type(f.field_type), was.get(f.field_id)
+            if old is None:
+                value = F.lit(f.initial_default).cast(kind)
+            else:
+                value = F.col(quote(old.name))
+                value = value if old.field_type == f.field_type else value.cast(kind)
+            columns.append(value.alias(f.name))
+        return rows.select(*columns, *more)  # type: ignore[arg-type]
+
+
+def needed_of(tree: Tree) -> dict[TableId, set[str]]:
+    """The columns that a compiled query reads of each table."""
+    found: dict[TableId, set[str]] = {}
+    for scan in scans(tree.root):
+        found.setdefault(scan.table, set()).update(scan.fields.values())
+    return found

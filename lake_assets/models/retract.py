@@ -1,0 +1,263 @@
+"""Groups that are kept up to date by adding what came and taking away what went.
+
+Counts, and sums of whole numbers and decimals, of a group follow from what the table holds and the change alone. Where
+that does not tell (a sum that becomes 0 may be a sum of no values, which is null), the group is recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from lake_assets.lake import quote
+from lake_assets.models.frames import SIGN
+from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text
+
+RECOMPUTE, FOUND = "__recompute", "_found"
+_EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")
+_DOUBLE_EXACT = {"tinyint": 53 - 7, "smallint": 53 - 15, "int": 53 - 31}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One aggregate that the result shows.
+
+    Attributes:
+        output: the result's column.
+        kind: which aggregate.
+        of: what is counted or summed; None: rows.
+        condition: of FILTER.
+        type: Spark's type of `of`.
+    """
+
+    output: str
+    kind: str
+    of: exp.Expr | None
+    condition: exp.Expr | None
+    type: str = ""
+
+    @property
+    def same_rows(self) -> tuple[str, str]:
+        """Tells whether two aggregates are over the same values."""
+        return (text(self.of) if self.of is not None else "", text(self.condition) if self.condition else "")
+
+
+@dataclass(frozen=True)
+class Retraction:
+    """How a result of groups is kept up to date.
+
+    Attributes:
+        aggregate: the operator.
+        keys: by key of the operator, the result's column.
+        calls: the aggregates.
+        derived: other columns of the result, over the operator's columns.
+        shown: by column of the operator, the result's.
+    """
+
+    aggregate: Aggregate
+    keys: Mapping[str, str]
+    calls: tuple[Call, ...]
+    derived: Mapping[str, exp.Expr]
+    shown: Mapping[str, str]
+
+    def change(self, delta: str) -> str:
+        """SQL: by group, what came less what went."""
+        items = [f"{text(e)} AS {quote(self.keys[n])}" for n, e in self.aggregate.keys]
+        items += [f"sum(CAST({SIGN} AS BIGINT)) AS __n", f"count_if({SIGN} < 0) AS __gone"]
+        for i, call in enumerate(self.calls):
+            held = _and(f"{text(call.of)} IS NOT NULL" if call.of is not None else "", _filter(call))
+            items.append(f"sum(IF({held}, CAST({SIGN} AS BIGINT), 0L)) AS __n{i}")
+            items.append(f"count_if({_and(held, f'{SIGN} < 0')}) AS __gone{i}")
+            if call.kind == "sum" and call.of is not None:
+                value = text(call.of)
+                value = f"CAST({value} AS DECIMAL(20,0))" if "int" in call.type else value
+                items.append(f"try_sum(IF({held}, IF({SIGN} > 0, {value}, -({value})), NULL)) AS __s{i}")
+        by = ", ".join(text(e) for _, e in self.aggregate.keys)
+        # Without keys there is one group, also of no changed rows.
+        return f"SELECT {', '.join(items)} FROM ({delta})" + (f" GROUP BY {by}" if by else " HAVING count(*) > 0")
+
+    def result(self, change: str, table: str, types: Mapping[str, str], hint: str = "") -> str:
+        """SQL: by group, the new row (`FOUND` null where the group vanishes), or that it has to be recomputed.
+
+        Args:
+            change: a view of `change`'s rows.
+            table: the result as it is, or the part of it with these groups.
+            types: Spark's types of the result's columns.
+            hint: for the join of both.
+        """
+        keys = list(self.keys.values())
+        same = " AND ".join(f"d.{quote(k)} <=> t.{quote(k)}" for k in keys) or "true"
+        inner = ["d.*", "t.__there", *(f"t.{quote(c.output)} AS __old{i}" for i, c in enumerate(self.calls))]
+        old = f"(SELECT *, true AS __there FROM {table})"
+        joined = f"SELECT {hint} {', '.join(inner)} FROM {change} d LEFT JOIN {old} t ON {same}"
+        counted = ", ".join(f"{self._new(i, types)} AS __new{i}" for i in range(len(self.calls)))
+        counted = f"SELECT *, {counted} FROM ({joined})" if self.calls else joined
+        exists, unsure = self._exists()
+        doubts = [unsure, *(d for i in range(len(self.calls)) if (d := self._doubt(i)))]
+        doubt = " OR ".join(f"coalesce({d}, true)" for d in doubts)
+        by = {n: quote(k) for n, k in self.keys.items()}
+        by |= {n: f"__new{self._place(o)}" for n, o in self.shown.items() if n not in self.keys}
+        rest = [
+            f"{_over(e, by)} AS {quote(o)}" if o in self.derived else f"__new{self._place(o)} AS {quote(o)}"
+            for o, e in ((o, self.derived.get(o, exp.Null())) for o in types if o not in keys)
+        ]
+        listed = ", ".join([*(quote(k) for k in keys), *rest])
+        return (
+            f"SELECT {listed}, IF({exists}, true, NULL) AS {FOUND}, ({doubt}) AS {RECOMPUTE} FROM ({counted}) "
+            f"WHERE __n <> 0 OR __gone > 0"
+        )
+
+    def _place(self, output: str) -> int:
+        return next(i for i, c in enumerate(self.calls) if c.output == output)
+
+    def _new(self, i: int, types: Mapping[str, str]) -> str:
+        call = self.calls[i]
+        match call.kind:
+            case "count":
+                return f"(coalesce(__old{i}, 0L) + __n{i})"
+            case "sum":
+                kind = types[call.output]
+                wide = f"try_add(CAST(__old{i} AS DECIMAL(38,0)), CAST(__s{i} AS DECIMAL(38,0)))"
+                sum_ = wide if kind == "bigint" else f"try_add(__old{i}, __s{i})"
+                # Without values before, the change is all there is; without values now, the sum is null.
+                first = f"IF(__n{i} > 0, __s{i}, NULL)"
+                empty = f"__gone{i} > 0 AND {self._count(i)} = 0" if self._counted(i) is not None else "false"
+                kept = f"__n{i} = 0 AND __gone{i} = 0"
+                said = (
+                    f"CASE WHEN __old{i} IS NULL THEN {first} WHEN {kept} THEN __old{i} WHEN {empty} THEN NULL "
+                    f"ELSE {sum_} END"
+                )
+                return f"try_cast({said} AS {kind})"
+            case _:
+                total, count = (self._other(i, kind) for kind in ("sum", "count"))
+                n = f"(coalesce(__old{count}, 0L) + __n{count})"
+                return f"IF({n} = 0, NULL, CAST({self._new(total, types)} AS DOUBLE) / {n})"
+
+    def _counted(self, i: int) -> int | None:
+        """The aggregate that says how many values the sum has."""
+        return next(
+            (j for j, c in enumerate(self.calls) if c.kind == "count" and c.same_rows == self.calls[i].same_rows), None
+        )
+
+    def _count(self, i: int) -> str:
+        return f"(coalesce(__old{self._counted(i)}, 0L) + __n{i})"
+
+    def _other(self, i: int, kind: str) -> int:
+        same = self.calls[i].same_rows
+        return next(j for j, c in enumerate(self.calls) if c.kind == kind and c.same_rows == same)
+
+    def _doubt(self, i: int) -> str:
+        """SQL: the new value does not follow from the old one and the change."""
+        call = self.calls[i]
+        match call.kind:
+            case "count":
+                return f"__new{i} < 0"
+            case "sum":
+                # It cannot be told whether the values that were there have all gone, or the sum is out of range.
+                lost = f"__there AND __old{i} IS NULL AND (__n{i} <> 0 OR __gone{i} > 0)"
+                large = f"__new{i} IS NULL AND NOT (__old{i} IS NULL AND __n{i} = 0)"
+                if self._counted(i) is not None:
+                    return f"(coalesce({lost}, false) OR ({large} AND {self._count(i)} <> 0))"
+                return f"(coalesce({lost}, false) OR {large} OR coalesce(__gone{i} > 0 AND __new{i} = 0, false))"
+            case _:
+                # A sum of doubles is exact as long as no partial sum can reach 2^53.
+                most = 1 << _DOUBLE_EXACT[call.type]
+                return f"(coalesce(__old{self._other(i, 'count')}, 0L) + abs(__n{i}) + __gone{i} > {most}L)"
+
+    def _exists(self) -> tuple[str, str]:
+        """SQL: the group has rows; and: that cannot be told."""
+        if not self.aggregate.keys:
+            return "true", "false"
+        rows = next((i for i, c in enumerate(self.calls) if c.kind == "count" and c.same_rows == ("", "")), None)
+        if rows is not None:
+            return f"__new{rows} > 0", "__there IS NULL AND __n < 0"
+        signs = [f"coalesce(__new{i} <> 0, false)" for i, c in enumerate(self.calls) if c.kind in ("count", "sum")]
+        sure = " OR ".join(["__gone = 0", *signs])
+        return "IF(__there, true, __n > 0)", f"IF(__there, NOT ({sure}), __n < 0)"
+
+
+def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retraction | None, str]:
+    """How the groups of a result are kept up to date from changes alone, or None and why they cannot be.
+
+    Args:
+        tree: the compiled query.
+        type_of: Spark's type of an expression over what is grouped; empty where it is not known.
+    """
+    items: dict[str, exp.Expr] = {o: exp.column(n, quoted=True) for o, n in tree.outputs.items()}
+    node = tree.root
+    while isinstance(node, Project):
+        by = dict(node.items)
+        items = {o: substitute(e, by) for o, e in items.items()}
+        node = node.input
+    if not isinstance(node, Aggregate) or node.vanishes:
+        return None, "its topmost operator is no GROUP BY"
+    shown: dict[str, str] = {}
+    for output, e in items.items():
+        if isinstance(e, exp.Column):
+            shown.setdefault(e.name, output)
+    keys: dict[str, str] = {}
+    for name, e in node.keys:
+        if name not in shown:
+            return None, f"it does not show {text(e)}, which it groups by"
+        keys[name] = shown[name]
+    calls: list[Call] = []
+    for name, e in node.calls:
+        if name not in shown:
+            return None, f"it does not show {text(e)} as it is, so that the next one cannot be made of it"
+        found = _call(shown[name], e, type_of)
+        if isinstance(found, str):
+            return None, found
+        calls.append(found)
+    for call in calls:
+        if call.kind == "avg":
+            kinds = {c.kind for c in calls if c.same_rows == call.same_rows}
+            if not {"sum", "count"} <= kinds:
+                return None, f"an average is made of sum and count, and it does not show both of {call.same_rows[0]}"
+    used = {n for n, _ in (*node.keys, *node.calls)}
+    derived = {o: e for o, e in items.items() if o not in shown.values()}
+    assert all(refs(e) <= used for e in derived.values())
+    return Retraction(node, keys, tuple(calls), derived, shown), ""
+
+
+def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str]) -> Call | str:
+    condition = None
+    call = e
+    if isinstance(call, exp.Filter):
+        condition, call = call.expression.this, call.this
+    inside = call.this
+    if isinstance(inside, exp.Distinct) or (isinstance(call, exp.Count) and call.expressions):
+        return f"{text(e)} cannot be told from the change alone"
+    match call:
+        case exp.CountIf():
+            both = exp.and_(inside, condition) if condition is not None else inside
+            return Call(output, "count", None, both)
+        case exp.Count():
+            return Call(output, "count", None if isinstance(inside, exp.Star | exp.Literal) else inside, condition)
+        case exp.Sum() | exp.Avg():
+            kind = type_of(inside).split("(")[0]
+            if kind in ("float", "double"):
+                return f"{text(e)} adds floating-point numbers, whose sum depends on their order"
+            if isinstance(call, exp.Avg) and kind not in _DOUBLE_EXACT:
+                return f"{text(e)} is rounded on the way, so that it is recomputed"
+            if kind not in _EXACT:
+                return f"{text(e)} is over {kind or 'a type that is not known before it runs'}"
+            return Call(output, "sum" if isinstance(call, exp.Sum) else "avg", inside, condition, kind)
+        case _:
+            return f"{text(e)} cannot be told from the change alone"
+
+
+def _filter(call: Call) -> str:
+    return f"coalesce({text(call.condition)}, false)" if call.condition is not None else ""
+
+
+def _and(*parts: str) -> str:
+    return " AND ".join(f"({p})" for p in parts if p) or "true"
+
+
+def _over(e: exp.Expr, by: Mapping[str, str]) -> str:
+    def one(node: exp.Expr) -> exp.Expr:
+        return exp.maybe_parse(by[node.name], dialect="spark") if isinstance(node, exp.Column) else node
+
+    return text(e.copy().transform(one))

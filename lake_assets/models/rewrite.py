@@ -1,0 +1,87 @@
+"""What is rewritten in a query before its names are looked up, and what must not be rewritten."""
+
+from __future__ import annotations
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lake_assets.errors import ModelError
+from lake_assets.lake.sql import DIALECT
+
+
+def named_windows_inlined(query: exp.Query) -> exp.Query:
+    """`OVER w` with what the WINDOW clause says of `w`."""
+    for select in query.find_all(exp.Select):
+        named = {w.name.lower(): w for w in select.args.get("windows") or []}
+        if not named:
+            continue
+        for window in [w for w in select.find_all(exp.Window) if w.find_ancestor(exp.Select) is select]:
+            said = named.get(window.alias.lower()) if window.alias else None
+            if said is None or window in named.values():
+                continue
+            for part in ("partition_by", "order", "spec"):
+                value = said.args.get(part)
+                if value and not window.args.get(part):
+                    window.set(part, [v.copy() for v in value] if isinstance(value, list) else value.copy())
+            window.set("alias", None)
+        select.set("windows", None)
+    return query
+
+
+def semi_joins_as_exists(name: str, query: exp.Query) -> exp.Query:
+    """LEFT SEMI and LEFT ANTI joins as conditions: sqlglot takes the names in their ON for fields of the left side.
+
+    Raises:
+        ModelError: a join after one would bring back rows that it took away.
+    """
+    for select in list(query.find_all(exp.Select)):
+        joins = select.args.get("joins") or []
+        kinds = [j.kind.upper() for j in joins]
+        if not {"SEMI", "ANTI"} & set(kinds):
+            continue
+        first = min(i for i, k in enumerate(kinds) if k in ("SEMI", "ANTI"))
+        if any(j.side.upper() in ("RIGHT", "FULL") for j in joins[first:]):
+            raise ModelError(
+                f"model {name}: a RIGHT or FULL JOIN after a SEMI or ANTI JOIN: put the latter into a subquery of FROM"
+            )
+        for join in [j for j, k in zip(joins, kinds, strict=True) if k in ("SEMI", "ANTI")]:
+            if join.args.get("using"):
+                raise ModelError(f"model {name}: {join.sql(DIALECT)}: write ON instead of USING")
+            inner = exp.select(exp.Literal.number(1)).from_(join.this.copy())
+            if on := join.args.get("on"):
+                inner = inner.where(on.copy(), copy=False)
+            exists: exp.Expr = exp.Exists(this=inner)
+            select.where(exp.Not(this=exists) if join.kind.upper() == "ANTI" else exists, copy=False)
+        select.set("joins", [j for j, k in zip(joins, kinds, strict=True) if k not in ("SEMI", "ANTI")])
+    return query
+
+
+def changed_calls(query: exp.Query) -> str:
+    """The first call that sqlglot would write otherwise than it read it; empty: there is none.
+
+    Parts of a query reach Spark as sqlglot writes them: `percentile_cont` would become `percentile_approx`.
+    """
+    for node in query.find_all(exp.Func, exp.WithinGroup):
+        if node.find_ancestor(exp.Func, exp.WithinGroup):
+            continue  # compared with what it is in
+        written = node.sql(DIALECT, comments=False)
+        try:
+            again = sqlglot.parse_one(written, dialect=DIALECT)
+        except SqlglotError:
+            return written
+        if _normal(again) != _normal(node):
+            return written
+    return ""
+
+
+def _normal(node: exp.Expr) -> exp.Expr:
+    """With one form of what has several that are written alike: `int(x)`, `CAST(x AS INT)`."""
+    copy = node.copy()
+    for cast in reversed(list(copy.find_all(exp.Cast))):
+        name = "try_cast" if cast.sql(DIALECT).startswith("TRY_CAST") else "cast"
+        new = exp.Anonymous(this=name, expressions=[cast.this, exp.Literal.string(cast.to.sql(DIALECT))])
+        if cast is copy:
+            return new
+        cast.replace(new)
+    return copy

@@ -1,0 +1,343 @@
+"""One run of a model over fixed snapshots: what each strategy computes and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from lake_assets.errors import KeyMissingError, ModelError
+from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.names import literal
+from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.merge.commit import committing
+from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of
+from lake_assets.models.apply import Writer, is_countable
+from lake_assets.models.delta import Deltas, keys_of
+from lake_assets.models.estimate import Estimate, cost_property
+from lake_assets.models.frames import Frame, Frames
+from lake_assets.models.heads import MODEL_PROPERTY
+from lake_assets.models.plan import ModelPlan, parse, replace_tables, text_over
+from lake_assets.models.ranges import touched_ranges
+from lake_assets.models.reading import Sources
+from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
+from lake_assets.models.rows import Cut, Rows
+from lake_assets.models.spec import ModelSpec, declared
+from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column
+
+FINGERPRINT_PROPERTY = MODEL_PROPERTY
+
+
+@dataclass
+class Step:
+    """One run of a model.
+
+    Attributes:
+        marks: the watermarks that the commit carries.
+        base: those before.
+        began: seconds since 1970.
+        strategy: how it was absorbed in the end, where that turned out only on the way.
+    """
+
+    lake: LakeBase
+    spec: ModelSpec
+    model: ModelPlan
+    sources: Sources
+    frames: Frames
+    marks: Marks
+    base: Marks
+    began: float
+    expected: Estimate
+    definition: str
+    strategy: str | None = None
+    _rows: Rows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = Rows(self.sources.of)
+        self.frames.sql = self._sql
+
+    # --- in full ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def query(self) -> DataFrame:
+        """The result over the sources as they are now."""
+        sources = self.sources
+        everything = Sources(self.lake, sources.tables, sources.windows, {}, self.frames)
+        if self.model.as_written:
+            query = parse(str(self.spec.table), self.spec.sql)
+            return self._sql(text_over(query, self.spec.sql, lambda t: everything.view(t, "end")))
+        return self._sql(replace_tables(self.model.query, lambda t: everything.view(t, "end")).sql(DIALECT))
+
+    def columns_differ(self) -> bool:
+        """Whether the query's columns are not the table's any more (a source's type or name changed)."""
+        wanted = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
+        return wanted != self.types
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        """The table's columns."""
+        return columns_of(self.lake, self.spec.table)
+
+    def rebuild(self) -> None:
+        """Compute everything and make (or replace) the table, in one commit."""
+        if self.spec.key:
+            self._check_key(self.query)
+        properties = {
+            **DEFAULT_PROPERTIES,
+            PIPELINE_PROPERTY: self.spec.pipeline,
+            KEY_PROPERTY: json.dumps(list(self.model.key)),
+            FINGERPRINT_PROPERTY: self.definition,
+            **declared(self.spec),
+            **self.spec.properties,
+        }
+        said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        name = self.lake.sql_name(self.spec.table)
+        self.lake.ensure_namespace(self.spec.table.namespace)
+        view = self.frames.view(self.query)
+        with committing(self.frames.spark, self.spec.table, self.marks, self._said("full")):
+            self.frames.spark.sql(
+                f"CREATE OR REPLACE TABLE {name} USING iceberg TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+            )
+
+    def full(self) -> None:
+        """Compute everything and replace all rows."""
+        if self.spec.key:
+            self._check_key(self.query)
+        self.writer("full").overwrite(self.query)
+
+    def _check_key(self, rows: DataFrame) -> None:
+        key = list(self.spec.key)
+        twice = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
+        if twice:
+            raise KeyMissingError(
+                f"{self.spec.table}: {', '.join(key)} is declared as its key, and the query gives {twice['count']} "
+                f"rows for {tuple(twice)[:-1]}: declare a key that tells rows apart, or none"
+            )
+
+    def nothing(self) -> None:
+        """Move the watermarks alone."""
+        self.writer("none").nothing()
+
+    # --- from what changed --------------------------------------------------------------------------------------
+
+    def incremental(self, why: str) -> str:
+        """Absorb what changed; returns the reason, with what was touched."""
+        tree = self.model.tree
+        assert tree is not None
+        deltas = Deltas(self.frames, self._rows, self.sources.feed)
+        if all(self.sources.feed(t) is None for t in self.sources.captures):
+            self.nothing()
+            self.strategy = "none"
+            return "nothing changed in the columns that the query reads"
+        if (again := self._too_much()) is not None:
+            self.strategy = "full"
+            self.full()
+            return again
+        if self.model.retraction is not None:
+            found, reason = retraction(tree, lambda e: self._type_of(e, found_below(tree)))
+            if found:
+                return f"{self._retract(found, deltas)}: {why}"
+            why = reason
+            self.strategy = "keys"
+        if keyed := top_key(tree):
+            return f"{self._groups(tree, *keyed, deltas)}: {why}"
+        return f"{self._changes(tree, deltas)}: {why}"
+
+    def _too_much(self) -> str | None:
+        """Why everything is recomputed after all, now that the changed rows are counted."""
+        if self.expected.exact or not self.expected.prefers_full:
+            return None
+        changed = sum(f.rows for t in self.sources.captures if (f := self.sources.feed(t)))
+        counted = replace(self.expected, changed=changed, exact=True)
+        return f"computing everything is estimated to be cheaper: {counted}" if counted.prefers_full else None
+
+    def _changes(self, tree: Tree, deltas: Deltas) -> str:
+        """Rows that come and go, by their key or counted."""
+        sql = deltas.sql(tree.root)
+        strategy = self.strategy or self.model.strategy
+        if sql is None:
+            self.nothing()
+            return "no row changed"
+        listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+        delta = f"SELECT {listed}, __sign FROM ({sql})"
+        self._write(delta, strategy)
+        if self.strategy == "full":
+            return f"rows without a key cannot be counted by column {is_countable(self.types)}"
+        return "changed rows" if self.model.key else "changed rows, counted"
+
+    def _groups(self, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> str:
+        """Recompute the rows of the touched keys and replace them."""
+        below, _ = keys_of(node)
+        touched = deltas.touched_of(node, below)
+        if touched is None:
+            self.nothing()
+            return "no key touched"
+        names = {o: f"__k{i}" for i, o in enumerate(keys)}
+        self._replace(tree, touched, names, None)
+        return f"{touched.rows} keys recomputed"
+
+    def _retract(self, how: Retraction, deltas: Deltas) -> str:
+        """Add what came to the groups and take away what went; recompute those that are in doubt."""
+        below = deltas.sql(how.aggregate.input)
+        strategy = self.strategy or self.model.strategy
+        if below is None:
+            self.nothing()
+            return "no row changed"
+        change = self.frames.measured(how.change(below))
+        if not change.rows:
+            self.nothing()
+            return "no group touched"
+        keys = list(how.keys.values())
+        table = self.frames.spark.table(self.lake.sql_name(self.spec.table))
+        target, hint = self.frames.view(table), ""
+        if keys:
+            columns = tuple(self._typed(k) for k in keys)
+            condition = change.condition(columns, keys)
+            join = change.join(columns, keys)
+            where = f" WHERE {condition}" if condition else ""
+            inside = f"SELECT * FROM {target}{where}"
+            inside = f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside
+            hint = "/*+ BROADCAST(t) */" if change.hint else ""
+        else:
+            inside = f"SELECT * FROM {target}"
+        rows = self.frames.kept(how.result(change.view, f"({inside})", self.types, hint))
+        doubtful = rows.where(RECOMPUTE).count()
+        rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
+        tree = self.model.tree
+        assert tree is not None
+        if doubtful:
+            listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
+            again = self.frames.measured(f"SELECT {listed} FROM {self.frames.view(rows)} WHERE {RECOMPUTE}")
+            self._replace(tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
+        else:
+            self.writer(strategy).replace(rows_done, keys, exclusive=True)
+        return f"{change.rows} groups adjusted" + (f", {doubtful} of them recomputed" if doubtful else "")
+
+    def _replace(
+        self, tree: Tree, touched: Frame, names: Mapping[str, str], more: DataFrame | None, strategy: str = "keys"
+    ) -> None:
+        """Write the rows of the touched keys as they are now, and `more`.
+
+        Args:
+            names: by key column of the result, the one of `touched`.
+        """
+        keys = list(names)
+        cut = None
+        if keys:
+            cut = Cut(tuple(self._inner(tree, k) for k in keys), tuple(names.values()), touched)
+        listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+        now = f"SELECT {listed}, true AS {FOUND} FROM ({self._rows.sql(tree.root, 'end', cut)})"
+        if keys:
+            found = f"({now})"
+            same = " AND ".join(f"q.{quote(k)} <=> CAST(a.{quote(n)} AS {self.types[k]})" for k, n in names.items())
+            picked = ", ".join(
+                f"CAST(a.{quote(names[c])} AS {k}) AS {quote(c)}" if c in names else f"q.{quote(c)}"
+                for c, k in self.types.items()
+            )
+            hint = "/*+ BROADCAST(q) */" if touched.hint else ""
+            now = f"SELECT {hint} {picked}, q.{FOUND} FROM {touched.view} a LEFT JOIN {found} q ON {same}"
+        rows = self.frames.sql(now).select(*map(quote, self.types), FOUND)
+        if more is not None:
+            rows = rows.unionByName(more.select(*map(quote, self.types), FOUND))
+        rows = self.frames.kept(rows)
+        self.writer(strategy).replace(rows, keys, exclusive=more is not None)
+
+    # --- in ranges ----------------------------------------------------------------------------------------------
+
+    def ranges(self, why: str) -> str:
+        """Recompute the ranges of the declared column that changed rows reach, and put in what differs."""
+        tree, span = self.model.tree, self.spec.span
+        assert tree is not None
+        assert span is not None
+        found = touched_ranges(tree, span, self.types[span.column], self.sources, self.frames)
+        if isinstance(found, str):
+            self.strategy = "full"
+            self.full()
+            return found
+        if found.is_empty:
+            self.nothing()
+            return "no range touched"
+        rows = Rows(lambda scan, at: found.cut(scan, self.sources.of(scan, at)))
+        listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+        names = ", ".join(map(quote, self.types))
+        here = found.condition(quote(span.column))
+        now = f"SELECT {listed} FROM ({rows.sql(tree.root, 'end')})"
+        before = f"SELECT {names}, -1 AS __sign FROM {self.lake.sql_name(self.spec.table)} WHERE {here}"
+        delta = f"SELECT {names}, 1 AS __sign FROM ({now}) WHERE {here} UNION ALL {before}"
+        self._write(delta, "ranges")
+        return f"{found}: {why}"
+
+    def _write(self, delta: str, strategy: str) -> None:
+        if self.model.key:
+            self.writer(strategy).change(delta, self.model.key)
+        elif is_countable(self.types):
+            self.strategy = "full"
+            self.full()
+        else:
+            self.writer(strategy).count_copies(delta)
+
+    # --- -------------------------------------------------------------------------------------------------------
+
+    def writer(self, strategy: str) -> Writer:
+        """Writes the table."""
+        said = self._said(strategy)
+        return Writer(self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames)
+
+    def _said(self, strategy: str) -> dict[str, str]:
+        return cost_property(strategy, self.expected, self.began)
+
+    def _inner(self, tree: Tree, output: str) -> exp.Column:
+        found = column(tree.outputs[output])
+        found.type = self._typed(output).type
+        return found
+
+    def _typed(self, output: str) -> exp.Column:
+        found = column(output)
+        found.type = exp.DataType.build(self.types[output], dialect=DIALECT)
+        return found
+
+    def _type_of(self, e: exp.Expr, node: Node) -> str:
+        sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self._rows.sql(node, 'end')})"
+        return self._sql(sql).schema.fields[0].dataType.simpleString()
+
+    def _sql(self, sql: str) -> DataFrame:
+        try:
+            result = self.frames.spark.sql(sql)
+            result.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)
+        except PySparkException as e:
+            raise ModelError(f"model {self.spec.table}: Spark does not accept its SQL: {str(e).splitlines()[0]}") from e
+        return result
+
+
+def found_below(tree: Tree) -> Node:
+    """What the topmost GROUP BY reads."""
+    node = tree.root
+    while isinstance(node, Project):
+        node = node.input
+    assert isinstance(node, Aggregate)
+    return node.input
+
+
+def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:
+    """The topmost operator that works by key, if the result shows its key: with the key's columns by the result's.
+
+    The key's columns are in the operator's order.
+    """
+    shown = {c: o for o, c in reversed(list(tree.outputs.items()))}
+    node = tree.root
+    while isinstance(node, Project | Filter):
+        if isinstance(node, Project):
+            shown = {e.name: shown[n] for n, e in reversed(node.items) if isinstance(e, exp.Column) and n in shown}
+        node = node.input
+    if not isinstance(node, Aggregate | Distinct | SetOp) or (isinstance(node, SetOp) and node.all):
+        return None
+    keys = [n for n, _ in node.keys] if isinstance(node, Aggregate) else list(node.columns)
+    if not keys or not all(k in shown for k in keys):
+        return None
+    return node, {shown[k]: k for k in keys}

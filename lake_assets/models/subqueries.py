@@ -1,0 +1,217 @@
+"""Subqueries of one SELECT that become joins: EXISTS, IN, NOT IN, and those that give one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from sqlglot import exp
+
+from lake_assets.lake.sql import DIALECT
+from lake_assets.models import tree
+from lake_assets.models.functions import aggregates
+from lake_assets.models.tree import Aggregate, InnerJoin, Node, Project, SideJoin, column, refs
+
+if TYPE_CHECKING:
+    from lake_assets.models.compile import Ctes, Select
+
+Kind = Literal["semi", "anti", "null_anti"]
+
+
+class Subqueries:
+    """Those of one SELECT."""
+
+    def __init__(self, select: Select) -> None:
+        self._select = select
+
+    def filtered(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
+        """`node` with only the rows that meet `conditions` of a WHERE, which may hold subqueries."""
+        from lake_assets.models.compile import filtered
+
+        plain = [self._select.resolved(c) for c in conditions if not c.find(exp.Query)]
+        if self._select.scope.outer is not None:
+            self._local(plain, node)
+        node = filtered(node, plain)
+        for condition in (c for c in conditions if c.find(exp.Query)):
+            found = _membership(condition)
+            if found:
+                node = self._member(node, *found)
+            else:
+                node, made = self.values(node, [condition])
+                node = filtered(node, [made[id(condition)]])
+        return node
+
+    def values(self, node: Node, expressions: Sequence[exp.Expr]) -> tuple[Node, dict[int, exp.Expr]]:
+        """`node` with a column for each subquery that gives one value.
+
+        Returns:
+            The node, and by the `id` of each expression that held subqueries what it is now.
+        """
+        made: dict[int, exp.Expr] = {}
+        for expression in expressions:
+            if not expression.find(exp.Query):
+                continue
+            copy = exp.Paren(this=expression.copy())
+            held: dict[str, exp.Expr] = {}
+            for sub in [s for s in copy.find_all(exp.Subquery) if _is_outermost(s)]:
+                if not isinstance(sub.this, exp.Select) or isinstance(
+                    sub.parent, exp.In | exp.Exists | exp.Any | exp.All
+                ):
+                    raise self._error(f"{type(sub.parent).__name__.upper()} with a subquery within an expression")
+                node, value = self._value(node, sub.this)
+                # Held back, so that it is not looked up as a column of the query.
+                held[f"held_{len(held)}"] = value
+                sub.replace(exp.Placeholder(this=f"held_{len(held) - 1}"))
+            if copy.find(exp.Query):
+                raise self._error("EXISTS within an expression")
+            done = self._select.resolved(copy)
+            for mark in [m for m in done.find_all(exp.Placeholder) if m.name in held]:
+                mark.replace(held[mark.name])
+            made[id(expression)] = done
+        return node, made
+
+    # --- EXISTS, IN ---------------------------------------------------------------------------------------------
+
+    def _member(self, node: Node, kind: Kind, left: exp.Expr | None, query: exp.Expr) -> Node:
+        from lake_assets.models.compile import Select
+
+        select = self._select
+        on: list[exp.Expr] = []
+        if isinstance(query, exp.Select) and not _is_computed(query):
+            inner = Select(select.compiler, query, _ctes(select, query), select.scope)
+            right, on = inner.correlated()
+            outputs = [inner.resolved(s.unalias()) for s in query.selects] if left is not None else []
+        else:
+            below = select.compiler.query(query, select.ctes, select.scope)
+            right, outputs = below.node, [column(c) for _, c in below.outputs]
+        if left is not None:
+            values = list(left.expressions) if isinstance(left, exp.Tuple) else [left]
+            if kind == "null_anti" and len(values) > 1:
+                raise self._error("NOT IN of several columns")
+            if len(values) != len(outputs):
+                raise self._error("IN of another number of columns than the subquery has")
+            for value, output in zip(values, outputs, strict=True):
+                here = select.resolved(value)
+                if refs(here) - set(node.columns) or refs(output) - set(right.columns):
+                    raise self._error("IN over columns of several queries")
+                if kind == "null_anti" and not (refs(here) and refs(output)):
+                    raise self._error("NOT IN of a constant")
+                on.insert(0, exp.EQ(this=_wrapped(here), expression=_wrapped(output)))
+        there = {*node.columns, *right.columns}
+        if outside := {n for c in on for n in refs(c)} - there:
+            raise self._error(f"a subquery over {', '.join(sorted(outside))}, two queries further out")
+        return _beside(node, right, kind, tuple(on))
+
+    # --- one value ----------------------------------------------------------------------------------------------
+
+    def _value(self, node: Node, query: exp.Select) -> tuple[Node, exp.Expr]:
+        from lake_assets.models.compile import Select, joined
+
+        select = self._select
+        calls = aggregates(query.selects[0]) if len(query.selects) == 1 else []
+        parts = ("group", "having", "distinct", "qualify", "limit", "offset")
+        if not calls or any(query.args.get(p) for p in parts) or query.find(exp.Window):
+            raise self._error("a subquery for a value that is no single aggregate: it may give several rows")
+        inner = Select(select.compiler, query, _ctes(select, query), select.scope)
+        below, on = inner.correlated()
+        name = select.compiler.name
+        keys: list[tree.Item] = []
+        outside: list[exp.Expr] = []
+        for condition in on:
+            pair = tree.equal(condition, below.columns, node.columns)
+            if pair is None:
+                raise self._error(f"{condition.sql(DIALECT)} between a subquery for a value and the query around it")
+            keys.append((name("key"), pair[0]))
+            outside.append(pair[1])
+        item = query.selects[0].unalias()
+        named = {c.sql(DIALECT): (name(c.key), inner.resolved(c)) for c in aggregates(item)}
+        if any(refs(e) - set(below.columns) for _, e in named.values()):
+            raise self._error("an aggregate over columns of the query around it")
+
+        def over(empty: bool) -> exp.Expr:
+            def one(part: exp.Expr) -> exp.Expr:
+                found = named.get(part.sql(DIALECT))
+                if found is None:
+                    return part
+                counts = isinstance(
+                    found[1].this if isinstance(found[1], exp.Filter) else found[1], exp.Count | exp.CountIf
+                )
+                return (exp.Literal.number(0) if counts else exp.Null()) if empty else column(found[0])
+
+            return exp.Paren(this=item.copy()).transform(one)
+
+        total = Aggregate(below, tuple(keys), tuple(named.values()))
+        full, value, there = over(False), name("value"), name("there")
+        if refs(full) - {n for n, _ in named.values()}:
+            raise self._error("a subquery for a value over columns that it does not aggregate")
+        if not keys:
+            return joined(node, Project(total, ((value, full),)), []), column(value)
+        items = (*((n, column(n)) for n, _ in keys), (value, full), (there, exp.true()))
+        pairs = tuple(exp.EQ(this=_wrapped(o), expression=column(n)) for o, (n, _) in zip(outside, keys, strict=True))
+        right = Project(total, items)
+        result = exp.If(this=exp.Is(this=column(there), expression=exp.Null()), true=over(True), false=column(value))
+        return SideJoin(node, right, "left", pairs), exp.Paren(this=result)
+
+    # --- -------------------------------------------------------------------------------------------------------
+
+    def _local(self, conditions: Sequence[exp.Expr], node: Node) -> None:
+        if any(refs(c) - set(node.columns) for c in conditions):
+            raise self._error("a subquery that groups or sorts, and reads columns of the query around it")
+
+    def _error(self, said: str) -> Exception:
+        from lake_assets.models.compile import Uncompilable
+
+        return Uncompilable(said)
+
+
+def _membership(condition: exp.Expr) -> tuple[Kind, exp.Expr | None, exp.Expr] | None:
+    """EXISTS or IN, or the contrary, with the value and the subquery; None: it is something else."""
+    negative = False
+    while isinstance(condition, exp.Paren | exp.Not):
+        negative ^= isinstance(condition, exp.Not)
+        condition = condition.this
+    if isinstance(condition, exp.Exists):
+        query = condition.this
+        return ("anti" if negative else "semi"), None, query.this if isinstance(query, exp.Subquery) else query
+    if isinstance(condition, exp.In) and (sub := condition.args.get("query")) and not condition.this.find(exp.Query):
+        query = sub.this if isinstance(sub, exp.Subquery) else sub
+        return ("null_anti" if negative else "semi"), condition.this, query
+    return None
+
+
+def _is_computed(query: exp.Select) -> bool:
+    """Whether rows of a subquery are more than those of its FROM and WHERE."""
+    parts = ("group", "having", "qualify", "limit", "offset")
+    return (
+        any(query.args.get(p) for p in parts)
+        or any(aggregates(s) for s in query.selects)
+        or any(s.find(exp.Window) for s in query.selects)
+    )
+
+
+def _is_outermost(sub: exp.Expr) -> bool:
+    return sub.find_ancestor(exp.Query) is None
+
+
+def _ctes(select: Select, query: exp.Select) -> Ctes:
+    if query.args.get("with_"):
+        from lake_assets.models.compile import Uncompilable
+
+        raise Uncompilable("a CTE within a subquery of a condition")
+    return select.ctes
+
+
+def _wrapped(expression: exp.Expr) -> exp.Expr:
+    plain = isinstance(expression, exp.Column | exp.Literal | exp.Func | exp.Paren)
+    return expression.copy() if plain else exp.Paren(this=expression.copy())
+
+
+def _beside(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) -> Node:
+    """A semi or anti join, of that input of an inner join alone which its conditions are about."""
+    if isinstance(node, InnerJoin):
+        used = {n for c in on for n in refs(c)} & set(node.columns)
+        for i, below in enumerate(node.inputs):
+            if used and used <= set(below.columns):
+                one = _beside(below, right, kind, on)
+                return InnerJoin((*node.inputs[:i], one, *node.inputs[i + 1 :]), node.on)
+    return SideJoin(node, right, kind, on)

@@ -1,0 +1,256 @@
+"""What a model does beside its strategy by key: ranges, diamonds, keys that are declared, what is estimated and told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lake_assets import Lake, Pipeline
+from lake_assets.errors import DefinitionChangedError, KeyMissingError, ModelError
+from lake_assets.lake import TableId
+from lake_assets.merge.outcome import Outcome
+from lake_assets.models.estimate import Estimate
+from lake_assets.models.explain import explain
+from lake_assets.models.ranges import followed_times, merged
+from lake_assets.models.spec import ModelSpec, spec_of
+from lake_assets.models.tree import scans, text
+from lake_assets.pipeline import PipelineConfig
+from tests.models.test_plan import SCHEMAS
+from tests.support.oracle import rows_of
+
+
+class World:
+    """Tables that somebody else writes, and declared models over them."""
+
+    def __init__(self, lake: Lake, *tables: str) -> None:
+        self.lake = lake
+        lake.ensure_namespace(("final",))
+        for table in tables:
+            self.sql(f"CREATE TABLE final.{table} USING iceberg TBLPROPERTIES ('format-version' = '3')")
+
+    def sql(self, text: str) -> None:
+        self.lake.spark().sql(text)
+
+    def pipeline(self, *models: dict[str, Any]) -> Pipeline:
+        return Pipeline(PipelineConfig.model_validate({"name": "p", "models": list(models)}))
+
+    def run(self, *models: dict[str, Any]) -> dict[str, Outcome]:
+        outcomes = {o.table: o for o in self.pipeline(*models).run(self.lake)}
+        for outcome in outcomes.values():
+            if outcome.exception:
+                raise outcome.exception
+        for model in models:
+            assert self.rows(model["name"]) == rows_of(self.lake.spark().sql(model["sql"])), model["name"]
+        return outcomes
+
+    def rows(self, name: str) -> Counter[Any]:
+        return rows_of(self.lake.spark().table(name))
+
+
+def test_ranges_and_cumulative_values_follow_late_days(lake: Lake) -> None:
+    world = World(lake, "sales (day DATE, shop INT, n INT)")
+    world.sql("INSERT INTO final.sales SELECT date_add(DATE'2024-01-01', CAST(id AS INT)), id % 3, id FROM range(60)")
+    daily = "SELECT day, sum(n) AS n FROM final.sales GROUP BY day"
+    week: dict[str, Any] = {
+        "name": "agg.week",
+        "sql": f"SELECT day, sum(n) OVER (ORDER BY day RANGE BETWEEN INTERVAL 6 DAYS PRECEDING AND CURRENT ROW) AS n FROM ({daily})",
+        "range": {"column": "day", "forward": 0, "back": "6d"},
+    }
+    so_far: dict[str, Any] = {
+        "name": "agg.so_far",
+        "sql": f"SELECT day, sum(n) OVER (ORDER BY day) AS n FROM ({daily})",
+        "range": {"column": "day", "cumulative": True},
+    }
+    world.run(week, so_far)
+    world.sql("INSERT INTO final.sales VALUES (DATE'2024-01-10', 1, 100), (DATE'2024-02-20', 1, 5), (NULL, 1, 1)")
+    done = world.run(week, so_far)
+    assert (done["agg.week"].strategy, done["agg.so_far"].strategy) == ("ranges", "ranges")
+    assert "2 ranges and rows without a value" in done["agg.week"].why
+    assert done["agg.week"].changed <= 16
+    world.sql("DELETE FROM final.sales WHERE day = DATE'2024-02-28'")
+    done = world.run(week, so_far)
+    assert done["agg.so_far"].changed <= 2
+    world.sql("UPDATE final.sales SET shop = 9 WHERE day = DATE'2024-01-05'")
+    assert world.run(week, so_far)["agg.week"].changed == 0
+
+
+def test_a_table_without_the_time_touches_everything(lake: Lake) -> None:
+    world = World(lake, "sales (day DATE, shop INT, n INT)", "shops (id INT, name STRING)")
+    world.sql("INSERT INTO final.sales VALUES (DATE'2024-01-01', 1, 2)")
+    world.sql("INSERT INTO final.shops VALUES (1, 'x')")
+    model = {
+        "name": "agg.m",
+        "sql": "SELECT s.day, p.name, s.n FROM final.sales s LEFT JOIN final.shops p ON s.shop = p.id",
+        "range": {"column": "day"},
+    }
+    world.run(model)
+    world.sql("UPDATE final.shops SET name = 'y'")
+    done = world.run(model)["agg.m"]
+    assert done.strategy == "full"
+    assert "final.shops changed, and none of its columns stands for day" in done.why
+
+
+def test_a_diamond_sees_one_snapshot_of_what_is_below_it(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    left = {"name": "agg.l", "sql": "SELECT id, v FROM final.t WHERE v > 0"}
+    right = {"name": "agg.r", "sql": "SELECT count(*) AS n FROM final.t WHERE v > 0"}
+    both = {"name": "agg.b", "sql": "SELECT (SELECT count(*) FROM agg.l) AS l, r.n FROM agg.r r"}
+    world.sql("INSERT INTO final.t VALUES (1, 1), (2, 2)")
+    world.run(left, right, both)
+    world.sql("INSERT INTO final.t VALUES (3, 3)")
+    # One side alone goes on: the model over both stays where they agree.
+    pipeline = world.pipeline(left, right, both)
+    pipeline.run(lake, ["agg.l"])
+    pipeline.run(lake, ["agg.b"])
+    assert world.rows("agg.b") == Counter({(2, 2): 1})
+    world.run(left, right, both)
+    assert world.rows("agg.b") == Counter({(3, 3): 1})
+
+
+def test_another_query_stops_where_that_is_declared(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t VALUES (1, 1)")
+    model = {"name": "agg.m", "sql": "SELECT id FROM final.t", "on_query_change": "stop"}
+    world.run(model)
+    (outcome,) = world.pipeline({**model, "sql": "SELECT id, v FROM final.t"}).run(lake)
+    assert isinstance(outcome.exception, DefinitionChangedError)
+    assert world.rows("agg.m") == Counter({(1,): 1})
+    assert world.run({**model, "sql": "select id from final.t -- the same"})["agg.m"].status == "nothing"
+
+
+def test_a_column_that_is_dropped_under_a_query_is_named_before_anything_runs(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t VALUES (1, 1)")
+    model = {"name": "agg.m", "sql": "SELECT id, v FROM final.t"}
+    world.run(model)
+    world.sql("ALTER TABLE final.t DROP COLUMN v")
+    world.sql("INSERT INTO final.t VALUES (2)")
+    (outcome,) = world.pipeline(model).run(lake)
+    assert isinstance(outcome.exception, ModelError)
+    assert "final.t has id" in str(outcome.exception)
+
+
+def test_columns_that_come_and_are_renamed_are_followed(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t VALUES (1, 1), (2, 2)")
+    world.run({"name": "agg.m", "sql": "SELECT id, v FROM final.t"})
+    world.sql("ALTER TABLE final.t RENAME COLUMN v TO w")
+    world.sql("ALTER TABLE final.t ADD COLUMN x INT")
+    model = {"name": "agg.m", "sql": "SELECT id, w AS v FROM final.t WHERE x IS NULL"}
+    world.run(model)
+    world.sql("UPDATE final.t SET x = 1 WHERE id = 1")
+    assert world.run(model)["agg.m"].deleted == 1
+
+
+def test_a_source_that_is_rolled_back_is_followed(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t VALUES (1, 1)")
+    before = lake.table("final.t").metadata.current_snapshot_id
+    world.sql("INSERT INTO final.t VALUES (2, 1)")
+    model = {"name": "agg.m", "sql": "SELECT v, count(*) AS n FROM final.t GROUP BY v"}
+    world.run(model)
+    world.sql(f"CALL lake.system.rollback_to_snapshot('final.t', {before})")
+    assert world.run(model)["agg.m"].strategy == "retract"
+
+
+def test_a_declared_key_that_two_rows_share_is_an_error_and_nothing_is_written(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t VALUES (1, 1), (2, 2)")
+    model = {"name": "agg.m", "sql": "SELECT id, v FROM final.t", "key": ["id"]}
+    world.run(model)
+    world.sql("UPDATE final.t SET v = 5 WHERE id = 1")
+    assert world.run(model)["agg.m"].updated == 1
+    world.sql("INSERT INTO final.t VALUES (3, 1), (3, 2)")
+    (outcome,) = world.pipeline(model).run(lake)
+    assert isinstance(outcome.exception, KeyMissingError)
+    assert world.rows("agg.m") == Counter({(1, 5): 1, (2, 2): 1})
+
+
+def test_floating_numbers_are_told_apart_as_they_are(lake: Lake) -> None:
+    world = World(lake, "t (id INT, d DOUBLE)")
+    world.sql("INSERT INTO final.t VALUES (1, 0.0D), (2, -0.0D), (3, double('NaN')), (4, double('NaN')), (5, NULL)")
+    model = {"name": "agg.m", "sql": "SELECT d FROM final.t"}
+
+    def said() -> list[str]:
+        return sorted(str(r.d) for r in lake.spark().table("agg.m").collect())
+
+    world.pipeline(model).run(lake)
+    world.sql("DELETE FROM final.t WHERE id IN (2, 3)")
+    world.pipeline(model).run(lake)
+    assert said() == ["0.0", "None", "nan"]
+    world.sql("UPDATE final.t SET d = -0.0D WHERE id = 1")
+    world.pipeline(model).run(lake)
+    assert said() == ["-0.0", "None", "nan"]
+
+
+def test_a_large_change_is_recomputed_and_a_declared_share_decides(lake: Lake) -> None:
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t SELECT id, id % 7 FROM range(20000)")
+    model = {"name": "agg.m", "sql": "SELECT v, count(*) AS n FROM final.t GROUP BY v"}
+    world.run(model)
+    world.sql("INSERT INTO final.t SELECT id, id % 7 FROM range(30000)")
+    done = world.run(model)["agg.m"]
+    assert done.strategy == "full"
+    assert "estimated to be cheaper" in done.why
+    world.sql("INSERT INTO final.t SELECT id, id % 7 FROM range(30000)")
+    done = world.run({**model, "full_above": 0.9})["agg.m"]
+    assert (done.strategy, "30,000 of 80,000 rows changed" in str(done.details["estimate"])) == ("retract", True)
+
+
+def test_explain_tells_the_operators_the_key_and_what_is_pending(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(lake, "t (id INT, v INT)", "u (id INT, name STRING)")
+    world.sql("INSERT INTO final.t VALUES (1, 1)")
+    world.sql("INSERT INTO final.u VALUES (1, 'x')")
+    sql = "SELECT u.name, count(*) AS n FROM final.t t JOIN final.u u ON t.v = u.id GROUP BY u.name"
+    world.run({"name": "agg.m", "sql": sql})
+    spec = spec_of(TableId.parse("agg.m"), lake.table("agg.m"))
+    assert isinstance(spec, ModelSpec)
+    assert explain(lake, spec).state == "current"
+    world.sql("INSERT INTO final.t VALUES (2, 1)")
+    found = explain(lake, spec)
+    assert (found.strategy, found.now, found.state, found.key) == ("retract", "retract", "pending", ("name",))
+    assert found.lineage == {"name": ("final.u.name",), "n": ()}
+    assert found.operators is not None
+    assert [o.what.split(" ")[0] for o in found.operators.below] == ["INNER"]
+    from lake_assets.cli import _register, app
+    from lake_assets.commands import explain as command
+
+    if not app.registered_commands:
+        _register()
+    monkeypatch.setattr(command.Lake, "load", classmethod(lambda *_: lake))
+    shown = CliRunner().invoke(app, ["explain", "agg.m"])
+    assert shown.exit_code == 0, shown.output
+
+
+# --- without Spark --------------------------------------------------------------------------------------------------
+
+
+def test_ranges_that_meet_become_one() -> None:
+    assert merged([(5, 7), (1, 2), (3, 4), (9, 9), (6, 6)]) == [(1, 7), (9, 9)]
+
+
+def test_the_time_is_followed_through_groups_and_joins() -> None:
+    from lake_assets.models.plan import plan
+
+    sql = (
+        "SELECT o.day, count(*) AS n FROM final.orders o JOIN (SELECT day AS d, max(price) AS p FROM final.orders "
+        "GROUP BY day) m ON o.day = m.d JOIN final.users u ON u.id = o.user_id GROUP BY o.day"
+    )
+    tree = plan("agg.m", sql, SCHEMAS).tree
+    assert tree is not None
+    times = followed_times(tree, "day")
+    assert [text(times[id(s)]).split("_")[0] if id(s) in times else None for s in scans(tree.root)] == [
+        "`day",
+        "`day",
+        None,
+    ]
+
+
+def test_past_runs_count_for_more_than_the_share() -> None:
+    assert Estimate(300_000, 1_000_000, True, 0.25).prefers_full
+    assert not Estimate(300_000, 1_000_000, True, 0.25, incremental=1.0, full=9.0).prefers_full
+    assert Estimate(3_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
+    assert not Estimate(5, 8, True, 0.25).prefers_full  # a handful of rows
