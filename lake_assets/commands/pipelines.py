@@ -68,7 +68,7 @@ def find_model(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec
 
 
 def run(
-    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or `shop`")],
+    pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="only this table; may be repeated")] = None,
     as_json: AsJson = False,
 ) -> None:
