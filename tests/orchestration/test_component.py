@@ -88,7 +88,29 @@ def test_the_registry_finds_the_component_by_its_yaml_name() -> None:
 
 
 def test_sql_that_is_none_is_refused_with_the_setting() -> None:
-    with pytest.raises(dg.DagsterError) as caught:
+    with pytest.raises(Exception, match=r"models\.0\.sql"):
+        LakePipeline.from_attributes_dict(
+            attributes={"name": "p", "models": [{"name": "agg.a", "sql": "SELEC 1 FROM"}]}
+        )
+
+
+def test_settings_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE_EVENTS_LAND", "/somewhere")
+    stream = {"name": "e", "landing": "{{ env.WHERE_EVENTS_LAND }}/e", "tables": ["public.a"]}
+    made = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream]})
+    assert made.streams[0].landing == Path("/somewhere/e")
+
+
+def test_sql_in_a_file_beside_the_yaml_is_refused_with_file_and_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project / "mine" / "defs" / "shop"
+    (folder / "defs.yaml").write_text(
+        "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n    - name: agg.m\n      sql_file: m.sql\n"
+    )
+    (folder / "m.sql").write_text("SELECT id\nFROM users\n")
+    monkeypatch.syspath_prepend(str(project))
+    with pytest.raises(Exception, match="Error while building definitions") as caught:
         dg.ComponentTree.from_module(defs_module=import_module("mine.defs"), project_root=project).build_defs()
     assert "m.sql, line 2: model agg.m: table users is named without its layer" in str(caught.value.__cause__)
 
