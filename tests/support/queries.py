@@ -72,13 +72,15 @@ class Query:
         """The same in DuckDB's dialect.
 
         ROLLUP, CUBE and the empty grouping set give a grand total over no rows there, as the standard says, and none in
-        Spark: so it is left out of them.
+        Spark: so it is left out of them. `count_if` of no rows is NULL there and 0 in Spark: it is counted otherwise.
         """
         parsed = sqlglot.parse_one(self.sql, dialect="spark")
         for group in parsed.find_all(exp.Group):
             if group.find(exp.Rollup, exp.Cube, exp.GroupingSets):
                 assert isinstance(group.parent, exp.Select)
                 group.parent.having("count(*) > 0", copy=False)
+        for counted in list(parsed.find_all(exp.CountIf)):
+            counted.replace(exp.Count(this=exp.Case().when(counted.this.copy(), exp.Literal.number(1))))
         return parsed.sql("duckdb")
 
 
@@ -213,7 +215,8 @@ class _Maker:
         by_place = [k for k in keys if any(k == e for e, _ in items)] == keys and self.often(0.1)
         places = [str(1 + [e for e, _ in items].index(k)) for k in keys] if by_place else keys
         text += f" GROUP BY {', '.join(places)}"
-        return text + self.having(scope, 0.25), columns
+        # Spark does not resolve an aggregate in HAVING that is not selected, beside a window.
+        return text + ("" if "row_number() OVER (PARTITION BY" in text else self.having(scope, 0.25)), columns
 
     def aggregates_of(
         self, items: list[tuple[str, str]], groups: Mapping[str, str], scope: Scope
@@ -277,7 +280,9 @@ class _Maker:
         return f"{verb} {said} FROM {body}", [(n, t) for n, (_, t) in zip(names, items, strict=True)]
 
     def having(self, scope: Scope, share: float) -> str:
-        if not self.often(share):
+        # A column of USING has no table's name: see `test_found.py`.
+        scope = [c for c in scope if "." in c.ref]
+        if not scope or not self.often(share):
             return ""
         self.kinds.add("having")
         t = self.choose.choice(["int", "int", "dec"])
@@ -356,7 +361,8 @@ class _Maker:
         if c.type in ("int", "date", "dec"):
             said.append(f"{c.ref} BETWEEN {literal} AND {self.choose.choice(LITERALS[c.type])}")
         if c.type == "str":
-            said.append(f"{c.ref} LIKE 'n%'")
+            # Not 'n%': Iceberg 1.12 fails on a prefix where a file's partition value is NULL.
+            said.append(f"{c.ref} LIKE '%n%'")
         if c.type == "bool":
             said += [c.ref, f"NOT {c.ref}"]
         if others:
