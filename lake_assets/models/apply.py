@@ -114,7 +114,7 @@ class Writer:
             twice = rows.where("__coming > 1").select(*map(quote, key)).first()
             raise KeyMissingError(
                 f"{self.table}: {', '.join(key)} is its key, and the query gives {looked['most']} rows for {twice}: "
-                "declare a key that tells rows apart, or none (`key: []`): then copies are counted"
+                "declare a `key` that tells rows apart, or leave it out"
             )
         self.replace(rows.drop("__coming"), key, exclusive=True)
 

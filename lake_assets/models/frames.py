@@ -121,6 +121,14 @@ class Frame:
         """The same for looking up where a join comes later anyway."""
         return replace(self, exact=False)
 
+    def by_place(self, columns: Sequence[str]) -> Frame:
+        """The same by some columns, which are called `__k0` and so on: what is looked up may have columns so named."""
+        names = {c: f"__k{i}" for i, c in enumerate(columns)}
+        listed = ", ".join(f"{quote(c)} AS {n}" for c, n in names.items())
+        bounds = {n: self.bounds[c] for c, n in names.items() if c in self.bounds}
+        frame = self.frame.select(*(F.col(quote(c)).alias(n) for c, n in names.items()))
+        return Frame(f"(SELECT {listed} FROM {self.view})", self.rows, bounds, frame)
+
     def renamed(self, names: Mapping[str, str]) -> Frame:
         """With bounds under other names: of those rows or some of them, not exactly these."""
         return _Renamed(self.view, self.rows, {n: self.bounds[c] for n, c in names.items() if c in self.bounds},

@@ -93,17 +93,17 @@ class Ranges:
     def cut(self, scan: Scan, view: str) -> str:
         """A table without rows that none of the ranges is computed of."""
         time = self.times.get(id(scan))
-        if time is None:
+        if time is None or self.back is None:
             return view
         of = text(substitute(time, {n: column(c) for n, c in scan.fields.items()}))
         return f"(SELECT * FROM {view} WHERE {self._within(of, self.back, self.forward)})"
 
-    def _within(self, of: str, back: int | None, forward: int) -> str:
+    def _within(self, of: str, back: int, forward: int) -> str:
         parts = [f"{of} IS NULL"] if self.null else []
         for low, high in self.intervals:
-            ends = [f"{of} >= {self.kind.back.format(n=low - back)}"] if back is not None else []
+            ends = [f"{of} >= {self.kind.back.format(n=low - back)}"]
             ends += [f"{of} <= {self.kind.back.format(n=high + forward)}"] if high is not None else []
-            parts.append(f"({' AND '.join(ends) or f'{of} IS NOT NULL'})")
+            parts.append(f"({' AND '.join(ends)})")
         return f"({' OR '.join(parts) or 'false'})"
 
     def __str__(self) -> str:
@@ -143,6 +143,8 @@ def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames:
     found = frames.measured(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
     bounds = found.bounds["v"]
     null = bounds.held < found.rows
+    if null and span.cumulative:
+        return f"a row without {span.column} changed: it may come before all others"
     if bounds.low is None or bounds.high is None:
         return Ranges(kind, (), null, reach, forward, times)
     low, high = int(bounds.low), int(bounds.high)

@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 
 from lake_assets.capture import capture
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import DefinitionChangedError
+from lake_assets.errors import DefinitionChangedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.merge.commit import counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
@@ -53,7 +53,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
     tables = {s: table for s, table in found.items() if table is not None}
     target = lake.find(spec.table)
-    if target is not None:
+    if target is not None and target.properties.get(PIPELINE_PROPERTY) != spec.pipeline:
         check_owner(lake, spec.table, spec.pipeline)
     windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
     windows = (heads or Heads()).settled(lake, target, windows, tables)
@@ -113,13 +113,18 @@ def _absorb(step: Step, model: ModelPlan, expected: Estimate) -> tuple[str, str]
         step.nothing()
         return "none", "nothing changed in the sources' rows"
     strategy, why = choice(model, expected, changed)
-    match strategy:
-        case "full":
-            step.full()
-        case "ranges":
-            why = step.ranges(why)
-        case _:
-            why = step.incremental(why)
+    try:
+        match strategy:
+            case "full":
+                step.full()
+            case "ranges":
+                why = step.ranges(why)
+            case _:
+                why = step.incremental(why)
+    except UnsupportedCaptureError as e:
+        # Raised while changes are read: nothing is written yet.
+        step.full()
+        return "full", f"the changes of a source cannot be told: {e}"
     return (strategy, why) if step.strategy is None else (step.strategy, why)
 
 

@@ -198,8 +198,9 @@ class Step:
         target, hint = self.frames.view(table), ""
         if keys:
             columns = tuple(self._typed(k) for k in keys)
-            condition = change.condition(columns, keys)
-            join = change.join(columns, keys)
+            looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
+            condition = looked_up.condition(columns, names)
+            join = looked_up.join(columns, names)
             where = f" WHERE {condition}" if condition else ""
             inside = f"SELECT * FROM {target}{where}"
             inside = f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside

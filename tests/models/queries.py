@@ -17,6 +17,7 @@ RETRACT = {
     "itself": "SELECT x.v, count(*) AS n FROM final.a x JOIN final.a y ON x.b = y.b AND x.id < y.id GROUP BY x.v",
     "three": "SELECT x.b AS b, z.g, count(*) AS n FROM final.a x JOIN final.b z ON x.b = z.id JOIN final.a y ON y.v = x.v "
     "GROUP BY x.b, z.g",
+    "two_keys": "SELECT b, v, count(*) AS n FROM final.a GROUP BY b, v",
     "only_keys": "SELECT v FROM final.a GROUP BY v",
     "computed": "SELECT lower(name) AS name, count(*) AS n FROM final.a WHERE v IS NULL OR v > 0 GROUP BY lower(name)",
     "wide": f"SELECT a.id, a.name, b.g, a.v + 1 AS w FROM {AB}",

@@ -21,7 +21,20 @@ from tests.support.oracle import rows_of
 
 JOINED = {"agg.joined": RETRACT["joined"]}
 # One of each kind of operator: the suite's share of what the long test does with all queries.
-SOME = ("joined", "average", "wide", "total", "having", "left", "not_in", "windows", "rollup", "ctes", "ranked")
+SOME = (
+    "joined",
+    "average",
+    "two_keys",
+    "wide",
+    "total",
+    "having",
+    "left",
+    "not_in",
+    "windows",
+    "rollup",
+    "ctes",
+    "ranked",
+)
 
 
 class Models:
