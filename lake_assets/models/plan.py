@@ -142,7 +142,7 @@ def plan(
     for table in sources:
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:
-        plain = semi_joins_as_exists(name, named_windows_inlined(query.copy()))
+        plain, unlike = semi_joins_as_exists(named_windows_inlined(query.copy()))
         qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
         qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
     except (OptimizeError, SchemaError, SqlglotError) as e:
@@ -158,11 +158,22 @@ def plan(
             there = ", ".join(outputs)
             raise ModelError(f"model {name}: {said} {', '.join(missing)} is no output column; there are {there}")
     tree, obstacle = _compiled(name, query, qualified, schemas, keys)
+    if unlike:
+        if query.find(exp.Qualify):
+            raise ModelError(f"model {name}: {unlike} and QUALIFY: write QUALIFY as the WHERE around a subquery")
+        tree, obstacle = None, unlike
     found, key_why = _key(tree, key)
     more = tuple(warnings(query))
     if tree is None:
         return ModelPlan(
-            qualified, sources, found, "full", obstacle, key_why, warnings=more, as_written=bool(changed_calls(query))
+            qualified,
+            sources,
+            found,
+            "full",
+            obstacle,
+            key_why,
+            warnings=more,
+            as_written=bool(unlike or changed_calls(query)),
         )
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"

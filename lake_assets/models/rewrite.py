@@ -6,7 +6,6 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lake_assets.errors import ModelError
 from lake_assets.lake.sql import DIALECT
 
 
@@ -29,12 +28,13 @@ def named_windows_inlined(query: exp.Query) -> exp.Query:
     return query
 
 
-def semi_joins_as_exists(name: str, query: exp.Query) -> exp.Query:
+def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
     """LEFT SEMI and LEFT ANTI joins as conditions: sqlglot takes the names in their ON for fields of the left side.
 
-    Raises:
-        ModelError: a join after one would bring back rows that it took away.
+    Returns:
+        The query, with the same output columns, and why it does not give the same rows; empty: it does.
     """
+    obstacle = ""
     for select in list(query.find_all(exp.Select)):
         joins = select.args.get("joins") or []
         kinds = [j.kind.upper() for j in joins]
@@ -42,19 +42,18 @@ def semi_joins_as_exists(name: str, query: exp.Query) -> exp.Query:
             continue
         first = min(i for i, k in enumerate(kinds) if k in ("SEMI", "ANTI"))
         if any(j.side.upper() in ("RIGHT", "FULL") for j in joins[first:]):
-            raise ModelError(
-                f"model {name}: a RIGHT or FULL JOIN after a SEMI or ANTI JOIN: put the latter into a subquery of FROM"
-            )
+            # A condition would take away rows that such a join brings.
+            obstacle = "it has a RIGHT or FULL JOIN after a SEMI or ANTI JOIN (the latter in a subquery would do)"
         for join in [j for j, k in zip(joins, kinds, strict=True) if k in ("SEMI", "ANTI")]:
             if join.args.get("using"):
-                raise ModelError(f"model {name}: {join.sql(DIALECT)}: write ON instead of USING")
+                obstacle = f"it has {join.kind.upper()} JOIN ... USING (ON would do)"
             inner = exp.select(exp.Literal.number(1)).from_(join.this.copy())
             if on := join.args.get("on"):
                 inner = inner.where(on.copy(), copy=False)
             exists: exp.Expr = exp.Exists(this=inner)
             select.where(exp.Not(this=exists) if join.kind.upper() == "ANTI" else exists, copy=False)
         select.set("joins", [j for j, k in zip(joins, kinds, strict=True) if k not in ("SEMI", "ANTI")])
-    return query
+    return query, obstacle
 
 
 def changed_calls(query: exp.Query) -> str:

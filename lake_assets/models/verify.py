@@ -30,8 +30,9 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.plan import fingerprint, parse
-from lake_assets.models.run import FINGERPRINT_PROPERTY
+from lake_assets.models.plan import parse, text_over
+from lake_assets.models.rewrite import changed_calls
+from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
 from lake_assets.models.spec import ModelSpec
 
 _EXPECTED, _FOUND = "_expected", "_found"
@@ -113,7 +114,7 @@ def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int =
     said = table.properties.get(FINGERPRINT_PROPERTY)
     if said is None:
         raise NotRunError(f"{spec.table} was not made by a model: there is no query that it could equal")
-    if said != fingerprint(query):
+    if not is_same_query(table, spec):
         raise DefinitionChangedError(
             f"the query of {spec.table} was changed since the table was computed: run pipeline {spec.pipeline!r}, "
             "which rebuilds it, then verify"
@@ -182,7 +183,8 @@ def _result(
 ) -> DataFrame:
     """The query over its sources at their pinned snapshots."""
     views = {t: scope.enter_context(temp_view(_at(lake, t, snapshot))) for t, snapshot in pinned.items()}
-    sql = _over(query.copy(), views).sql(DIALECT)
+    # What sqlglot would write otherwise than it read it has to stay as it is written.
+    sql = text_over(query, spec.sql, lambda t: views[t]) if changed_calls(query) else _over(query, views).sql(DIALECT)
     try:
         rows = lake.spark().sql(sql)
         rows.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)
@@ -196,6 +198,7 @@ def _result(
 
 def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     """The query with a view in the place of each table. (Written for this alone, not by what maintains the table.)"""
+    query = query.copy()
     for table in [t for t in query.find_all(exp.Table) if t.db]:
         view = exp.to_table(views[TableId((table.db,), table.name)], dialect=DIALECT)
         table.replace(exp.alias_(view, table.alias_or_name, table=True, quoted=True))
