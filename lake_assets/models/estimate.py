@@ -17,6 +17,9 @@ from lake_assets.merge.steps import Window
 COST = "lake-assets.cost"
 # From this share of changed rows on a recompute is taken to be cheaper, where no run has told yet.
 FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
+# Past runs are asked once there are so many, and only about changes of more than this part of the limit: one that was
+# slow (the first of a process is) must not make a model be recomputed from then on.
+RUNS, SMALL = 3, 0.1
 # Below so many rows a step costs what its Spark jobs cost, whatever it does.
 FEW_ROWS = 10_000
 
@@ -67,7 +70,7 @@ class Estimate:
         """Whether computing everything is expected to be cheaper."""
         if self.rows <= FEW_ROWS and not self.declared:
             return False
-        if self.incremental is not None and self.full is not None:
+        if self.share > self.limit * SMALL and self.incremental is not None and self.full is not None:
             return self.incremental > self.full
         return self.share > self.limit
 
@@ -104,9 +107,9 @@ def estimate(
         before = next((c for c in past if c.strategy == "full" and c.rows > FEW_ROWS), None)
         # A step costs something even where little changed: what a smaller change cost is the least.
         alike = [c for c in past if c.strategy == strategy and c.changed and c.rows > FEW_ROWS]
-        if before and alike:
+        if before and len(alike) >= RUNS:
             full = before.seconds * rows / before.rows
-            incremental = max(c.seconds * max(1.0, changed / c.changed) for c in alike[:3])
+            incremental = min(c.seconds * max(1.0, changed / c.changed) for c in alike)
     return Estimate(changed, rows, all(e for _, e in counted), limit, incremental, full, full_above is not None)
 
 
