@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from collections.abc import Callable, Generator, Mapping
 
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import Marks, ancestors, read_marks, to_properties
+from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
 
 _PREFIX = "spark.sql.iceberg.snapshot-property."
 # What Iceberg says when another writer's commit stands in the way of this one.
@@ -161,14 +162,33 @@ def _quoted(table: TableId) -> str:
     return ".".join(quote(p) for p in table.parts)
 
 
-def snapshot_of(lake: LakeBase, table: TableId, marks: Marks) -> Snapshot | None:
-    """The snapshot whose commit carried `marks`, for its counts."""
-    wanted = to_properties(marks)
+def snapshot_of(lake: LakeBase, table: TableId, marks: Marks, base: Marks | None = None) -> Snapshot | None:
+    """The snapshot whose commit carried `marks`, for its counts.
+
+    Args:
+        lake: the lake.
+        table: what was written.
+        marks: the watermarks of the commit.
+        base: those that the step began from; None: it replaced the table, whatever that was.
+
+    Raises:
+        ConcurrentWriteError: another run committed in between. A MERGE does not notice one that was done before it
+            began to read, and what it wrote may be older than what was there: the step has to be done again from where
+            the table is now, which makes up for that.
+    """
+    wanted, found = to_properties(marks), None
     for snapshot in ancestors(lake.table(table)):
         said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if all(said.get(k) == v for k, v in wanted.items()):
-            return snapshot
-    return None
+        if found is None:
+            if all(said.get(k) == v for k, v in wanted.items()):
+                found = snapshot
+                if base is None:
+                    break
+        elif PROPERTY in said:
+            if json.loads(said[PROPERTY]) != json.loads(to_properties(base or {})[PROPERTY]):
+                raise ConcurrentWriteError(f"{table}: another run wrote to it at the same time")
+            break
+    return found
 
 
 _COUNTED = ("inserted", "updated", "deleted")

@@ -71,7 +71,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
             events.unpersist()
     if anew:
         strategy, why = "rebuild", f"{anew}: it is made again, in one commit"
-    snapshot = snapshot_of(lake, spec.table, marks)
+    snapshot = snapshot_of(lake, spec.table, marks, None if anew else base)
     inserted, updated, deleted = counts(snapshot)
     return Outcome(
         name, "absorbed", (absorbed,), inserted, updated, deleted, strategy, why, time.monotonic() - began,

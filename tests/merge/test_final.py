@@ -182,7 +182,7 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
     (scattered, ["soft", "made_versions", "parts"]),
-    (emptied, ["made_soft", "parts_soft"]),
+    (emptied, ["made_soft"]),
     (in_order, ["large"]),
     (shifted, ["versions"]),
 ]

@@ -1,0 +1,409 @@
+"""Steps of final tables that are killed at any point, run beside each other, or disturbed by other writers."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+from pyspark.sql import functions as F
+
+from lake_assets import Lake
+from lake_assets.errors import ConcurrentWriteError
+from lake_assets.lake import TableId
+from lake_assets.lake.watermark import read_marks
+from lake_assets.merge import target
+from lake_assets.merge.final import absorb_changes
+from lake_assets.merge.specs import FinalSpec, PartitionField
+from lake_assets.pipeline import pipeline as runner
+from lake_assets.pipeline.pipeline import absorb
+from tests.merge.test_final import NAMES, emptied, expected, scattered, shifted, source, transactions
+from tests.merge.test_whole_rows import debezium
+from tests.support.debezium import TEXT, Event, Table, write_lines
+from tests.support.histories import redelivered, shuffled, split
+from tests.support.oracle import final_rows, rows_of
+from tests.support.streams import Feed
+
+CLICKS = Table({"url": TEXT}, key=(), name="public.clicks")
+Row = dict[str, Any]
+
+KEYED: dict[str, dict[str, Any]] = {
+    "hard": {"sort_by": ("n",)},
+    "soft": {"deletes": "soft"},
+    "versions": {"mode": "scd2"},
+    "parts": {"partition_by": (PartitionField("n"),), "write": "overwrite-partitions"},
+    "inserts": {"mode": "append", "on_change": "ignore"},
+}
+OWN = {"soft": ["__deleted"], "versions": ["effective_from", "effective_to", "is_current"]}
+REBUILT: dict[str, dict[str, Any]] = {
+    "hard": {"deletes": "ignore", "sort_by": ("n",)},
+    "versions": {"mode": "scd2", "track": ("n",)},
+    "parts": {"partition_by": (PartitionField("k", "bucket", 2),), "write": "overwrite-partitions"},
+}
+
+
+class Streams:
+    """One stream of three tables: with a key, without one, and with rows that are told apart by all of their values."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake, self.delivered, self.clicks, self.items = lake, list[Event](), Counter[str](), list[Row]()
+        self.at = 0
+        self.feed = Feed(
+            lake,
+            *({"table": t, "final": False} for t in ("public.t", "public.clicks")),
+            {"table": "public.items", "key": "*", "final": False, "types": {"n": "int"}},
+        )
+
+    def deliver(self, events: list[Event], choose: random.Random) -> None:
+        """`events`, some clicks and some changes of items."""
+        self.delivered += events
+        urls = [choose.choice("ab") for _ in range(4)]
+        self.clicks.update(urls)
+        self.feed.land([*events, *(Event(CLICKS, "c", (self.at + n, self.at + n), {"url": u}) for n, u in enumerate(urls, 1))])  # fmt: skip
+        lines: list[str] = []
+        for _ in range(8):
+            self.at += 10
+            gone = self.items.pop(choose.randrange(len(self.items))) if len(self.items) > 2 else None
+            come = None if gone and choose.random() < 0.4 else {"n": self.at, "name": choose.choice(["x", "ü"])}
+            self.items += [come] if come else []
+            lines += debezium(self.at, "u" if gone and come else "c" if come else "d", gone, come)
+        write_lines(self.feed.landing / f"{self.feed.files:04}_items.jsonl", [f"{x}\n".encode() for x in lines])
+        self.feed.run()
+
+    def spec(self, kind: str, options: dict[str, Any] | None = None) -> FinalSpec:
+        name = TableId(("final",), kind)
+        if kind == "clicks":
+            return FinalSpec(name, TableId(("staging",), "clicks"), "made_up", mode="append")
+        if kind == "items":
+            return FinalSpec(name, TableId(("staging",), "items"), "made_up", by_row=True)
+        return FinalSpec(name, TableId(("staging",), "t"), "made_up", **(options or KEYED[kind]))
+
+    def compare(self, kind: str, spec: FinalSpec, said: str) -> None:
+        rows = self.feed.rows(str(spec.table))
+        if kind == "clicks":
+            assert rows_of(rows) == Counter((u,) for u in self.clicks.elements()), said
+            return
+        if kind == "items":
+            assert rows_of(rows, ["n", "name"]) == Counter((r["n"], r["name"]) for r in self.items), said
+            return
+        if spec.deletes == "ignore":
+            wanted = final_rows(self.delivered, NAMES, "ignore")
+        elif spec.track:
+            wanted = expected("versions_of_n", self.delivered)
+        elif kind == "inserts":
+            inserts = {(e.sequence, e.key): e for e in self.delivered if e.op == "c"}
+            wanted = Counter((*e.key, None if "name" in e.absent else e.row["name"]) for e in inserts.values())
+            assert rows_of(rows, ["h", "k", "name"]) == wanted, said
+            return
+        else:
+            wanted = expected("hard" if kind == "parts" else kind, self.delivered)
+        assert rows_of(rows, [*NAMES, *OWN.get(kind, [])]) == wanted, said
+
+
+EVERY = [*KEYED, "clicks", "items"]
+
+
+# --- killed -----------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing in the product catches it."""
+
+
+class Points:
+    """Ends a step once at every point that it has not ended at before; what is ended does nothing any more."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.armed, self.ended = False, False
+        self.hook: Callable[[str], None] | None = None
+
+    def cross(self, point: str) -> None:
+        if self.ended:
+            raise Killed(point)
+        # Before a statement is after the one before it.
+        if self.armed and point.startswith("after") and point not in self.seen:
+            self.seen.append(point)
+            self.ended = True
+            raise Killed(point)
+        if self.hook:
+            self.hook(point)
+
+    def around(self, call: Callable[..., Any], name: Callable[..., str | None]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            what = name(*args)
+            if what:
+                self.cross(f"before {what}")
+            result = call(*args, **kwargs)
+            if what:
+                self.cross(f"after {what}")
+            return result
+
+        return wrapped
+
+
+VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
+
+
+def _verb(_: object, sql: str, *__: object) -> str | None:
+    if not sql.startswith(VERBS):
+        return None
+    return next((v for v in ("CREATE BRANCH", "DROP BRANCH", "WRITE LOCALLY") if v in sql), " ".join(sql.split()[:2]))
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> Points:
+    found = Points()
+    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, _verb))
+    for call in ("append", "overwrite"):
+        monkeypatch.setattr(
+            DataFrameWriterV2, call, found.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
+        )
+    monkeypatch.setattr(
+        SqlCatalog, "register_table", found.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
+    )
+    return found
+
+
+def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
+    """Run a step until nothing ends it any more; returns where it was ended."""
+    points.seen, points.armed = [], True
+    while True:
+        try:
+            step()
+        except Killed:
+            points.ended = False
+            continue
+        points.armed = False
+        return points.seen
+
+
+def kills(streams: Streams, points: Points, batches: list[list[Event]], kinds: list[str]) -> dict[str, set[str]]:
+    """Make the tables; kill every kind's steps over the other batches at every point, and then the rebuilds."""
+    choose, found = random.Random(1), dict[str, set[str]]()
+    for n, batch in enumerate(batches):
+        streams.deliver(batch, choose)
+        for kind in kinds:
+            step = partial(absorb_changes, streams.lake, streams.spec(kind))
+            at = killed_everywhere(points, step) if n else [step().strategy]
+            found.setdefault(kind, set()).update(at)
+            streams.compare(kind, streams.spec(kind), f"after ends at {at}")
+    for kind in [k for k in kinds if k in REBUILT]:
+        spec = streams.spec(kind, REBUILT[kind])
+        at = killed_everywhere(points, partial(absorb_changes, streams.lake, spec))
+        found[kind].update(at)
+        streams.compare(kind, spec, f"after ends at {at} of a rebuild")
+        assert absorb_changes(streams.lake, spec).status == "nothing"
+    return found
+
+
+QUICK = ["parts", "inserts"]
+
+
+def small(choose: random.Random, parts: int = 2) -> list[list[Event]]:
+    return redelivered(choose, shuffled(choose, split(choose, transactions(choose, source(choose), 15, 5), parts)))
+
+
+@pytest.mark.parametrize("kinds", [QUICK, pytest.param([k for k in EVERY if k not in QUICK], marks=pytest.mark.long)])
+def test_a_step_that_is_killed_at_any_point_is_done_again(lake: Lake, points: Points, kinds: list[str]) -> None:
+    found = kills(Streams(lake), points, small(random.Random(7)), kinds)
+    published, rebuilt = {"parts", "inserts", "clicks"}, {k for k, at in found.items() if "after CREATE OR" in at}
+    assert {k for k, at in found.items() if "after CALL `lake`.system.fast_forward(table" in at} == published & {*kinds}
+    assert {k for k, at in found.items() if "after MERGE INTO" in at} == {*kinds} - published
+    assert rebuilt == {*REBUILT} & {*kinds}
+    assert "parts" not in kinds or "after overwrite" in found["parts"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("history", [scattered, emptied, shifted])
+def test_steps_that_are_killed_at_any_point_of_many_histories(
+    new_lake: Callable[[str], Lake], points: Points, history: Callable[[random.Random], list[list[Event]]]
+) -> None:
+    kinds = [k for k in EVERY if k != "inserts"] if history is emptied else EVERY
+    for seed in range(3):
+        kills(Streams(new_lake(f"{seed}")), points, history(random.Random(seed)), kinds)
+
+
+# --- beside each other ------------------------------------------------------------------------------------------
+
+
+def beside(streams: Streams, points: Points, spec: FinalSpec, at: str, meanwhile: Callable[[], Any]) -> int:
+    """Run a step that is held up at a point while something else happens; returns how often it was tried."""
+    tries, held_up = 0, False
+
+    def hook(point: str) -> None:
+        nonlocal held_up
+        if point == at and not held_up:
+            held_up = True
+            points.hook = None
+            meanwhile()
+
+    while True:
+        points.hook = hook
+        tries += 1
+        try:
+            absorb_changes(streams.lake, spec)
+        except ConcurrentWriteError:
+            continue
+        finally:
+            points.hook = None
+        assert held_up, f"{spec.table} never came to {at}"
+        return tries
+
+
+COMMITS = {
+    "hard": "before MERGE INTO", "soft": "before MERGE INTO", "versions": "before MERGE INTO",
+    "parts": "after CREATE BRANCH", "inserts": "before append", "clicks": "before append", "items": "before MERGE INTO",
+}  # fmt: skip
+
+
+def together(streams: Streams, points: Points, batches: list[list[Event]], kinds: list[str]) -> None:
+    choose, other = random.Random(2), Lake(streams.lake.config)
+    streams.deliver(batches[0], choose)
+    for kind in kinds:
+        absorb_changes(streams.lake, streams.spec(kind))
+    streams.deliver(batches[1], choose)
+    for kind in kinds:
+        spec = streams.spec(kind)
+        # The same window: what the other one did is not done twice.
+        beside(streams, points, spec, COMMITS[kind], lambda s=spec: absorb_changes(other, s))
+        streams.compare(kind, spec, "two runs over one window")
+        assert absorb_changes(streams.lake, spec).status == "nothing"
+    streams.deliver(batches[2], choose)
+    held: dict[str, bool] = {}
+    for kind in kinds:
+        # The other one has more: its window is delivered while the first one is held up.
+        spec = streams.spec(kind)
+
+        def meanwhile(s: FinalSpec = spec) -> None:
+            if not held:
+                held["more"] = True
+                # In a session of its own: what a commit carries is a setting of the session.
+                streams.feed.lake = other
+                streams.deliver(batches[3], choose)
+                streams.feed.lake = streams.lake
+            absorb_changes(other, s)
+
+        beside(streams, points, spec, COMMITS[kind], meanwhile)
+        streams.compare(kind, spec, "two runs, one with a larger window")
+    for kind in [k for k in kinds if k in REBUILT]:
+        spec = streams.spec(kind, REBUILT[kind])
+        beside(streams, points, spec, "before CREATE OR", lambda s=spec: absorb_changes(other, s))
+        streams.compare(kind, spec, "two rebuilds")
+        assert absorb_changes(streams.lake, spec).status == "nothing"
+
+
+@pytest.mark.parametrize("kinds", [QUICK, pytest.param([k for k in EVERY if k not in QUICK], marks=pytest.mark.long)])
+def test_two_runs_at_once_of_every_kind_end_in_one_table(lake: Lake, points: Points, kinds: list[str]) -> None:
+    together(Streams(lake), points, small(random.Random(9), 4), kinds)
+
+
+# --- other writers ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
+    """A MERGE's source comes when `folder/go` is there; `folder/at_work` says that the MERGE waits for it."""
+    waiting, go = str(folder / "at_work"), str(folder / "go")
+
+    def wait(_: int) -> bool:
+        Path(waiting).touch()
+        until = time.monotonic() + 60
+        while not Path(go).exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        return True
+
+    with monkeypatch.context() as patch:
+        view, slow = target.temp_view, F.udf(wait, "boolean").asNondeterministic()
+        patch.setattr(target, "temp_view", lambda rows: view(_with_wait(rows, slow)))
+        yield
+
+
+def _with_wait(rows: DataFrame, slow: Any) -> DataFrame:
+    return rows.where(slow(F.lit(1)))
+
+
+@pytest.mark.parametrize("kind", ["hard", pytest.param("versions", marks=pytest.mark.long)])
+def test_what_another_writer_does_during_a_merge_is_kept_and_the_step_done_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    streams, choose, other = Streams(lake), random.Random(3), Lake(lake.config)
+    batches = small(random.Random(4))
+    spec, name = replace(streams.spec(kind), sort_by=()), f"lake.final.{kind}"
+    streams.deliver(batches[0], choose)
+    absorb_changes(lake, spec)
+    streams.deliver(batches[1], choose)
+    marks = read_marks(lake.table(str(spec.table)))
+    outcomes: list[Any] = []
+
+    def step() -> None:
+        try:
+            outcomes.append(absorb_changes(lake, spec))
+        except BaseException as e:
+            outcomes.append(e)
+
+    for n, disturb in enumerate(
+        (
+            f"CALL lake.system.rewrite_data_files(table => 'final.{kind}', options => map('rewrite-all', 'true'))",
+            f"UPDATE {name} SET name = concat(name, '!')",
+        )
+    ):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        with slow_merges(monkeypatch, folder):
+            run = threading.Thread(target=step)
+            run.start()
+            while not (folder / "at_work").exists() and run.is_alive():
+                time.sleep(0.02)
+            assert run.is_alive(), outcomes
+            other.spark().sql(disturb)
+            (folder / "go").touch()
+            run.join(120)
+        assert isinstance(outcomes[-1], ConcurrentWriteError), disturb
+        assert read_marks(lake.table(str(spec.table))) == marks
+    foreign = rows_of(streams.feed.rows(str(spec.table)))
+    other.spark().sql(f"UPDATE {name} SET name = left(name, length(name) - 1)")
+    assert foreign != rows_of(streams.feed.rows(str(spec.table)))
+    assert absorb(lake, spec).status == "absorbed"
+    streams.compare(kind, spec, "after a compaction and a foreign update")
+
+
+def test_a_race_that_is_lost_again_and_again_ends_in_an_error_that_says_so(
+    lake: Lake, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, choose, other = Streams(lake), random.Random(3), Lake(lake.config)
+    batches = small(random.Random(4))
+    spec = streams.spec("parts")
+    streams.deliver(batches[0], choose)
+    absorb_changes(lake, spec)
+    streams.deliver(batches[1], choose)
+    marks = read_marks(lake.table(str(spec.table)))
+    monkeypatch.setattr(runner, "wait_random_exponential", lambda **_: lambda _: 0)
+    disturbed: list[str] = []
+
+    def hook(point: str) -> None:
+        if point.startswith("before CALL `lake`.system.fast"):
+            points.hook = None
+            disturbed.append(point)
+            other.spark().sql("CALL lake.system.rewrite_data_files(table => 'final.parts', "
+                              "options => map('rewrite-all', 'true'))")  # fmt: skip
+            points.hook = hook
+
+    points.hook = hook
+    with pytest.raises(ConcurrentWriteError, match="lost against another writer 4 times in a row"):
+        absorb(lake, spec)
+    points.hook = None
+    assert len(disturbed) == runner.ATTEMPTS
+    assert read_marks(lake.table(str(spec.table))) == marks
+    assert absorb(lake, spec).status == "absorbed"
+    streams.compare("parts", spec, "after races that were lost")
