@@ -301,12 +301,8 @@ class Pipeline:
         """
         outcomes: list[Outcome] = []
         done: set[TableId] = set()
-        heads = Heads()
-        while True:
-            # Landing may show tables that a pattern matches: they join the same run.
-            spec = next((s for s in self.specs(lake) if s.table not in done), None)
-            if spec is None:
-                return outcomes
+        heads, specs = Heads(), self.specs(lake)
+        while spec := next((s for s in specs if s.table not in done), None):
             done.add(spec.table)
             if select is not None and str(spec.table) not in select:
                 continue
@@ -316,6 +312,10 @@ class Pipeline:
             outcomes.append(outcome)
             if on_outcome:
                 on_outcome(outcome)
+            if isinstance(spec, RawSpec):
+                # Landing may show tables that a pattern matches: they join the same run.
+                specs = self.specs(lake)
+        return outcomes
 
 
 def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
