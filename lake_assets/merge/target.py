@@ -385,11 +385,24 @@ class Target:
         return self._selected(rows, technical)
 
     def _left_out(self) -> Column:
-        """What an event leaves out, by the names that columns have now: it was staged with those of its time."""
-        names = F.col(UNAVAILABLE)
+        """What an event leaves out, by the names that columns have now: it was staged with those of its time.
+
+        Staging may have a column for either name, of the time when the rename was not declared: events leave out the
+        other one then. They say the value if they say one of the two; that it is null cannot be told from leaving it
+        out.
+        """
+        names, there = F.col(UNAVAILABLE), columns_of(self.lake, self.spec.staging)
         for old, new in self.spec.rename.items():
-            renamed = F.array_union(F.array_remove(names, old), F.array(F.lit(new)))
-            names = F.when(F.array_contains(names, old), renamed).otherwise(names)
+            without = F.array_remove(F.array_remove(names, old), new)
+            renamed = F.array_union(without, F.array(F.lit(new)))
+            gone = F.array_contains(names, old)
+            if old in there and new in there:
+                both = gone & F.array_contains(names, new)
+                said = F.col(quote(old)).isNotNull() | F.col(quote(new)).isNotNull()
+                gone = gone | F.array_contains(names, new)
+                names = F.when(gone & (both | ~said), renamed).when(gone, _or_null(without)).otherwise(names)
+            else:
+                names = F.when(gone, renamed).otherwise(names)
         return names
 
     def _made(self) -> list[Item]:

@@ -319,18 +319,21 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
     def wait(_: int) -> bool:
         Path(waiting).touch()
         until = time.monotonic() + 60
-        while not Path(go).exists() and time.monotonic() < until:
+        while not Path(go).exists():
+            if time.monotonic() > until:
+                raise TimeoutError(go)
             time.sleep(0.02)
         return True
 
     with monkeypatch.context() as patch:
-        view, slow = target.temp_view, F.udf(wait, "boolean").asNondeterministic()
+        view, slow = target.temp_view, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
         patch.setattr(target, "temp_view", lambda rows: view(_with_wait(rows, slow)))
         yield
 
 
 def _with_wait(rows: DataFrame, slow: Any) -> DataFrame:
-    return rows.where(slow(F.lit(1)))
+    # One task, so that the others find a core.
+    return rows.coalesce(1).where(slow(F.lit(1)))
 
 
 @pytest.mark.parametrize("kind", ["hard", pytest.param("versions", marks=pytest.mark.long)])
