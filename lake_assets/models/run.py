@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyiceberg.table import Table
 
@@ -18,7 +18,7 @@ from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.merge.commit import counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
-from lake_assets.merge.steps import window_of
+from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, check_owner
 from lake_assets.models.estimate import Estimate, estimate, past_costs
 from lake_assets.models.frames import Frames
@@ -88,8 +88,11 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         step = Step(lake, spec, model, sources, frames, marks, base, clock, expected, definition(spec))
         # The types of the result follow from the query and its sources' schemas.
         alike = all(_is_schema_kept(table, windows[t].start) for t, table in tables.items())
-        if not begun or (not alike and step.columns_differ()):
+        other = [] if alike or not begun else _other_columns(tables, windows, needed)
+        if not begun or other or (not alike and step.columns_differ()):
             reason = "first run" if target is None else "the query, its sources or the types of its columns changed"
+            if other:
+                reason = f"another column is called {', '.join(other)} now"
             step.rebuild()
             strategy, why = "full", reason
         else:
@@ -132,6 +135,26 @@ def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
     """Whether a source has the schema that it had at a snapshot."""
     found = table.snapshot_by_id(snapshot) if snapshot is not None else None
     return found is not None and found.schema_id == table.metadata.current_schema_id
+
+
+def _other_columns(
+    tables: Mapping[TableId, Table], windows: Mapping[TableId, Window], needed: Mapping[TableId, Collection[str]]
+) -> list[str]:
+    """Columns of the query whose names meant other ones when the table was computed: dropped and added again, swapped.
+
+    What changed is told by the columns as they are now; the result so far was computed of the former ones.
+    """
+    found: list[str] = []
+    for name, table in tables.items():
+        start = windows[name].start
+        snapshot = table.snapshot_by_id(start) if start is not None else None
+        then = table.schemas().get(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
+        if then is None:
+            continue
+        was = {f.name: f.field_id for f in then.fields}
+        now = {f.name: f.field_id for f in table.schema().fields}
+        found += [f"{name}.{c}" for c in sorted(needed.get(name, now)) if c in was and was[c] != now.get(c)]
+    return found
 
 
 def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple[str, str]:

@@ -33,3 +33,16 @@ def test_counting_under_a_filter_that_keeps_no_row_is_zero(lake: Lake) -> None:
     proof.run()
     proof.sql("INSERT INTO final.b VALUES (4, 'x')", "DELETE FROM final.b WHERE id = 3")
     proof.run()
+
+
+def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> None:
+    proof = Proof(lake, {"agg.m": Query("SELECT g, count(*) AS n FROM final.b GROUP BY g", ())}, ["final.a", "final.b"])
+    proof.sql(*TABLES)
+    proof.run()
+    proof.sql(
+        "ALTER TABLE final.b DROP COLUMN g",
+        "ALTER TABLE final.b ADD COLUMN g STRING",
+        "INSERT INTO final.b VALUES (5, 'x')",
+    )
+    proof.run()
+    assert lake.spark().table("agg.m").where("g = 'y'").count() == 0
