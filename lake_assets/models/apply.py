@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import ConcurrentWriteError, KeyMissingError
+from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import Marks, read_marks
-from lake_assets.merge.commit import append_if_unmoved, committing
+from lake_assets.lake.watermark import Marks
+from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
 from lake_assets.merge.pruning import prune
 from lake_assets.merge.views import temp_view
 from lake_assets.models.frames import SIGN, Frames
@@ -191,22 +189,8 @@ class Writer:
         if not exclusive:
             yield self.name
             return
-        spark, branch = self.frames.spark, f"lake_assets_{uuid.uuid4().hex}"
-        current = self.lake.table(self.table)
-        if read_marks(current) != dict(self.base):
-            raise ConcurrentWriteError(f"{self.table}: another run absorbed the same window")
-        snapshot = current.metadata.current_snapshot_id
-        spark.sql(f"ALTER TABLE {self.name} CREATE BRANCH `{branch}` AS OF VERSION {snapshot} RETAIN 1 DAYS")
-        try:
-            yield f"{self.name}.`branch_{branch}`"
-            with committing(spark, self.table, None):
-                spark.sql(
-                    f"CALL `{self.lake.config.name}`.system.fast_forward("
-                    f"table => {literal('.'.join(quote(p) for p in self.table.parts))}, branch => 'main', "
-                    f"to => '{branch}')"
-                )
-        finally:
-            spark.sql(f"ALTER TABLE {self.name} DROP BRANCH IF EXISTS `{branch}`")
+        with on_branch(self.lake, self.table, self.marks, self.base) as branch:
+            yield branch
 
 
 def is_countable(types: Mapping[str, str]) -> str:

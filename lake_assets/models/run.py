@@ -14,12 +14,12 @@ from lake_assets.capture import capture
 from lake_assets.capture.types import spark_type
 from lake_assets.errors import DefinitionChangedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.lake.watermark import read_marks
 from lake_assets.merge.commit import counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
 from lake_assets.merge.steps import Window, window_of
-from lake_assets.merge.tables import KEY_PROPERTY, check_owner
+from lake_assets.merge.tables import KEY_PROPERTY, check_owner_in
 from lake_assets.models.estimate import Estimate, estimate, past_costs
 from lake_assets.models.frames import Frames
 from lake_assets.models.heads import Heads
@@ -45,6 +45,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
     Raises:
         ModelError: the query is wrong for the sources as they are now. Nothing is written.
         DefinitionChangedError: it is another query than the table was made by, and the model says to stop then.
+        ConcurrentWriteError: another run was at it at the same time.
     """
     began, clock = time.monotonic(), time.time()
     name = str(spec.table)
@@ -53,8 +54,8 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
     tables = {s: table for s, table in found.items() if table is not None}
     target = lake.find(spec.table)
-    if target is not None and target.properties.get(PIPELINE_PROPERTY) != spec.pipeline:
-        check_owner(lake, spec.table, spec.pipeline)
+    if target is not None:
+        check_owner_in(target, spec.table, spec.pipeline)
     windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
     windows = (heads or Heads()).settled(lake, target, windows, tables)
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
@@ -94,11 +95,11 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
             if other:
                 reason = f"another column is called {', '.join(other)} now"
             step.rebuild()
-            strategy, why = "full", reason
+            strategy, why, replaced = "full", reason, True
         else:
-            strategy, why = _absorb(step, model, expected)
+            (strategy, why), replaced = _absorb(step, model, expected), False
     log.info("%s: %s: %s (%s)", name, strategy, why, expected)
-    snapshot = snapshot_of(lake, spec.table, marks)
+    snapshot = snapshot_of(lake, spec.table, marks, None if replaced else base)
     inserted, updated, deleted = counts(snapshot)
     details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(model.key) or model.key_why}
     if model.warnings:

@@ -12,6 +12,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import DefinitionChangedError, KeyMissingError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.merge.outcome import Outcome
+from lake_assets.models.apply import Writer
 from lake_assets.models.estimate import Estimate
 from lake_assets.models.explain import explain
 from lake_assets.models.ranges import followed_times, merged
@@ -257,3 +258,51 @@ def test_past_runs_count_for_more_than_the_share() -> None:
     # A small change is absorbed whatever past runs took: else one slow run would decide for ever.
     assert not Estimate(3_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
     assert not Estimate(5, 8, True, 0.25).prefers_full  # a handful of rows
+
+
+TWO_RUNS = {
+    "keys": "SELECT g, max(v) AS top FROM final.t GROUP BY g",
+    "retract": "SELECT g, count(*) AS n, sum(v) AS s FROM final.t GROUP BY g",
+    "copies": "SELECT g, v FROM final.t",
+    "full": "SELECT id, g, row_number() OVER (ORDER BY v, id) AS place FROM final.t",
+}
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["same window", "larger window"])
+def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, more: bool
+) -> None:
+    world, other = World(lake, "t (id INT, g STRING, v INT)"), Lake(lake.config)
+    models = [{"name": f"agg.{name}", "sql": sql} for name, sql in TWO_RUNS.items()]
+    world.sql("INSERT INTO final.t VALUES (1, 'a', 1), (2, 'a', 2), (3, 'b', 3)")
+    world.run(*models)
+    overtaken: list[str] = []
+
+    def overtake(name: str) -> None:
+        """The other run does the whole of it, before this one, which has read the sources, begins to write."""
+        if name not in overtaken:
+            overtaken.append(name)
+            if more:
+                world.sql(f"INSERT INTO final.t VALUES ({10 + len(overtaken)}, 'a', 0), (20, 'd', 1)")
+                world.sql("DELETE FROM final.t WHERE v = 3")
+            (outcome,) = world.pipeline(*models).run(other, [name])
+            assert outcome.status == "absorbed", outcome
+
+    for write in ("replace", "count_copies", "overwrite"):
+        called = getattr(Writer, write)
+
+        def late(self: Writer, *args: Any, _called: Any = called, **said: Any) -> None:
+            overtake(str(self.table))
+            _called(self, *args, **said)
+
+        monkeypatch.setattr(Writer, write, late)
+    world.sql(
+        "INSERT INTO final.t VALUES (4, 'b', 9), (5, 'c', 5)",
+    )
+    world.sql("UPDATE final.t SET g = 'b' WHERE id = 2")
+    # What came in between is absorbed by the next run at the latest.
+    world.pipeline(*models).run(lake)
+    assert sorted(overtaken) == sorted(f"agg.{name}" for name in TWO_RUNS)
+    outcomes = world.run(*models)
+    assert {o.error for o in outcomes.values()} == {None}
+    assert {o.status for o in world.run(*models).values()} == {"nothing"}
