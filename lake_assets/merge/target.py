@@ -344,9 +344,11 @@ class Target:
         return events.join(known, place, "left_anti")
 
     def staging(self, snapshot: int | None) -> DataFrame:
-        """The staging table as of a snapshot."""
-        rows = self.lake.spark().read.option("versionAsOf", str(snapshot))
-        return rows.table(self.lake.sql_name(self.spec.staging))
+        """The staging table as of a snapshot; columns that came later are null."""
+        reader = self.lake.spark().read.option("versionAsOf", str(snapshot))
+        rows = reader.table(self.lake.sql_name(self.spec.staging))
+        later = {n: t for n, t in columns_of(self.lake, self.spec.staging).items() if n not in rows.columns}
+        return rows.withColumns({n: F.lit(None).cast(t) for n, t in later.items()}) if later else rows
 
     @property
     def columns(self) -> list[str]:

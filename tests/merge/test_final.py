@@ -237,6 +237,17 @@ def test_a_table_of_inserts_refuses_or_ignores_what_is_none(lake: Lake) -> None:
     assert rows_of(feed.rows("final.t"), ["k", "n"]) == Counter({(1, 0): 1, (2, 0): 1, (3, 0): 1})
 
 
+def test_repeated_inserts_beside_a_new_column_are_known(lake: Lake) -> None:
+    """They are looked for among the events from before the column came."""
+    feed = Feed(lake, {"table": "public.t", "mode": "append"})
+    first = [write(10, "c", 1), write(20, "c", 2)]
+    feed.deliver(first)
+    wider = Table({**T.columns, "more": INT}, key=T.key, name=T.name)
+    row = {"h": 1, "k": 3, "n": 0, "name": "a", "more": 5}
+    feed.deliver([*first, Event(wider, "c", (30, 31), row, time=START + 30)])
+    assert rows_of(feed.rows("final.t"), ["k", "more"]) == Counter({(1, None): 1, (2, None): 1, (3, 5): 1})
+
+
 def test_a_table_that_is_declared_otherwise_is_made_again_from_staging(lake: Lake) -> None:
     feed = Feed(lake, "public.t")
     events = [write(10, "c", 1), write(20, "u", 1, 5), write(30, "c", 2), write(40, "d", 2)]
