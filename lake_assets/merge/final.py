@@ -15,6 +15,7 @@ from lake_assets.capture import capture
 from lake_assets.lake import LakeBase
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, scd1, scd2
+from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting, in_one_piece
@@ -43,6 +44,9 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     if table is not None:
         check_owner_in(table, spec.table, spec.pipeline)
     pending, anew = pending_of(lake, spec, table, staging)
+    if not anew:
+        # A table that is made again is not to hold less than before meanwhile.
+        pending = cut(pending, staging, spec.batch)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
     target = Target(lake, spec, is_new=bool(anew))
@@ -79,6 +83,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         {"events": stats.events}
         | (_told(stats.old, spec) if stats.old else {})
         | batch.details
+        | left_behind(pending)
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
     )  # fmt: skip
 

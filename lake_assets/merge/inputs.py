@@ -14,6 +14,7 @@ import orjson
 
 from lake_assets.errors import InputError, TruncatedInputError
 from lake_assets.events.files import Record, reader_of
+from lake_assets.merge.specs import BatchSize
 
 _LEFT = "Nothing of it was taken in; files before it were. Deliver the whole file (write elsewhere, then rename)"
 
@@ -90,30 +91,27 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def is_due(
-    files: Sequence[Path], max_wait: float, max_rows: int | None, bytes_a_record: float | None, now: float | None = None
-) -> bool:
+def is_due(files: Sequence[Path], batch: BatchSize, bytes_a_record: float | None, now: float | None = None) -> bool:
     """Whether new files are to be taken in: the oldest has waited long enough, or together they are enough.
 
     Args:
         files: the new ones.
-        max_wait: seconds; 0: they do not wait.
-        max_rows: records that are enough; None: only time counts.
+        batch: what is enough, and how long less than that waits.
         bytes_a_record: from files that were taken in before; None: there is none, so that records are counted.
         now: seconds since 1970.
     """
-    if not files or not max_wait:
+    if not files or not batch.wait or batch.is_full(len(files), 0):
         return bool(files)
     stats = [f.stat() for f in files]
     age = (time.time() if now is None else now) - min(s.st_mtime for s in stats)
     # A file from the future is one of a clock that was set back.
-    if age >= max_wait or age < 0:
+    if age >= batch.wait or age < 0:
         return True
-    if max_rows is None:
+    if batch.rows is None:
         return False
     if bytes_a_record:
-        return sum(s.st_size for s in stats) / bytes_a_record >= max_rows
-    return _holds(files, max_rows)
+        return sum(s.st_size for s in stats) / bytes_a_record >= batch.rows
+    return _holds(files, batch.rows)
 
 
 def _holds(files: Sequence[Path], rows: int) -> bool:

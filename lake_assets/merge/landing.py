@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -37,11 +37,12 @@ from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, find_property, read_marks, to_properties
 from lake_assets.merge import ledger, rejects
+from lake_assets.merge.batches import cut
 from lake_assets.merge.commit import committing
 from lake_assets.merge.inputs import as_record, is_due, listing, records_of
 from lake_assets.merge.ledger import LandedFile
 from lake_assets.merge.specs import RawSpec
-from lake_assets.merge.steps import window
+from lake_assets.merge.steps import window_of
 from lake_assets.merge.tables import check_owner
 from lake_assets.merge.views import temp_view
 
@@ -92,6 +93,7 @@ class Landed:
         bytes: size of the files.
         snapshot: the raw table's snapshot afterwards.
         rejected: how many of the records cannot be routed.
+        left: how many snapshots of the table are left for the next run.
     """
 
     files: int = 0
@@ -99,6 +101,7 @@ class Landed:
     bytes: int = 0
     snapshot: int | None = None
     rejected: int = 0
+    left: int = 0
 
     def __add__(self, other: Landed) -> Landed:
         return Landed(
@@ -107,6 +110,7 @@ class Landed:
             self.bytes + other.bytes,
             other.snapshot,
             self.rejected + other.rejected,
+            other.left,
         )
 
 
@@ -135,8 +139,8 @@ def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
         new, size = there, None
     else:
         new = _unseen(there, ledger.seen(lake, spec.table))
-        size = ledger.bytes_a_record(lake, spec.table) if new and spec.max_wait and spec.max_rows else None
-    return new if is_due(new, spec.max_wait, spec.max_rows, size) else []
+        size = ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
+    return new if is_due(new, spec.batch, size) else []
 
 
 def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
@@ -182,14 +186,14 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         # The table that the batch is committed to is the one that did not have its files: where another process lands
         # them in between, the commit is refused.
         raw, seen = ledger.seen_by(lake, spec.table)
-        files = _unseen(there, seen)[:FILES_A_COMMIT]
+        files = _unseen(there, seen)[: min(FILES_A_COMMIT, spec.batch.files or FILES_A_COMMIT)]
         if not files:
             break
         try:
-            total += _commit(lake, spec, raw, _FileBatch(files))
+            total += _commit(lake, spec, raw, _FileBatch(files, spec.batch.rows))
         except _UnreadableFileError as e:
             if e.index:
-                _commit(lake, spec, raw, _FileBatch(files[: e.index]))
+                _commit(lake, spec, raw, _FileBatch(files[: e.index], spec.batch.rows))
                 _caught_up(lake, spec.table)
             raise e.cause from e
         _caught_up(lake, spec.table)
@@ -226,7 +230,7 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
         raw = lake.table(spec.table)
         found = find_property(raw, OFFSETS_PROPERTY)
         known = json.loads(found[0]) if found else {}
-        batch = _PythonBatch(read, name, known)
+        batch = _PythonBatch(read, name, known, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT))
         if batch.first is None:
             return total
         landed = _commit(lake, spec, raw, batch)
@@ -239,13 +243,14 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
 def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     raw = lake.table(spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
-    pending = window(lake, spec.table, source)
+    loaded = lake.table(source)
+    pending = cut(window_of(spec.table, raw, source, loaded), loaded, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         return total
     batch = _TableBatch(lake, spec, source, pending.start, pending.head.snapshot)
     marks = {**read_marks(raw), str(source): pending.head}
     batch.properties = to_properties(marks)
-    total += _commit(lake, spec, raw, batch)
+    total += replace(_commit(lake, spec, raw, batch), left=pending.left)
     rejects.catch_up(lake, spec.table)
     return total
 
@@ -293,17 +298,25 @@ class _UnreadableFileError(Exception):
 
 
 class _FileBatch(_Batch):
-    def __init__(self, files: Sequence[Path]) -> None:
+    """Whole files, up to the one with which there are `enough` records."""
+
+    def __init__(self, files: Sequence[Path], enough: int | None) -> None:
         super().__init__(parts=len(files))
-        self.files = files
+        self.files, self.enough = files, enough
 
     def read(self) -> Iterator[tuple[str, Record]]:
+        count = 0
         for i, file in enumerate(self.files):
             try:
                 for record in records_of(file):
+                    count += 1
                     yield file.name, record
             except InputError as e:
                 raise _UnreadableFileError(i, e) from e
+            if self.enough is not None and count >= self.enough:
+                self.files = self.files[: i + 1]
+                self.parts = len(self.files)
+                return
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         taken = [LandedFile(f.name, f.stat().st_size, counts.get(f.name, 0), arrived_at) for f in self.files]
@@ -312,9 +325,9 @@ class _FileBatch(_Batch):
 
 
 class _PythonBatch(_Batch):
-    def __init__(self, source: Read, name: str, known: Mapping[str, Any]) -> None:
+    def __init__(self, source: Read, name: str, known: Mapping[str, Any], most: int) -> None:
         super().__init__(parts=1)
-        self.name, self.known = name, known
+        self.name, self.known, self.most = name, known, most
         self.offset = known.get(name)
         self.is_cut = False
         self.records = iter(source(self.offset))
@@ -328,7 +341,7 @@ class _PythonBatch(_Batch):
             self.offset = offset
             self.bytes += len(raw)
             yield self.name, as_record(number, raw)
-            if number >= ROWS_A_COMMIT:
+            if number >= self.most:
                 self.is_cut = True
                 return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -52,6 +52,35 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class BatchSize:
+    """How much a step takes at once of what is pending.
+
+    Attributes:
+        files, rows: so many new data files, or changed rows, are enough: they wait for no others, and a step takes no
+            more than up to the snapshot that reaches the number; None: any number.
+        wait: seconds that less than that waits for more before a run is asked for; 0: none.
+    """
+
+    files: int | None = None
+    rows: int | None = None
+    wait: float = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a step may have to leave something for the next one."""
+        return self.files is not None or self.rows is not None
+
+    @property
+    def doubled(self) -> BatchSize:
+        """Twice as much."""
+        return replace(self, files=self.files and 2 * self.files, rows=self.rows and 2 * self.rows)
+
+    def is_full(self, files: int, rows: int) -> bool:
+        """Whether these are enough."""
+        return (self.files is not None and files >= self.files) or (self.rows is not None and rows >= self.rows)
+
+
+@dataclass(frozen=True)
 class RawSpec:
     """A raw table and where it is filled from.
 
@@ -63,8 +92,7 @@ class RawSpec:
         order: columns of that table by which the records of one snapshot are ordered.
         about: the source table that all records are about, for formats that do not say.
         max_rejected: how many records of a batch may be unroutable; None: any number.
-        max_wait: seconds that a file waits for others before it is taken in; 0: none.
-        max_rows: about so many records are taken in without waiting; None: they wait for `max_wait`.
+        batch: what one commit takes in, in whole files, and how long less than that waits.
     """
 
     table: TableId
@@ -77,8 +105,7 @@ class RawSpec:
     order: tuple[str, ...] = ()
     about: SourceTable | None = None
     max_rejected: Limit | None = None
-    max_wait: float = 0.0
-    max_rows: int | None = None
+    batch: BatchSize = BatchSize()
 
 
 OnConflict = Literal["stop", "new-column", "reject"]
@@ -96,6 +123,7 @@ class StagingSpec:
         by_row: whether rows have no key, and are told apart by all of their values.
         on_conflict: what to do with values of a type that their column cannot become.
         max_rejected: how many records of a batch may be rejected; None: any number.
+        batch: how much of the raw table a step takes.
     """
 
     table: TableId
@@ -111,6 +139,7 @@ class StagingSpec:
     max_rejected: Limit | None = None
     by_row: bool = False
     keys: tuple[tuple[str, ...], ...] = ()
+    batch: BatchSize = BatchSize()
 
 
 Mode = Literal["scd1", "scd2", "append"]
@@ -191,6 +220,7 @@ class FinalSpec:
         order_by: columns (of staging, by the names that they have in the lake) whose values are the order of changes;
             empty: what the stream says is.
         write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
+        batch: how much of staging a step takes.
     """
 
     table: TableId
@@ -213,3 +243,4 @@ class FinalSpec:
     write: Write = "merge"
     keys: tuple[tuple[str, ...], ...] = ()
     order_by: tuple[str, ...] = ()
+    batch: BatchSize = BatchSize()

@@ -17,13 +17,14 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge import rejects
+from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import BAD, Parsed, parse
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
-from lake_assets.merge.steps import window
+from lake_assets.merge.steps import window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
     KEY_SET_PROPERTY,
@@ -45,9 +46,10 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     """
     began = time.monotonic()
     name = str(spec.table)
-    if not lake.exists(spec.raw):
+    raw = lake.find(spec.raw)
+    if raw is None:
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
-    pending = window(lake, spec.table, spec.raw)
+    pending = cut(window_of(spec.table, lake.find(spec.table), spec.raw, raw), raw, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         return Outcome(name, "nothing")
     base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
@@ -65,7 +67,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
             written = _append(lake, spec, records, parsed, marks, base)
         else:
             written = _merged(lake, spec, records, parsed, marks)
-        details = written.details()
+        details = written.details() | left_behind(pending)
         if written.events is None:
             if not lake.exists(spec.table):
                 why = "no event of it could be read" if written.rejected else "no event has arrived yet"

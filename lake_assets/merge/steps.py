@@ -17,12 +17,14 @@ class Window:
 
     Attributes:
         mark: how far it has come; None: it has not begun.
-        head: the source as it is now.
+        head: the source as it is now, or up to where a step takes it.
+        left: how many snapshots come after that.
     """
 
     source: TableId
     mark: Mark | None
     head: Mark
+    left: int = 0
 
     @property
     def start(self) -> int | None:

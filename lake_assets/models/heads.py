@@ -10,6 +10,8 @@ from pyiceberg.table import Table
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.watermark import Mark, ancestors, parse_marks
+from lake_assets.merge.batches import cut
+from lake_assets.merge.specs import BatchSize
 from lake_assets.merge.steps import Window
 
 MODEL_PROPERTY = "lake-assets.model"
@@ -26,13 +28,41 @@ class Heads:
     pinned: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
 
     def settled(
-        self, lake: LakeBase, target: Table | None, windows: Mapping[TableId, Window], tables: Mapping[TableId, Table]
+        self,
+        lake: LakeBase,
+        windows: Mapping[TableId, Window],
+        tables: Mapping[TableId, Table],
+        size: BatchSize,
     ) -> dict[TableId, Window]:
-        """The windows with the heads that are to be read."""
-        out: dict[TableId, Window] = {}
-        for source, window in windows.items():
-            pinned = self.pinned.setdefault(source, window.head)
-            out[source] = self._not_back(window, pinned, tables[source])
+        """The windows with the heads that are to be read.
+
+        Args:
+            lake: the lake.
+            windows: of all sources, up to where these are now.
+            tables: the sources.
+            size: of a batch. What another model of the run has settled counts for more, and so does getting on: where
+                the ends of batches do not agree with each other, larger ones are tried.
+        """
+        while True:
+            pinned = {s: self.pinned.get(s) or cut(w, tables[s], size).head for s, w in windows.items()}
+            out = self._at(lake, windows, tables, pinned)
+            whole = all(pinned[s] == w.head for s, w in windows.items() if s not in self.pinned)
+            if whole or not all(w.is_absorbed for w in out.values()):
+                self.pinned |= pinned
+                break
+            size = size.doubled
+        if not size.is_limited:
+            return out
+        return {s: replace(w, left=_after(tables[s], w.head, windows[s].head)) for s, w in out.items()}
+
+    def _at(
+        self,
+        lake: LakeBase,
+        windows: Mapping[TableId, Window],
+        tables: Mapping[TableId, Table],
+        heads: Mapping[TableId, Mark],
+    ) -> dict[TableId, Window]:
+        out = {s: self._not_back(w, heads[s], tables[s]) for s, w in windows.items()}
         if len(out) > 1 and not all(w.is_absorbed for w in out.values()):
             out = _agreeing(lake, out, tables)
         return out
@@ -46,6 +76,14 @@ class Heads:
             if head.snapshot in newer and head.snapshot != window.head.snapshot:
                 return replace(window, head=replace(window.head, snapshot=window.start))
         return replace(window, head=head)
+
+
+def _after(table: Table, head: Mark, newest: Mark) -> int:
+    """How many snapshots of a source come after the one that is read."""
+    if head.snapshot == newest.snapshot or newest.snapshot is None:
+        return 0
+    later = [s.snapshot_id for s in ancestors(table, newest.snapshot)]
+    return later.index(head.snapshot) if head.snapshot in later else 0
 
 
 def _agreeing(lake: LakeBase, windows: dict[TableId, Window], tables: Mapping[TableId, Table]) -> dict[TableId, Window]:

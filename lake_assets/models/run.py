@@ -15,9 +15,11 @@ from lake_assets.capture.types import spark_type
 from lake_assets.errors import DefinitionChangedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import read_marks
+from lake_assets.merge.batches import left_behind
 from lake_assets.merge.commit import counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
+from lake_assets.merge.specs import BatchSize
 from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, check_owner_in
 from lake_assets.models.estimate import Estimate, estimate, past_costs
@@ -57,11 +59,12 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
-    windows = (heads or Heads()).settled(lake, target, windows, tables)
-    if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
-        return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     known = target is not None and is_same_query(target, spec)
     begun = known and all(w.mark and w.mark.snapshot for w in windows.values())
+    size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
+    windows = (heads or Heads()).settled(lake, windows, tables, size)
+    if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
+        return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
     if target is not None and not known and spec.on_query_change == "stop" and read_marks(target):
@@ -104,10 +107,18 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
     details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(model.key) or model.key_why}
     if model.warnings:
         details["warning"] = "; ".join(model.warnings)
+    details |= left_behind(*windows.values())
     return Outcome(
         name, "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None, details,
     )  # fmt: skip
+
+
+def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:
+    """How much a step takes: all, where everything is computed again whatever changed."""
+    if spec.batch.is_limited and planned(spec, tables).strategy != "full":
+        return spec.batch
+    return BatchSize()
 
 
 def _absorb(step: Step, model: ModelPlan, expected: Estimate) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Assets: one a table, whose step catches up with everything that is pending for it."""
 
 import contextlib
+import functools
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import RawSpec
+from lake_assets.models.heads import Heads
 from lake_assets.orchestration import metadata
 from lake_assets.orchestration.lineage import column_lineage
 from lake_assets.orchestration.names import asset_key, has_patterns, new_tables_key, op_name, pool, valid_name
@@ -44,13 +46,19 @@ def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
     def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         with opened(context, config) as lake:
             try:
-                outcome = absorb(lake, spec)
+                outcome = absorb(lake, spec, heads_of(context.run.run_id))
             except LakeError as error:
                 fail(context, error)
             _log(context, outcome)
             return result(lake, spec, outcome)
 
     return step
+
+
+@functools.lru_cache(maxsize=16)
+def heads_of(run_id: str) -> Heads:
+    """What the models of a run have read so far, for those of its steps that share a process."""
+    return Heads()
 
 
 def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:

@@ -11,7 +11,7 @@ from lake_assets.merge.landing import new_files
 from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.planning import Work, fingerprint
-from lake_assets.pipeline.pipeline import Pending, Spec, pending_of, sources
+from lake_assets.pipeline.pipeline import Pending, Spec, may_wait, pending_of, sources
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20
@@ -19,14 +19,19 @@ MOST_CAPTURES = 20
 
 @dataclass(frozen=True)
 class Found:
-    """One table's work and the windows it consists of."""
+    """One table's work and the windows it consists of.
+
+    Attributes:
+        wait: seconds that it may still wait for more; 0: none.
+    """
 
     work: Work
     windows: tuple[Pending, ...]
     landed_bytes: int = 0
+    wait: float = 0.0
 
 
-def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found]:
+def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[Found]:
     """Which tables have something to absorb.
 
     A table whose own history or input is broken is found as well: its step fails with the same error, where people see
@@ -36,6 +41,7 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found
         lake: opened for this look.
         specs: the tables.
         steps: by table, the step that absorbs it.
+        now: seconds since 1970.
 
     Raises:
         CatalogUnavailableError: the catalog cannot be opened.
@@ -55,7 +61,8 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str]) -> list[Found
             files = _files(lake, spec) if isinstance(spec, RawSpec) and spec.landing else []
             what = ", ".join(describe(w) for w in windows)
             work = Work(name, steps[name], fingerprint(declared, *(files or windows)), what)
-            found.append(Found(work, windows, sum(size for _, size, _ in files)))
+            wait = may_wait(lake, spec, windows, now)
+            found.append(Found(work, windows, sum(size for _, size, _ in files), wait))
     return found
 
 

@@ -112,16 +112,19 @@ def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decisi
     return Decision(tuple(due), waiting, given_up)
 
 
-def with_below(tables: Collection[str], sources: Mapping[str, Sequence[str]]) -> list[str]:
+def with_below(
+    tables: Collection[str], sources: Mapping[str, Sequence[str]], collecting: Collection[str] = ()
+) -> list[str]:
     """`tables` and everything that is made of them, directly or not, in the order of `sources`.
 
     Args:
         tables: where something is to be done.
         sources: by table of the pipeline, sources first, what it is made of.
+        collecting: tables that wait until there is enough for a batch: they are taken only where they are due.
     """
     selected = set(tables)
     for table, made_of in sources.items():
-        if selected.intersection(made_of):
+        if table not in collecting and selected.intersection(made_of):
             selected.add(table)
     return [t for t in sources if t in selected]
 

@@ -119,14 +119,16 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         specs = watch.pipeline.specs(lake, alone=False)
         # A declared table stays, whatever the streams show now.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
-        found = look(lake, specs, _steps(watch, specs))
+        now = time.time() if now is None else now
+        seen = look(lake, specs, _steps(watch, specs), now)
+        found = [f for f in seen if not f.wait]
         wanted = frozenset(f.work.fingerprint for f in found)
         runs = history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
-        decision = decide([f.work for f in found], runs, time.time() if now is None else now)
+        decision = decide([f.work for f in found], runs, now)
         for text in _held_back(decision):
             context.log.warning(text)
         if not decision.due:
-            held = [*_held_back(decision), *missing(lake, specs)]
+            held = [*_held_back(decision), *_collecting(seen), *missing(lake, specs)]
             return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
         due = {w.table for w in decision.due}
         size = measure(lake, [f for f in found if f.work.table in due])
@@ -152,7 +154,8 @@ def request(
     """One run over what is due and what lies below it."""
     name, known = watch.pipeline.name, set(watch.known)
     made_of = {str(s.table): [str(t) for t in sources(s)] for s in specs}
-    tables = with_below([w.table for w in decision.due], made_of)
+    collecting = {str(s.table) for s in specs if s.batch.wait}
+    tables = with_below([w.table for w in decision.due], made_of, collecting)
     selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in known]
     if has_patterns(watch.pipeline) and _may_be_new(tables, specs, known):
         selection.append(new_tables_key(watch.pipeline))
@@ -187,6 +190,10 @@ def _readable(decision: Decision, size: Size) -> Mapping[str, str]:
         "lake_assets/ranges": shortened(size.ranges),
     }
     return {k: v for k, v in said.items() if v}
+
+
+def _collecting(found: Sequence[Found]) -> list[str]:
+    return [f"{f.work.table} collects changes for up to {f.wait:.0f} s more" for f in found if f.wait]
 
 
 def _held_back(decision: Decision) -> list[str]:

@@ -35,6 +35,30 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class Batches(_Strict):
+    """How much is absorbed at once, and how long little waits for more."""
+
+    max_files: int | None = Field(
+        default=None,
+        description="so many new files are enough for a batch: they wait for no others, and a step takes no more than "
+        "up to the snapshot with which it has them; default: what is declared around it, else any number",
+        gt=0,
+    )
+    max_rows: int | None = Field(
+        default=None, description="about so many rows are enough for a batch, as for max_files", gt=0
+    )
+    max_wait: str | float | None = Field(
+        default=None, description="how long less than a batch waits for more (30s, 5m, 1h); default: not at all"
+    )
+
+    @field_validator("max_wait")
+    @classmethod
+    def _max_wait(cls, value: str | float | None) -> str | float | None:
+        if value is not None:
+            seconds_of(value)
+        return value
+
+
 @contextlib.contextmanager
 def _said() -> Generator[None]:
     """Errors of the package as pydantic wants them, which then says where."""
@@ -74,7 +98,7 @@ Names = Annotated[list[str], BeforeValidator(_listed), _OrText()]
 """One name or a list of them."""
 
 
-class LayerTables(_Strict):
+class LayerTables(Batches):
     """One table of a stream, or all that a pattern matches: a `staging` table and a `final` one each."""
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
@@ -211,6 +235,12 @@ class LayerTables(_Strict):
             raise ValueError(f"{self.table}: `key` names a column, or the same columns, twice")
         return self
 
+    @model_validator(mode="after")
+    def _waits(self) -> LayerTables:
+        if self.max_wait is not None and not self.final:
+            raise ValueError(f"{self.table}: `max_wait` is for the final table, and `final: false` says there is none")
+        return self
+
     @property
     def by_row(self) -> bool:
         """Whether rows are told apart by all of their values."""
@@ -274,7 +304,7 @@ class SourceOfRecords(_Strict):
         return value
 
 
-class Stream(_Strict):
+class Stream(Batches):
     """A stream of change events: where its records arrive, their format, and the tables made of it."""
 
     name: str = Field(description="the raw table is raw.<name>", pattern=r"^\w+$")
@@ -299,10 +329,6 @@ class Stream(_Strict):
         description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond, the table "
         "stops; default: any number",
     )
-    max_wait: str | float = Field(
-        default=0, description="how long new files wait for others (30s, 5m, 1h), so that tables get few large ones"
-    )
-    max_rows: int | None = Field(default=None, description="about so many records are taken in without waiting", gt=0)
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"
     )
@@ -320,18 +346,10 @@ class Stream(_Strict):
                 Limit.parse(value)
         return value
 
-    @field_validator("max_wait")
-    @classmethod
-    def _duration(cls, value: str | float) -> str | float:
-        seconds_of(value)
-        return value
-
     @model_validator(mode="after")
     def _one_source(self) -> Stream:
         if self.source and self.landing:
             raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
-        if self.source and self.max_wait:
-            raise ValueError("`max_wait` is for files: what a table's snapshots bring is taken in at once")
         return self
 
     @model_validator(mode="after")
@@ -364,7 +382,7 @@ class RangeOfModel(_Strict):
         return value
 
 
-class SqlModel(_Strict):
+class SqlModel(Batches):
     """A SELECT over tables of the lake, kept as a table."""
 
     name: str = Field(description="layer.table, for example agg.city_population")
@@ -415,7 +433,7 @@ class SqlModel(_Strict):
         return Span(r.column, seconds_of(r.back), seconds_of(r.forward), r.cumulative) if r else None
 
 
-class PipelineConfig(_Strict):
+class PipelineConfig(Batches):
     """A pipeline: streams and models."""
 
     name: str = Field(description="the pipeline's name: its tables belong to it", pattern=r"^\w+$")

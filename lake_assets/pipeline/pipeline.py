@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from lake_assets.errors import ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.merge.batches import LEFT, seconds_left
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.landing import Landed, Read, land, land_records, new_files, offsets, routes
 from lake_assets.merge.landing import replay as replay_records
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.retention import keep_own, keep_sources
 from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
+from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window_of
@@ -31,7 +32,7 @@ from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
-from lake_assets.pipeline.config import LayerTables, PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.yaml_file import read_pipeline
 
@@ -109,6 +110,7 @@ class Pipeline:
             below = (stream.namespace,) if stream.namespace else ()
             for source, declared in self._tables(lake, stream, raw.table):
                 name = declared.name or stream.prefix + source.name
+                batch = _batch(declared.max_wait, declared, stream, self.config)
                 staging = StagingSpec(
                     TableId(("staging", *below), name),
                     raw.table,
@@ -122,6 +124,7 @@ class Pipeline:
                     by_row=declared.by_row,
                     on_conflict=declared.on_conflict or stream.on_conflict,
                     max_rejected=raw.max_rejected,
+                    batch=replace(batch, wait=0.0),
                 )
                 specs.append(staging)
                 if declared.final:
@@ -147,28 +150,35 @@ class Pipeline:
                             write=declared.write,
                             keys=staging.keys,
                             order_by=tuple(declared.order_by),
+                            batch=batch,
                         )
                     )
-        for model in self.config.models:
-            written = self._written[model.name]
-            query = parse(model.name, written.sql)
-            specs.append(
-                ModelSpec(
-                    TableId.parse(model.name),
-                    written.sql,
-                    sources_of(model.name, query),
-                    self.name,
-                    tuple(model.key),
-                    model.properties,
-                    written.origin,
-                    model.on_query_change,
-                    model.full_above,
-                    model.span,
-                )
-            )
+        specs += self._models({s.table for s in specs})
         if alone:
             self._check_sources(lake, specs)
         return _ordered(specs, self.name)
+
+    def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
+        made = {*made, *(TableId.parse(m.name) for m in self.config.models)}
+        for model in self.config.models:
+            written = self._written[model.name]
+            reads = sources_of(model.name, parse(model.name, written.sql))
+            # Changes wait where they come in, not once more on their way.
+            default = None if made.intersection(reads) else self.config.max_wait
+            wait = default if model.max_wait is None else model.max_wait
+            yield ModelSpec(
+                TableId.parse(model.name),
+                written.sql,
+                reads,
+                self.name,
+                tuple(model.key),
+                model.properties,
+                written.origin,
+                model.on_query_change,
+                model.full_above,
+                model.span,
+                batch=_batch(wait, model, self.config),
+            )
 
     def _raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
         source = stream.source
@@ -183,8 +193,7 @@ class Pipeline:
             order=tuple(source.order) if source else (),
             about=SourceTable.parse(stream.about) if stream.about else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
-            max_wait=seconds_of(stream.max_wait),
-            max_rows=stream.max_rows,
+            batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
         )
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
@@ -293,29 +302,50 @@ class Pipeline:
         A table that fails does not stop the ones that do not depend on it: its outcome is `failed`, and what depends
         on it absorbs what it has. Running again goes on from where each table is.
 
+        Where batches are limited, the tables are gone through until nothing is left of what had come when the run
+        began; what had nothing more to do is told of once.
+
         Args:
             lake: the lake.
             select: names of tables; default: all.
             on_outcome: called after each table.
             on_start: called with the name of each table before it.
         """
+        tell = on_outcome or (lambda outcome: None)
         outcomes: list[Outcome] = []
-        done: set[TableId] = set()
+        over: set[TableId] = set()
+        while True:
+            is_first, is_left = not outcomes, False
+            for spec, outcome in self._pass(lake, select, over, on_start or (lambda table: None)):
+                if is_first or outcome.status in ("absorbed", "failed"):
+                    tell(outcome)
+                    outcomes.append(outcome)
+                is_left = is_left or (outcome.status == "absorbed" and LEFT in outcome.details)
+                # What arrives meanwhile is for the next run, and what failed would fail again.
+                if outcome.status == "failed" or (isinstance(spec, RawSpec) and spec.landing):
+                    over.add(spec.table)
+            if not is_left:
+                return outcomes
+
+    def _pass(
+        self,
+        lake: LakeBase,
+        select: Collection[str] | None,
+        over: Collection[TableId],
+        on_start: Callable[[str], None],
+    ) -> Iterator[tuple[Spec, Outcome]]:
+        """One batch of each table that is not `over`."""
+        done: set[TableId] = set(over)
         heads, specs = Heads(), self.specs(lake)
         while spec := next((s for s in specs if s.table not in done), None):
             done.add(spec.table)
             if select is not None and str(spec.table) not in select:
                 continue
-            if on_start:
-                on_start(str(spec.table))
-            outcome = _guarded(lambda s=spec: absorb(lake, s, heads), spec)
-            outcomes.append(outcome)
-            if on_outcome:
-                on_outcome(outcome)
+            on_start(str(spec.table))
+            yield spec, _guarded(lambda s=spec: absorb(lake, s, heads), spec)
             if isinstance(spec, RawSpec):
                 # Landing may show tables that a pattern matches: they join the same run.
                 specs = self.specs(lake)
-        return outcomes
 
 
 def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
@@ -433,7 +463,8 @@ def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
                 why="new snapshots of the source" if spec.source else "new files of the landing folder",
                 seconds=time.monotonic() - began,
                 snapshot=landed.snapshot,
-                details={"rejected": landed.rejected} if landed.rejected else {},
+                details=({"rejected": landed.rejected} if landed.rejected else {})
+                | ({LEFT: landed.left} if landed.left else {}),
             )
         case StagingSpec():
             return absorb_events(lake, spec)
@@ -478,6 +509,20 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
         if not w.is_absorbed and w.head.snapshot is not None:
             found.append(Pending(name, str(source), w.start, w.head.snapshot))
     return found
+
+
+def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
+    """The limits that are declared, the innermost first."""
+    files, rows = (
+        next((n for d in declared if (n := getattr(d, what)) is not None), None) for what in ("max_files", "max_rows")
+    )
+    return BatchSize(files, rows, seconds_of(wait or 0))
+
+
+def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:
+    """How many seconds a table's pending windows may still wait for more; 0: it is due. New files have waited."""
+    windows = [(p, p.end) for p in pending if p.end is not None] if spec.batch.wait else []
+    return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)
 
 
 def _landing(lake: LakeBase, stream: Stream) -> Path:

@@ -45,6 +45,22 @@ def test_what_is_pending_is_asked_for_with_all_that_lies_below(pending: list[str
     assert with_below(pending, SOURCES) == expected
 
 
+@pytest.mark.parametrize(
+    ("pending", "collecting", "expected"),
+    [
+        (["raw.e"], ["final.a"], ["raw.e", "staging.a", "staging.b", "final.b", "agg.ab"]),
+        (["raw.e"], ["final.a", "final.b"], ["raw.e", "staging.a", "staging.b"]),
+        (["raw.e", "final.a"], ["final.a"], ["raw.e", "staging.a", "staging.b", "final.a", "final.b", "agg.ab"]),
+        (["staging.a"], ["agg.ab"], ["staging.a", "final.a"]),
+        (["agg.ab"], ["agg.ab"], ["agg.ab"]),
+    ],
+)
+def test_tables_that_collect_changes_are_asked_for_where_they_are_due(
+    pending: list[str], collecting: list[str], expected: list[str]
+) -> None:
+    assert with_below(pending, SOURCES, collecting) == expected
+
+
 A, B = Work("final.a", "final__a", "aaaa"), Work("final.b", "final__b", "bbbb")
 
 

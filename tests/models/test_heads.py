@@ -1,0 +1,82 @@
+"""Which snapshots of their sources models read, where a step takes a batch only: from metadata, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from lake_assets import Lake
+from lake_assets.lake import TableId
+from lake_assets.lake.watermark import Mark, to_properties
+from lake_assets.merge.specs import BatchSize
+from lake_assets.merge.steps import Window, head_of
+from lake_assets.models.heads import MODEL_PROPERTY, Heads
+
+ROWS = pa.schema([pa.field("k", pa.int64())])
+T, U = TableId.parse("final.t"), TableId.parse("final.u")
+A, B = TableId.parse("agg.a"), TableId.parse("agg.b")
+ONE = BatchSize(files=1)
+
+
+def table(lake: Lake, name: TableId, snapshots: int) -> list[Mark]:
+    """A table of somebody's; its snapshots."""
+    return made(lake, name, [{}] * snapshots, {})
+
+
+def model(lake: Lake, name: TableId, history: Sequence[Mapping[TableId, Mark]]) -> list[Mark]:
+    """A model's table whose steps have absorbed this; its snapshots."""
+    said = [to_properties({str(t): m for t, m in marks.items()}) for marks in history]
+    return made(lake, name, said, {MODEL_PROPERTY: "x"})
+
+
+def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: dict[str, str]) -> list[Mark]:
+    lake.ensure_namespace(name.namespace)
+    created = lake.catalog.create_table(name.parts, ROWS, properties=properties)
+    found: list[Mark] = []
+    for properties_of_commit in said:
+        created.append(pa.table({"k": [1]}, schema=ROWS), snapshot_properties=properties_of_commit)
+        found.append(head_of(created))
+    return found
+
+
+def settled(lake: Lake, heads: Heads, starts: Mapping[TableId, Mark], size: BatchSize) -> dict[TableId, int | None]:
+    tables: dict[TableId, Table] = {t: lake.table(t) for t in starts}
+    windows = {t: Window(t, mark, head_of(tables[t])) for t, mark in starts.items()}
+    return {t: w.head.snapshot for t, w in heads.settled(lake, windows, tables, size).items()}
+
+
+def test_a_batch_ends_within_each_source(plain_lake: Lake) -> None:
+    t, u = table(plain_lake, T, 4), table(plain_lake, U, 4)
+    assert settled(plain_lake, Heads(), {T: t[0], U: u[1]}, ONE) == {T: t[1].snapshot, U: u[2].snapshot}
+
+
+def test_the_first_of_a_run_settles_it_for_those_after_it_whatever_their_limits(plain_lake: Lake) -> None:
+    t, heads = table(plain_lake, T, 5), Heads()
+    assert settled(plain_lake, heads, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
+    assert settled(plain_lake, heads, {T: t[0]}, ONE) == {T: t[2].snapshot}
+    assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
+    # One that is ahead of it does not go back.
+    assert settled(plain_lake, heads, {T: t[3]}, ONE) == {T: t[3].snapshot}
+
+
+@pytest.mark.parametrize("size", [ONE, BatchSize(rows=1)])
+def test_where_batches_do_not_agree_larger_ones_are_tried_rather_than_standing_still(
+    plain_lake: Lake, size: BatchSize
+) -> None:
+    t, u = table(plain_lake, T, 2), table(plain_lake, U, 2)
+    a = model(plain_lake, A, [{T: t[0], U: u[0]}, {T: t[0], U: u[1]}, {T: t[1], U: u[1]}])
+    b = model(plain_lake, B, [{T: t[0], U: u[0]}, {T: t[1], U: u[0]}, {T: t[1], U: u[1]}])
+    assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, size) == {A: a[2].snapshot, B: b[2].snapshot}
+
+
+def test_what_a_batch_ends_with_agrees_with_what_another_source_has_absorbed(plain_lake: Lake) -> None:
+    t = table(plain_lake, T, 3)
+    a = model(plain_lake, A, [{T: mark} for mark in t])
+    assert settled(plain_lake, Heads(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
+    # The table itself is behind: the model's newest snapshot that agrees is read.
+    assert settled(plain_lake, Heads({T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
+        A: a[1].snapshot, T: t[1].snapshot,
+    }  # fmt: skip
