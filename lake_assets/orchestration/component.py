@@ -33,8 +33,7 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
         """The component of validated YAML, with templates such as `{{ env.NAME }}` filled in."""
-        values: Any = context.resolve_value(model.model_dump(mode="json", exclude_unset=True))
-        return cls.model_validate(values)
+        return cls.model_validate(_filled(context, model.model_dump(mode="json", exclude_unset=True)))
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
@@ -55,3 +54,12 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
     def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:
         """A hook for subclasses that call `build_definitions` with another resource, executor or interval."""
         return build_definitions(pipeline)
+
+
+def _filled(context: ResolutionContext, value: Any) -> Any:
+    """Settings with their templates filled in. Of texts without one Dagster would make numbers where they look so."""
+    if isinstance(value, dict):
+        return {k: _filled(context, v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_filled(context, v) for v in value]
+    return context.resolve_value(value) if isinstance(value, str) and ("{{" in value or "{%" in value) else value

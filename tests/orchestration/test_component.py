@@ -101,6 +101,15 @@ def test_settings_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert made.streams[0].landing == Path("/somewhere/e")
 
 
+def test_texts_that_look_like_numbers_stay_texts_in_the_component() -> None:
+    table = {"table": "public.a", "properties": {"write.metadata.previous-versions-max": "10"}}
+    made = LakePipeline.from_attributes_dict(
+        attributes={"name": "p", "streams": [{"name": "e", "tables": [table], "max_wait": "30", "max_rows": 5}]}
+    )
+    assert made.streams[0].tables[0].properties == {"write.metadata.previous-versions-max": "10"}
+    assert (made.streams[0].max_wait, made.streams[0].max_rows) == ("30", 5)
+
+
 def test_sql_in_a_file_beside_the_yaml_is_refused_with_file_and_line(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
