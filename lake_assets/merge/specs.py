@@ -81,6 +81,41 @@ class BatchSize:
 
 
 @dataclass(frozen=True)
+class Freshness:
+    """When an asset counts as stale; in seconds.
+
+    Attributes:
+        fail, warn: the age of its last materialization from which on it is stale, or warned of.
+        cron, within, timezone: instead: by when it has to be materialized, and how long before that counts.
+    """
+
+    fail: float | None = None
+    warn: float | None = None
+    cron: str | None = None
+    within: float | None = None
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a table shows up as an asset; no step reads it.
+
+    Attributes:
+        group: None: the pipeline's.
+        kinds: beside those that say how it is made.
+        depends_on: keys of assets that are no tables of the pipeline, with slashes.
+    """
+
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+    kinds: tuple[str, ...] = ()
+    description: str | None = None
+    freshness: Freshness | None = None
+    depends_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RawSpec:
     """A raw table and where it is filled from.
 
@@ -93,6 +128,7 @@ class RawSpec:
         about: the source table that all records are about, for formats that do not say.
         max_rejected: how many records of a batch may be unroutable; None: any number.
         batch: what one commit takes in, in whole files, and how long less than that waits.
+        shown: its asset.
     """
 
     table: TableId
@@ -106,6 +142,7 @@ class RawSpec:
     about: SourceTable | None = None
     max_rejected: Limit | None = None
     batch: BatchSize = BatchSize()
+    shown: Shown = field(default_factory=Shown, repr=False)
 
 
 OnConflict = Literal["stop", "new-column", "reject"]
@@ -124,6 +161,7 @@ class StagingSpec:
         on_conflict: what to do with values of a type that their column cannot become.
         max_rejected: how many records of a batch may be rejected; None: any number.
         batch: how much of the raw table a step takes.
+        shown: its asset.
     """
 
     table: TableId
@@ -140,6 +178,7 @@ class StagingSpec:
     by_row: bool = False
     keys: tuple[tuple[str, ...], ...] = ()
     batch: BatchSize = BatchSize()
+    shown: Shown = field(default_factory=Shown, repr=False)
 
 
 Mode = Literal["scd1", "scd2", "append"]
@@ -221,6 +260,7 @@ class FinalSpec:
             empty: what the stream says is.
         write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
         batch: how much of staging a step takes.
+        shown: its asset.
     """
 
     table: TableId
@@ -244,3 +284,4 @@ class FinalSpec:
     keys: tuple[tuple[str, ...], ...] = ()
     order_by: tuple[str, ...] = ()
     batch: BatchSize = BatchSize()
+    shown: Shown = field(default_factory=Shown, repr=False)

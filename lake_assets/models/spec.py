@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
-from lake_assets.merge.specs import BatchSize
+from lake_assets.merge.specs import BatchSize, Shown
 from lake_assets.models.errors_at import Origin
 
 DECLARED_PROPERTY = "lake-assets.declared"
@@ -43,6 +43,7 @@ class ModelSpec:
         full_above: the share of changed rows from which on everything is recomputed; None: the default of its strategy.
         span: by which column it is recomputed in ranges.
         batch: how much of its sources a step takes.
+        shown: its asset.
     """
 
     table: TableId
@@ -56,6 +57,7 @@ class ModelSpec:
     full_above: float | None = None
     span: Span | None = None
     batch: BatchSize = field(default_factory=BatchSize)
+    shown: Shown = field(default_factory=Shown, repr=False)
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:

@@ -3,11 +3,13 @@
 import contextlib
 import functools
 from collections.abc import Generator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import dagster as dg
+from dagster_shared.check import CheckError
 
-from lake_assets.errors import LakeError
+from lake_assets.errors import LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.merge.outcome import Outcome
@@ -15,7 +17,15 @@ from lake_assets.merge.specs import RawSpec
 from lake_assets.models.heads import Heads
 from lake_assets.orchestration import metadata
 from lake_assets.orchestration.lineage import column_lineage
-from lake_assets.orchestration.names import asset_key, has_patterns, new_tables_key, op_name, pool, valid_name
+from lake_assets.orchestration.names import (
+    PIPELINE_TAG,
+    asset_key,
+    has_patterns,
+    new_tables_key,
+    op_name,
+    pool,
+    valid_name,
+)
 from lake_assets.orchestration.resources import PYSPARK, session_of
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pipeline import Spec, absorb, sources
@@ -26,15 +36,19 @@ SECONDS_BETWEEN = 5
 
 def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
     """The asset of one table. Materializing it absorbs what its sources have and it has not, in one step."""
+    shown = spec.shown
+    foreign = map(dg.AssetKey.from_user_string, shown.depends_on)
     asset = dg.AssetSpec(
         asset_key(spec.table),
-        deps=[asset_key(s) for s in sources(spec)],
+        deps=[*(asset_key(s) for s in sources(spec)), *foreign],
         description=metadata.describe(spec),
-        metadata={"dagster/table_name": f"{config.name}.{spec.table}"},
+        metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
         # Landing appends through PyIceberg: it needs no Spark.
-        kinds={"iceberg"} if isinstance(spec, RawSpec) else {"iceberg", "spark"},
-        tags={"lake_assets/layer": valid_name(spec.table.namespace[0])},
-        group_name=valid_name(spec.pipeline),
+        kinds={"iceberg", *([] if isinstance(spec, RawSpec) else ["spark"]), *shown.kinds},
+        tags={**shown.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
+        group_name=shown.group or valid_name(spec.pipeline),
+        owners=list(shown.owners),
+        freshness_policy=freshness_policy(spec),
     )
 
     @dg.multi_asset(
@@ -53,6 +67,27 @@ def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
             return result(lake, spec, outcome)
 
     return step
+
+
+def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
+    """The declared freshness as Dagster's.
+
+    Raises:
+        PipelineError: it is none to Dagster.
+    """
+    declared = spec.shown.freshness
+    if declared is None:
+        return None
+    fail, warn, within = (
+        None if s is None else timedelta(seconds=s) for s in (declared.fail, declared.warn, declared.within)
+    )
+    try:
+        if declared.cron is not None and within is not None:
+            return dg.FreshnessPolicy.cron(declared.cron, within, declared.timezone)
+        assert fail is not None
+        return dg.FreshnessPolicy.time_window(fail, warn)
+    except (dg.DagsterError, CheckError) as e:
+        raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {e}") from e
 
 
 @functools.lru_cache(maxsize=16)
@@ -81,8 +116,11 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             "Tables that the streams have shown since this code location was loaded. They are kept up to date here, "
             "and become assets of their own when the code location is reloaded."
         ),
-        kinds={"iceberg", "spark"},
-        group_name=valid_name(pipeline.name),
+        metadata={PIPELINE_TAG: pipeline.name},
+        kinds={"iceberg", "spark", *pipeline.config.kinds},
+        tags=pipeline.config.tags,
+        group_name=pipeline.config.group or valid_name(pipeline.name),
+        owners=pipeline.config.owners,
     )
 
     @dg.multi_asset(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import dagster as dg
 
 from lake_assets.errors import TableClaimedError
+from lake_assets.orchestration.names import PIPELINE_TAG
 
 
 def check_claims(definitions: Iterable[dg.Definitions]) -> None:
@@ -20,9 +21,10 @@ def check_claims(definitions: Iterable[dg.Definitions]) -> None:
         for asset in made.assets or []:
             if isinstance(asset, dg.AssetsDefinition):
                 for spec in asset.specs:
+                    pipeline = spec.metadata.get(PIPELINE_TAG)
                     if spec.key in owners:
                         raise TableClaimedError(
                             f"{'.'.join(spec.key.path)} is declared by pipeline {owners[spec.key]!r} and by pipeline "
-                            f"{spec.group_name!r}: give it another `name` in one of them"
+                            f"{pipeline!r}: give it another `name` in one of them"
                         )
-                    owners[spec.key] = spec.group_name
+                    owners[spec.key] = pipeline

@@ -115,7 +115,11 @@ def row_count(table: Table) -> int | None:
 
 
 def describe(spec: Spec) -> str:
-    """What a table is, for people who look at its asset."""
+    """What a table is, for people who look at its asset: in their own words, and how it is made."""
+    return f"{spec.shown.description.strip()}\n\n{_made(spec)}" if spec.shown.description else _made(spec)
+
+
+def _made(spec: Spec) -> str:
     match spec:
         case RawSpec():
             where = f"the table `{spec.source}`" if spec.source else f"the files in `{spec.landing}`"

@@ -10,6 +10,7 @@ type: {type}
 
 attributes:
   name: {name}                 # the tables belong to this pipeline; two pipelines cannot share one
+  # owners: [team:data]          # also of single streams, tables and models; so are tags, group, kinds
 
   streams:
     - name: {name}_events      # raw.{name}_events: records as they came
@@ -29,13 +30,6 @@ attributes:
   #   - name: agg.users_per_city
   #     sql: |
   #       SELECT city, count(*) AS users FROM final.users GROUP BY city
-
-# Owners, tags and more for the assets:
-# post_processing:
-#   assets:
-#     - target: "*"
-#       attributes:
-#         owners: ["team:data"]
 """
 
 

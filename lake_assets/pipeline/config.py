@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from lake_assets.errors import LakeError
 from lake_assets.events import SourceTable
@@ -29,13 +23,11 @@ from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import Limit, PartitionField
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.spec import Span
+from lake_assets.pipeline.asset_settings import AssetSettings, TableSettings
+from lake_assets.pipeline.basics import OrText, Strict, listed, seconds_of
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Batches(_Strict):
+class Batches(Strict):
     """How much is absorbed at once, and how long little waits for more."""
 
     max_files: int | None = Field(
@@ -68,21 +60,6 @@ def _said() -> Generator[None]:
         raise ValueError(str(e)) from e
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-class _OrText:
-    """In the JSON schema: text, or else what the annotated type says.
-
-    By `if` instead of `anyOf`: a validator then says which setting of a mapping is wrong, and on which line, instead of
-    that the whole fits none of two schemas.
-    """
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
-
-
 def _one_or_several(value: object) -> object:
     """Columns as one key, a list of keys as it is."""
     if isinstance(value, list) and any(isinstance(v, list) for v in value):
@@ -94,16 +71,16 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Names = Annotated[list[str], BeforeValidator(_listed), _OrText()]
+Names = Annotated[list[str], BeforeValidator(listed), OrText()]
 """One name or a list of them."""
 
 
-class LayerTables(Batches):
+class LayerTables(Batches, TableSettings):
     """One table of a stream, or all that a pattern matches: a `staging` table and a `final` one each."""
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
-    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), _OrText()] = Field(
+    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
         description="key columns; default: what the stream says; a list of lists: the first of these keys whose "
         "columns the table has; *: rows without a key are told apart by a hash of all of their values (equal rows "
@@ -272,19 +249,11 @@ class LayerTables(Batches):
         return self
 
 
-def seconds_of(duration: str | float) -> float:
-    """`30s`, `5m`, `1h`, `7d` or a number of seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|)", str(duration).strip())
-    if not match:
-        raise ValueError(f"{duration!r} is no duration: write 30s, 5m, 1h or 7d")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
-
-
 def _table_entry(value: object) -> object:
     return {"table": value} if isinstance(value, str) else value
 
 
-class SourceOfRecords(_Strict):
+class SourceOfRecords(Strict):
     """An Iceberg table that another system appends records to."""
 
     table: str = Field(description="namespace.table in the lake's catalog")
@@ -304,7 +273,7 @@ class SourceOfRecords(_Strict):
         return value
 
 
-class Stream(Batches):
+class Stream(Batches, TableSettings):
     """A stream of change events: where its records arrive, their format, and the tables made of it."""
 
     name: str = Field(description="the raw table is raw.<name>", pattern=r"^\w+$")
@@ -332,7 +301,7 @@ class Stream(Batches):
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"
     )
-    tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), _OrText()]] = Field(
+    tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first that fits",
     )
@@ -367,7 +336,7 @@ class Stream(Batches):
         return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 
-class RangeOfModel(_Strict):
+class RangeOfModel(Strict):
     """By which column a model is recomputed in ranges, and of which rows around its own a row is computed."""
 
     column: str = Field(description="output column: a date, timestamp or whole number")
@@ -382,7 +351,7 @@ class RangeOfModel(_Strict):
         return value
 
 
-class SqlModel(Batches):
+class SqlModel(Batches, TableSettings):
     """A SELECT over tables of the lake, kept as a table."""
 
     name: str = Field(description="layer.table, for example agg.city_population")
@@ -433,7 +402,7 @@ class SqlModel(Batches):
         return Span(r.column, seconds_of(r.back), seconds_of(r.forward), r.cumulative) if r else None
 
 
-class PipelineConfig(Batches):
+class PipelineConfig(Batches, AssetSettings):
     """A pipeline: streams and models."""
 
     name: str = Field(description="the pipeline's name: its tables belong to it", pattern=r"^\w+$")

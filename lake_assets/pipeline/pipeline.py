@@ -32,6 +32,7 @@ from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline.asset_settings import shown
 from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.yaml_file import read_pipeline
@@ -125,6 +126,7 @@ class Pipeline:
                     on_conflict=declared.on_conflict or stream.on_conflict,
                     max_rejected=raw.max_rejected,
                     batch=replace(batch, wait=0.0),
+                    shown=shown([declared, stream, self.config], own=not declared.final),
                 )
                 specs.append(staging)
                 if declared.final:
@@ -151,9 +153,11 @@ class Pipeline:
                             keys=staging.keys,
                             order_by=tuple(declared.order_by),
                             batch=batch,
+                            shown=shown([declared, stream, self.config]),
                         )
                     )
         specs += self._models({s.table for s in specs})
+        self._check_foreign(specs)
         if alone:
             self._check_sources(lake, specs)
         return _ordered(specs, self.name)
@@ -178,6 +182,7 @@ class Pipeline:
                 model.full_above,
                 model.span,
                 batch=_batch(wait, model, self.config),
+                shown=shown([model, self.config]),
             )
 
     def _raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
@@ -194,6 +199,7 @@ class Pipeline:
             about=SourceTable.parse(stream.about) if stream.about else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
+            shown=shown([stream, self.config]),
         )
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
@@ -211,6 +217,18 @@ class Pipeline:
                     for spec, source in missing
                 )
                 + f". Declared are: {declared}"
+            )
+
+    def _check_foreign(self, specs: Sequence[Spec]) -> None:
+        own = {"/".join(s.table.parts) for s in specs}
+        wrong = [(s.table, key) for s in specs for key in s.shown.depends_on if key in own]
+        if wrong:
+            raise PipelineError(
+                "\n".join(
+                    f"pipeline {self.name!r}: {table}: `depends_on` names {key}, a table of the same pipeline: what is "
+                    "read is a dependency anyway, and `depends_on` is for assets of others"
+                    for table, key in wrong
+                )
             )
 
     def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:

@@ -1,0 +1,39 @@
+"""What the parts of a pipeline's config share."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+
+class Strict(BaseModel):
+    """Settings of which no unknown ones are taken."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def seconds_of(duration: str | float) -> float:
+    """`30s`, `5m`, `1h`, `7d` or a number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|)", str(duration).strip())
+    if not match:
+        raise ValueError(f"{duration!r} is no duration: write 30s, 5m, 1h or 7d")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+
+
+def listed(value: object) -> object:
+    """One name as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
+class OrText:
+    """In the JSON schema: text, or else what the annotated type says.
+
+    By `if` instead of `anyOf`: a validator then says which setting of a mapping is wrong, and on which line, instead of
+    that the whole fits none of two schemas.
+    """
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
