@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import Annotated
 
 import typer
 
 from lake_assets.commands.output import console
-from lake_assets.errors import ConfigError
 from lake_assets.lake import LakeConfig
 from lake_assets.lake.jars import resolve
 from lake_assets.lake.java import find_java
+from lake_assets.lake.ports import check_free
 from lake_assets.lake.server import PORT, command
 from lake_assets.lake.spark import packages
 
@@ -29,13 +28,7 @@ def setup() -> None:
 def spark_server(port: Annotated[int, typer.Option(help="on 127.0.0.1")] = PORT) -> None:
     """Run a Spark Connect server on loopback until it is interrupted: one warm Spark that all runs share."""
     config = LakeConfig.load()
-    with socket.socket() as probe:
-        # A server that went away a moment ago leaves its port in TIME_WAIT, which a new server may take.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as e:
-            raise ConfigError(f"port {port} on 127.0.0.1 is in use ({e}): choose another one with --port") from e
+    check_free(port, "choose another one with --port")
     arguments, env = command(config, port)
     console.print(
         f"Spark Connect server at sc://127.0.0.1:{port}; use it with LAKE_SPARK__REMOTE=sc://127.0.0.1:{port}"

@@ -22,6 +22,7 @@ from lake_assets.orchestration.names import (
     has_patterns,
     new_tables_key,
     op_name,
+    pool,
     valid_name,
 )
 from lake_assets.orchestration.planning import (
@@ -32,6 +33,7 @@ from lake_assets.orchestration.planning import (
     shortened,
     with_below,
 )
+from lake_assets.orchestration.settings import UNMONITORED, misfits
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pipeline import Spec, sources
 
@@ -111,8 +113,9 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     """
     busy = history.at_work(context.instance, watch.job, watch.keys)
     if busy:
+        stale = "" if context.instance.run_monitoring_enabled else f". But {UNMONITORED} (see dagster.yaml)"
         return dg.SkipReason(
-            f"run {busy.run_id[:8]} is {busy.status.value.lower()}: what is new meanwhile is absorbed after it"
+            f"run {busy.run_id[:8]} is {busy.status.value.lower()}: what is new meanwhile is absorbed after it{stale}"
         )
     lake = Lake(watch.config)
     try:
@@ -130,6 +133,8 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         if not decision.due:
             held = [*_held_back(decision), *_collecting(seen), *missing(lake, specs)]
             return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
+        for text in misfits(context.instance, [pool(s.table) for s in watch.loaded]):
+            context.log.warning(text)
         due = {w.table for w in decision.due}
         size = measure(lake, [f for f in found if f.work.table in due])
         return request(context.instance, watch, specs, found, decision, size)

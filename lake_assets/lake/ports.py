@@ -1,0 +1,25 @@
+"""Ports of this machine's loopback."""
+
+from __future__ import annotations
+
+import socket
+
+from lake_assets.errors import ConfigError
+
+
+def check_free(port: int, advice: str) -> None:
+    """Raise ConfigError unless a server can be started on a port of 127.0.0.1.
+
+    Args:
+        port: its number.
+        advice: what to do where it cannot.
+    """
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"{port} is no port: it is a number from 1 to 65535. {advice}")
+    with socket.socket() as probe:
+        # A server that went away a moment ago leaves its port in TIME_WAIT, which a new server may take.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as e:
+            raise ConfigError(f"port {port} on 127.0.0.1 cannot be had ({e.strerror}): {advice}") from e

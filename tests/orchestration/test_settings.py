@@ -1,0 +1,103 @@
+"""Dagster's own settings: what does not fit is named where the sensor asks for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from lake_assets import Lake, Pipeline
+from lake_assets.orchestration.sensor import Watch, tick
+from lake_assets.orchestration.settings import misfits
+from tests.orchestration.conftest import Harness
+from tests.orchestration.test_sensor import feed
+
+SHIPPED = Path(__file__).parents[2] / "dagster_home" / "dagster.yaml"
+POOLS = ["lake_assets/final.a", "lake_assets/final.b"]
+
+
+def settings(**changed: Any) -> dict[str, Any]:
+    """The shipped settings with some of them changed; None: left out."""
+    found = {**yaml.safe_load(SHIPPED.read_text(encoding="utf-8")), **changed}
+    return {k: v for k, v in found.items() if v is not None}
+
+
+def said(**changed: Any) -> list[str]:
+    with dg.instance_for_test(overrides=settings(**changed)) as instance:
+        return misfits(instance, POOLS)
+
+
+def test_the_shipped_settings_fit() -> None:
+    assert said() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"concurrency": None}, "no limit of 1 is on lake_assets/final.a, lake_assets/final.b"),
+        ({"concurrency": {"pools": {"default_limit": 2}}}, "`concurrency.pools.default_limit: 1`"),
+        (
+            {"concurrency": {"pools": {"default_limit": 1, "granularity": "run"}}},
+            "`concurrency.pools.granularity: run` makes a run wait",
+        ),
+        (
+            {"concurrency": {"pools": {"default_limit": 1}, "runs": {"max_concurrent_runs": 0}}},
+            "`concurrency.runs.max_concurrent_runs: 0` lets no run begin",
+        ),
+        ({"run_monitoring": None}, "counts as at work for ever. Set `run_monitoring.enabled: true`"),
+        ({"run_monitoring": {"enabled": True}}, "`run_monitoring.free_slots_after_run_end_seconds: 30`"),
+        ({"run_retries": {"enabled": True}}, "`run_retries.retry_on_asset_or_op_failure: false`"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_what_to_set(changed: dict[str, Any], message: str) -> None:
+    (found,) = said(**changed)
+    assert found.startswith("InstanceSettingsWarning: dagster.yaml: ")
+    assert message in found
+
+
+def test_a_limit_that_is_set_for_a_pool_by_hand_counts() -> None:
+    with dg.instance_for_test(overrides=settings(concurrency=None)) as instance:
+        instance.event_log_storage.set_concurrency_slots(POOLS[0], 1)
+        (found,) = misfits(instance, POOLS)
+        assert "no limit of 1 is on lake_assets/final.b:" in found
+        instance.event_log_storage.set_concurrency_slots(POOLS[1], 3)
+        (found,) = misfits(instance, POOLS)
+        assert "no limit of 1 is on lake_assets/final.b:" in found
+
+
+@pytest.fixture
+def unmonitored() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(overrides=settings(run_monitoring=None)) as instance:
+        yield instance
+
+
+def test_a_tick_that_asks_says_so_in_its_log(
+    shop_pipeline: Pipeline, plain_lake: Lake, unmonitored: dg.DagsterInstance, capfd: pytest.CaptureFixture[str]
+) -> None:
+    harness = Harness(shop_pipeline, plain_lake, unmonitored)
+    harness.skipped()
+    assert "InstanceSettingsWarning" not in capfd.readouterr().err
+    feed(harness)
+    harness.asked()
+    assert "InstanceSettingsWarning: dagster.yaml: runs are not monitored" in capfd.readouterr().err
+
+
+def test_a_run_that_may_be_at_work_in_the_books_only_is_told_of(
+    shop_pipeline: Pipeline, plain_lake: Lake, unmonitored: dg.DagsterInstance
+) -> None:
+    harness = Harness(shop_pipeline, plain_lake, unmonitored)
+    feed(harness)
+    run = unmonitored.create_run_for_job(harness.job, status=dg.DagsterRunStatus.STARTED)
+    assert "counts as at work for ever" in harness.skipped()
+    unmonitored.report_run_canceled(run)
+    assert isinstance(tick_of(harness), dg.RunRequest)
+
+
+def tick_of(harness: Harness) -> dg.RunRequest | dg.SkipReason:
+    watch: Watch = harness.watch
+    with dg.build_sensor_context(instance=harness.instance) as context:
+        return tick(context, watch)
