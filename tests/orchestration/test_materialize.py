@@ -5,10 +5,15 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
-from lake_assets.orchestration import LakePySparkResource
+from lake_assets.lake.watermark import read_marks
+from lake_assets.merge.outcome import Outcome
+from lake_assets.models.heads import Heads
+from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.resources import session_of
+from lake_assets.pipeline import PipelineConfig
+from lake_assets.pipeline.pipeline import Spec, absorb
 from tests.orchestration.conftest import Harness, selected
 from tests.orchestration.test_sensor import feed
 
@@ -58,11 +63,33 @@ class Forbidden:
 
 
 def test_a_step_with_nothing_to_do_succeeds_without_spark(dry: Harness) -> None:
-    assets = [a for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
-    result = dg.materialize(assets, resources={"pyspark": Forbidden()}, instance=dry.instance)
+    made = [a for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
+    result = dg.materialize(made, resources={"pyspark": Forbidden()}, instance=dry.instance)
     assert result.success
     assert metadata_of(result, "raw", "shop_events")["status"] == "nothing"
     assert metadata_of(result, "final", "users")["status"] == "waiting"
+
+
+def test_models_of_one_run_read_the_same_snapshot_whoever_writes_meanwhile(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ensure_namespace(("final",))
+    lake.spark().sql("CREATE TABLE lake.final.t (k INT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+    lake.spark().sql("INSERT INTO lake.final.t VALUES (1), (2)")
+    models = [{"name": f"agg.{n}", "sql": "SELECT k, count(*) AS n FROM final.t GROUP BY k"} for n in ("a", "b")]
+    harness = Harness(Pipeline(PipelineConfig.model_validate({"name": "p", "models": models})), lake, instance)
+
+    def and_somebody_writes(of: Lake, spec: Spec, heads: Heads | None = None) -> Outcome:
+        outcome = absorb(of, spec, heads)
+        lake.spark().sql("INSERT INTO lake.final.t VALUES (1)")
+        return outcome
+
+    monkeypatch.setattr(assets, "absorb", and_somebody_writes)
+    for _ in range(2):
+        assert harness.run(harness.asked()).success
+        read = {read_marks(lake.table(f"agg.{n}"))["final.t"].snapshot for n in ("a", "b")}
+        assert len(read) == 1
+        assert read != {lake.table("final.t").metadata.current_snapshot_id}
 
 
 @pytest.mark.spark
