@@ -73,16 +73,20 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256("\x00".join(str(p) for p in parts).encode()).hexdigest()[:8]
 
 
-def tries(work: Work, runs: Iterable[PastRun]) -> Tries:
+def tries(work: Work, runs: Sequence[PastRun]) -> Tries:
     """How often finished runs have tried this very window of the table, and it is still pending.
 
     A run in which only other steps failed skipped this one or never came to it: that is no try of this table. A run
     that succeeded and left the window where it was is one, so that a step without effect cannot run in a loop.
+
+    Args:
+        work: the table's.
+        runs: the newest first: by their order, since a clock may be set back.
     """
     tried = [r for r in runs if work.fingerprint in r.fingerprints and _reached(work, r)]
     if not tried:
         return Tries(0)
-    last = max(tried, key=lambda r: r.ended)
+    last = tried[0]
     return Tries(len(tried), last.run_id, last.ended)
 
 
@@ -95,6 +99,14 @@ def wait_after(count: int) -> float:
     return min(FIRST_WAIT_SECONDS * 4.0 ** (count - 1), LONGEST_WAIT_SECONDS) if count else 0.0
 
 
+def seconds_to_wait(tried: Tries, now: float) -> float:
+    """How long a table that was tried in vain waits still."""
+    wait = wait_after(tried.count)
+    left = tried.last_ended + wait - now
+    # A run that ended far in the future ended before the clock was set back.
+    return left if left <= 2 * wait else 0.0
+
+
 def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decision:
     """Which of the pending tables are due at `now` (seconds since 1970)."""
     due: list[Work] = []
@@ -102,7 +114,7 @@ def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decisi
     given_up: dict[str, Tries] = {}
     for work in works:
         tried = tries(work, runs)
-        left = tried.last_ended + wait_after(tried.count) - now
+        left = seconds_to_wait(tried, now)
         if tried.count >= MAX_ATTEMPTS:
             given_up[work.table] = tried
         elif tried.count and left > 0:

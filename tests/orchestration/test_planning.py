@@ -8,10 +8,12 @@ from lake_assets.orchestration.planning import (
     LONGEST_WAIT_SECONDS,
     MAX_ATTEMPTS,
     PastRun,
+    Tries,
     Work,
     decide,
     plan_id,
     run_key,
+    seconds_to_wait,
     shortened,
     tries,
     wait_after,
@@ -113,6 +115,16 @@ def test_a_failed_table_waits_longer_each_time_and_is_given_up(count: int, passe
         "waiting": A.table in decision.waiting,
         "given up": A.table in decision.given_up,
     } == {state: state == expected for state in ("due", "waiting", "given up")}
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(0, 30), (20, 50), (30, 60), (31, 0), (86_400, 0)])
+def test_a_run_that_ended_in_the_future_ended_before_the_clock_was_set_back(ahead: float, expected: float) -> None:
+    assert seconds_to_wait(Tries(1, "r", last_ended=1000 + ahead), now=1000) == expected
+
+
+def test_the_newest_run_counts_whatever_the_clocks_said() -> None:
+    runs = [run("aaaa", failed=("final__a",), ended=10.0, run_id="new"), run("aaaa", ended=99.0, run_id="old")]
+    assert (tries(A, runs).last_run, tries(A, runs).last_ended) == ("new", 10.0)
 
 
 def test_a_broken_table_does_not_hold_up_the_others() -> None:
