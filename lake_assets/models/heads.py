@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
@@ -23,8 +24,13 @@ class Heads:
 
     Across runs, a model whose sources have absorbed different snapshots of one table below them reads the newest of
     theirs that agree.
+
+    Attributes:
+        newest: where each source was when a model of the run looked at it first.
+        pinned: up to where one took it.
     """
 
+    newest: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
     pinned: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
 
     def settled(
@@ -43,17 +49,38 @@ class Heads:
             size: of a batch. What another model of the run has settled counts for more, and so does getting on: where
                 the ends of batches do not agree with each other, larger ones are tried.
         """
+        newest = {s: self._not_back(w, self.newest.setdefault(s, w.head), tables[s]) for s, w in windows.items()}
+        bound = {s: self.pinned[s] for s, w in windows.items() if self._is_bound(s, w, tables[s])}
         while True:
-            pinned = {s: self.pinned.get(s) or cut(w, tables[s], size).head for s, w in windows.items()}
-            out = self._at(lake, windows, tables, pinned)
-            whole = all(pinned[s] == w.head for s, w in windows.items() if s not in self.pinned)
-            if whole or not all(w.is_absorbed for w in out.values()):
-                self.pinned |= pinned
+            heads = {s: bound.get(s) or cut(w, tables[s], size).head for s, w in newest.items()}
+            out = self._at(lake, windows, tables, heads)
+            if any(not w.is_absorbed for w in out.values()):
+                # Only what it takes of a source is settled: where it stands still, nobody has to wait for it.
+                self.pinned = {s: heads[s] for s, w in out.items() if not w.is_absorbed} | self.pinned
+                break
+            if all(heads[s] == w.head for s, w in newest.items() if s not in bound):
                 break
             size = size.doubled
         if not size.is_limited:
             return out
         return {s: replace(w, left=_after(tables[s], w.head, windows[s].head)) for s, w in out.items()}
+
+    @contextlib.contextmanager
+    def unless_failed(self) -> Generator[None]:
+        """What a model settles that fails then is not settled: nobody is to be held up by it."""
+        before = dict(self.pinned)
+        try:
+            yield
+        except BaseException:
+            self.pinned = before
+            raise
+
+    def _is_bound(self, source: TableId, window: Window, table: Table) -> bool:
+        """Whether another model has settled the source, and this one is not ahead of that."""
+        pinned = self.pinned.get(source)
+        if pinned is None or pinned.snapshot == window.start or window.start is None:
+            return pinned is not None
+        return pinned.snapshot not in {s.snapshot_id for s in ancestors(table, window.start)}
 
     def _at(
         self,
@@ -63,8 +90,12 @@ class Heads:
         heads: Mapping[TableId, Mark],
     ) -> dict[TableId, Window]:
         out = {s: self._not_back(w, heads[s], tables[s]) for s, w in windows.items()}
-        if len(out) > 1 and not all(w.is_absorbed for w in out.values()):
-            out = _agreeing(lake, out, tables)
+        loaded: dict[str, Table | None] = {str(s): t for s, t in tables.items()}
+        while len(out) > 1 and not all(w.is_absorbed for w in out.values()):
+            agreeing = _agreeing(lake, out, tables, loaded)
+            if agreeing == out:
+                break
+            out = agreeing
         return out
 
     def _not_back(self, window: Window, head: Mark, table: Table) -> Window:
@@ -86,24 +117,28 @@ def _after(table: Table, head: Mark, newest: Mark) -> int:
     return later.index(head.snapshot) if head.snapshot in later else 0
 
 
-def _agreeing(lake: LakeBase, windows: dict[TableId, Window], tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
-    """Windows whose ends have absorbed the same of what is below them.
+def _agreeing(
+    lake: LakeBase,
+    windows: dict[TableId, Window],
+    tables: Mapping[TableId, Table],
+    loaded: dict[str, Table | None],
+) -> dict[TableId, Window]:
+    """Windows whose ends have absorbed the same of one more of the tables below them, or as they are: they all agree.
 
     Of tables that other models make alone: what is late in one stream does not hold up what came in others.
     """
-    loaded: dict[str, Table | None] = {str(s): t for s, t in tables.items()}
     below = {s: _below(lake, str(s), w.head, loaded) for s, w in windows.items()}
     names = {n for found in below.values() for n in found}
-    out = dict(windows)
     for name in sorted(n for n in names if sum(n in found for found in below.values()) > 1):
         behind = _behind(lake, name, [found[name] for found in below.values() if name in found], loaded)
         if behind is None:
             continue
-        for source, window in windows.items():
-            mark = below[source].get(name)
-            if mark is None or mark.snapshot == behind:
+        moved: dict[TableId, Window] = {}
+        concerned = [s for s, found in below.items() if name in found]
+        for source in concerned:
+            window, mark, table = windows[source], below[source][name], tables[source]
+            if mark.snapshot == behind:
                 continue
-            table = tables[source]
             earlier = next(
                 (
                     s.snapshot_id
@@ -113,13 +148,26 @@ def _agreeing(lake: LakeBase, windows: dict[TableId, Window], tables: Mapping[Ta
                 None,
             )
             if earlier is None:
-                continue  # no longer there, or never: what is newest has to do
+                moved = _held([windows[s] for s in concerned])
+                break
             passed = window.start in {s.snapshot_id for s in ancestors(table, window.head.snapshot)} and earlier in {
                 s.snapshot_id for s in ancestors(table, window.start)
             }
             at = window.start if passed else earlier
-            out[source] = replace(out[source], head=replace(window.head, snapshot=at))
-    return out
+            moved[source] = replace(window, head=replace(window.head, snapshot=at))
+        if any(windows[s] != w for s, w in moved.items()):
+            return windows | moved
+    return windows
+
+
+def _held(windows: Sequence[Window]) -> dict[TableId, Window]:
+    """Windows that end where they begin, until what is behind has caught up: what is read must have been once.
+
+    Of a first run they do not: what is newest has to do.
+    """
+    if any(w.start is None for w in windows):
+        return {}
+    return {w.source: replace(w, head=replace(w.head, snapshot=w.start)) for w in windows}
 
 
 def _is_at(lake: LakeBase, source: str, head: Mark, name: str, snapshot: int, loaded: dict[str, Table | None]) -> bool:

@@ -489,8 +489,10 @@ def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
         case FinalSpec():
             return absorb_changes(lake, spec)
         case ModelSpec():
+            heads = heads or Heads()
             try:
-                return absorb_sources(lake, spec, heads)
+                with heads.unless_failed():
+                    return absorb_sources(lake, spec, heads)
             except ModelError as e:
                 raise located(e, spec.origin) from e
 

@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from lake_assets import Lake
+from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import Mark, to_properties
 from lake_assets.merge.specs import BatchSize
@@ -58,8 +59,43 @@ def test_the_first_of_a_run_settles_it_for_those_after_it_whatever_their_limits(
     assert settled(plain_lake, heads, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
     assert settled(plain_lake, heads, {T: t[0]}, ONE) == {T: t[2].snapshot}
     assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
-    # One that is ahead of it does not go back.
-    assert settled(plain_lake, heads, {T: t[3]}, ONE) == {T: t[3].snapshot}
+    # One that has come as far waits with it, one that is ahead of it does not.
+    assert settled(plain_lake, heads, {T: t[2]}, BatchSize()) == {T: t[2].snapshot}
+    assert settled(plain_lake, heads, {T: t[3]}, ONE) == {T: t[4].snapshot}
+
+
+def test_what_comes_during_a_run_is_for_the_next_one(plain_lake: Lake) -> None:
+    t, heads = table(plain_lake, T, 2), Heads()
+    assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[1].snapshot}
+    plain_lake.table(T).append(pa.table({"k": [1]}, schema=ROWS))
+    assert settled(plain_lake, heads, {T: t[0]}, BatchSize()) == {T: t[1].snapshot}
+    assert settled(plain_lake, heads, {T: t[1]}, ONE) == {T: t[1].snapshot}
+
+
+def test_a_model_that_fails_settles_nothing(plain_lake: Lake) -> None:
+    t, heads = table(plain_lake, T, 4), Heads()
+
+    def step() -> None:
+        with heads.unless_failed():
+            settled(plain_lake, heads, {T: t[0]}, ONE)
+            raise ModelError("wrong")
+
+    with pytest.raises(ModelError):
+        step()
+    assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[3].snapshot}
+
+
+def test_a_model_over_two_that_never_were_at_one_snapshot_waits_until_they_are(plain_lake: Lake) -> None:
+    t = table(plain_lake, T, 4)
+    a = model(plain_lake, A, [{T: t[0]}, {T: t[1]}])
+    b = model(plain_lake, B, [{T: t[0]}, {T: t[3]}])
+    for size in (BatchSize(), ONE):
+        assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, size) == {A: a[0].snapshot, B: b[0].snapshot}
+    said = to_properties({str(T): t[3]})
+    created = plain_lake.table(A)
+    created.append(pa.table({"k": [1]}, schema=ROWS), snapshot_properties=said)
+    newest = {A: head_of(created).snapshot, B: b[1].snapshot}
+    assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, BatchSize()) == newest
 
 
 @pytest.mark.parametrize("size", [ONE, BatchSize(rows=1)])
@@ -72,11 +108,21 @@ def test_where_batches_do_not_agree_larger_ones_are_tried_rather_than_standing_s
     assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, size) == {A: a[2].snapshot, B: b[2].snapshot}
 
 
+def test_what_agrees_in_one_table_still_agrees_in_another(plain_lake: Lake) -> None:
+    t, u = table(plain_lake, T, 2), table(plain_lake, U, 2)
+    pairs = [(0, 0), (1, 0), (1, 1)]
+    a = model(plain_lake, A, [{T: t[i], U: u[j]} for i, j in pairs])
+    b = model(plain_lake, B, [{T: t[i], U: u[j]} for i, j in [(0, 0), (0, 1)]])
+    # In one table the one is behind, in the other one the other: only where both began do they agree.
+    found = settled(plain_lake, Heads(), {A: a[0], B: b[0]}, BatchSize())
+    assert found == {A: a[0].snapshot, B: b[0].snapshot}
+
+
 def test_what_a_batch_ends_with_agrees_with_what_another_source_has_absorbed(plain_lake: Lake) -> None:
     t = table(plain_lake, T, 3)
     a = model(plain_lake, A, [{T: mark} for mark in t])
     assert settled(plain_lake, Heads(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
     # The table itself is behind: the model's newest snapshot that agrees is read.
-    assert settled(plain_lake, Heads({T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
+    assert settled(plain_lake, Heads(pinned={T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
         A: a[1].snapshot, T: t[1].snapshot,
     }  # fmt: skip
