@@ -141,6 +141,15 @@ class Capture:
         self._check(keys or ())
         return self._read(spark, lambda view: rows.feed(view, keys))
 
+    def signed(self, spark: SparkSession) -> DataFrame:
+        """The row-level changes as the end's columns and `__lake_sign`: -1 for rows that went, 1 for rows that came.
+
+        What `feed` gives, without finding out which of them are the two images of an update.
+        """
+        from lake_assets.capture import rows
+
+        return self._read(spark, rows.signed)
+
     def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """The changes as events, one a changed row: `op` (c, u, d), `before`, `after`, `source`.
 
@@ -224,6 +233,8 @@ class Capture:
             only_before=sql(tables.only_before) if tables.only_before else None,
             only_after=sql(tables.only_after) if tables.only_after else None,
             newer=sql(tables.newer) if tables.newer else None,
+            gone=tuple(sql(t) if t else None for t in tables.went) if tables.went else None,
+            carried_rows=tables.carried_rows,
             has_lineage=part.plan.has_lineage,
             since=part.window.since,
             ancestor=part.window.ancestor.sequence_number if part.window.ancestor else None,

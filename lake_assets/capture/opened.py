@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -14,6 +14,7 @@ from lake_assets.capture import icdc
 from lake_assets.capture.manifests import THREADS
 from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
+from lake_assets.capture.vectors import gone
 from lake_assets.errors import MissingDataFileError
 from lake_assets.lake import LakeBase
 
@@ -30,6 +31,9 @@ class PartTables:
     only_after: str | None = None
     newer: str | None = None
     """Where rows have lineage: the files that may hold inserted or updated rows, where not all do."""
+    went: tuple[str | None, str | None] | None = None
+    """Where deletion vectors tell the rows that went: these rows, and the files in which some may be carried along."""
+    carried_rows: int = 0
 
 
 class OpenTables:
@@ -45,6 +49,7 @@ class OpenTables:
         self._lake = lake
         self._source = source
         self._former = former
+        self._unpartitioned = frozenset(i for i, spec in source.specs().items() if spec.is_unpartitioned())
         self._written: list[icdc.Written] = []
         self._of: dict[int, PartTables] = {}
 
@@ -78,10 +83,13 @@ class OpenTables:
             return PartTables(after, before)
         if planned.has_lineage:
             since = part.window.since
-            newer = planned if since is None else planned.newer(since)
+            if since is None:
+                return PartTables(after, before, newer=after)
+            newer = planned.newer(since)
             if len(newer.after.data) == len(planned.after.data):
                 return PartTables(after, before, newer=after)
-            return PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
+            found = PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
+            return self._with_vectors(part, newer, found, name)
         shared, moved = planned.split()
         if shared.is_empty:
             return PartTables(after, before, None, before, after)
@@ -91,7 +99,23 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _sides(self, part: Part, planned: Plan, name: str) -> tuple[str | None, str | None]:
+    def _with_vectors(self, part: Part, newer: Plan, found: PartTables, name: str) -> PartTables:
+        """With what went by deletion vectors, where these tell it."""
+        name = f"{name}_went"
+        path = icdc.vectors_path(self._source, f"{name}_before")
+        went = gone(self._source.io, part.plan, self._unpartitioned, path)
+        if went is None:
+            return found
+        if {e.path for e in went.after.data} == {e.path for e in newer.after.data}:
+            before, _ = self._sides(part, Plan(before=went.before), name, went.puffin)
+            after = found.newer
+        else:
+            before, after = self._sides(part, Plan(went.after, went.before), name, went.puffin)
+        return replace(found, went=(before, after), carried_rows=sum(e.records for e in went.after.data))
+
+    def _sides(
+        self, part: Part, planned: Plan, name: str, vectors: bytes | None = None
+    ) -> tuple[str | None, str | None]:
         """The tables as before and as after."""
         named: list[str | None] = []
         for which, side, point, former in (
@@ -99,8 +123,9 @@ class OpenTables:
             ("after", planned.after, part.window.end, None),
         ):
             if side.data and point is not None:
+                made = vectors if which == "before" else None
                 self._written.append(
-                    icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}", former)
+                    icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}", former, made)
                 )
                 named.append(str(self._written[-1].table))
             else:

@@ -40,6 +40,10 @@ class View:
     only_after: str | None = None
     newer: str | None = None
     """With lineage: the files of the end that may hold inserted or updated rows; None: there is none."""
+    gone: tuple[str | None, str | None] | None = None
+    """With lineage, where deletion vectors tell: the rows that went, and the files in which some may be carried on."""
+    carried_rows: int = 0
+    """How many rows these files have."""
     has_lineage: bool = False
     since: int | None = None
     """With lineage: rows of a higher version were inserted or updated; None: versions have to be compared."""
@@ -74,8 +78,7 @@ def upserts(view: View) -> DataFrame:
     if view.after and view.before is None:
         return _whole(view, view.after)
     if view.after and view.has_lineage and view.since is not None:
-        rows = lineage.newer(view.spark.table(view.newer or view.after), view.columns, since=view.since)
-        return _label(view, rows.drop(NUMBER))
+        return _label(view, _newer(view, view.since).drop(NUMBER))
     return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
 
@@ -104,6 +107,11 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     return rows.select(*named(view.columns), change.alias(CHANGE), *kept)
 
 
+def signed(view: View) -> DataFrame:
+    """All changed rows with `SIGN`."""
+    return _signed(view).select(*named(view.output), SIGN)
+
+
 def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     """What went (`SIGN` -1) and what came (`SIGN` 1); with `PAIR`, where row lineage knows of one, if asked for."""
     spark, columns = view.spark, view.columns
@@ -119,11 +127,10 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
         only_after = spark.table(view.only_after) if view.only_after else None
         rows = values.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
         return _label(view, rows.withColumn(PAIR, pair))
-    was, now = view.went(view.before), spark.table(view.after)
     if view.since is not None:
-        came = lineage.newer(spark.table(view.newer or view.after), columns, since=view.since)
-        went = lineage.gone(was, now, columns, since=view.since, rows=view.rows)
+        came, went = _newer(view, view.since), _gone(view, view.since)
     else:
+        was, now = view.went(view.before), spark.table(view.after)
         went, came = lineage.compared(was, now, columns, ancestor=view.ancestor, rows=view.rows)
     signed = went.withColumn(SIGN, F.lit(-1)).unionAll(came.withColumn(SIGN, F.lit(1)))
     if not pairs:
@@ -132,6 +139,22 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     same_row = Window.partitionBy(NUMBER)
     is_pair = F.min(SIGN).over(same_row) != F.max(SIGN).over(same_row)
     return _label(view, signed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string"))))
+
+
+def _newer(view: View, since: int) -> DataFrame:
+    """With lineage: the rows that were inserted or updated, and their `NUMBER`."""
+    rows = view.spark.table(view.newer) if view.newer else view.spark.table(view.after or "").where("false")
+    return lineage.newer(rows, view.columns, since=since)
+
+
+def _gone(view: View, since: int) -> DataFrame:
+    """With lineage: the rows of the start that the end does not have as they were, and their `NUMBER`."""
+    if view.gone is None:
+        was, now = view.went(view.before or ""), view.spark.table(view.after or "")
+        return lineage.gone(was, now, view.columns, since=since, rows=view.rows)
+    was = view.went(view.gone[0]) if view.gone[0] else view.went(view.before or "").where("false")
+    carried = view.spark.table(view.gone[1]) if view.gone[1] else None
+    return lineage.gone(was, carried, view.columns, since=since, rows=view.carried_rows)
 
 
 def _whole(view: View, table: str | None, *, came: bool = True) -> DataFrame:

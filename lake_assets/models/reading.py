@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
 from lake_assets.capture.types import spark_type
+from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.merge.steps import Window
 from lake_assets.models.frames import SIGN, Frame, Frames
@@ -65,15 +66,15 @@ class Sources:
         capture = self.captures.get(table)
         if capture is None or capture.is_empty:
             return None
-        feed = capture.feed(self.frames.spark, keys=[])
-        came = F.col("_change_type").isin("insert", "update_after")
-        rows = self._as_now(table, feed, capture.schema, F.when(came, 1).otherwise(-1).cast("int").alias(SIGN))
+        changes = capture.signed(self.frames.spark)
+        rows = self._as_now(table, changes, capture.schema, F.col(CAPTURED_SIGN).cast("int").alias(SIGN))
         kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != SIGN}
         both = {f.side for f in capture.files} == {"after", "before"}
         if both and not any(t in k for k in kinds.values() for t in _UNGROUPED):
             # Rows that differ only in columns which the query does not read have not changed for it.
             listed = ", ".join(map(quote, kinds))
-            net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {self.frames.view(rows)} GROUP BY {listed}"
+            changed = self.frames.view(self.frames.in_one_piece(rows))
+            net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {changed} GROUP BY {listed}"
             rows = self.frames.spark.sql(
                 f"SELECT {listed}, CAST(signum(__n) AS INT) AS {SIGN} FROM ({net} HAVING sum({SIGN}) <> 0) "
                 "LATERAL VIEW explode(array_repeat(0, abs(__n))) copies AS __copy"
