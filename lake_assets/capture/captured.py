@@ -110,8 +110,8 @@ class Capture:
         parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
         tables = OpenTables(self._lake, self._source, self._former)
         try:
-            opened = tables.of(parts[0]) if parts else None
-            yield IcdcTables(opened.after, opened.before) if opened else IcdcTables(None, None)
+            before, after = tables.sides_of(parts[0]) if parts else (None, None)
+            yield IcdcTables(after, before)
         finally:
             tables.close()
 
@@ -218,7 +218,7 @@ class Capture:
         view = View(
             spark,
             self.columns,
-            spark_types(self.schema) if part is None else "",
+            spark_types(self.schema),
             identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
             labelled=self.granularity == "snapshot",
         )
@@ -227,6 +227,7 @@ class Capture:
         tables, sql = self._tables.of(part), self._lake.sql_name
         return replace(
             view,
+            has_both=bool(part.plan.after.data and part.plan.before.data),
             after=sql(tables.after) if tables.after else None,
             before=sql(tables.before) if tables.before else None,
             shared=(sql(tables.shared[0]), sql(tables.shared[1])) if tables.shared else None,

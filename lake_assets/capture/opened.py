@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -21,7 +21,7 @@ from lake_assets.lake import LakeBase
 
 @dataclass(frozen=True)
 class PartTables:
-    """The ICDC tables over one part; None: there is no file to read."""
+    """The ICDC tables over one part; None: there is no file to read, or other tables tell."""
 
     after: str | None
     before: str | None
@@ -70,6 +70,15 @@ class OpenTables:
             self._of[id(part)] = self._open(part)
         return self._of[id(part)]
 
+    def sides_of(self, part: Part) -> tuple[str | None, str | None]:
+        """Tables over all files of a part, as before and as after.
+
+        Raises:
+            MissingDataFileError, CaptureWriteError: as `of`.
+        """
+        _check_files(self._source.io, part.plan)
+        return self._sides(part, part.plan, icdc.new_name(part.window.table))
+
     def close(self) -> None:
         """Drop them."""
         self._of.clear()
@@ -78,18 +87,17 @@ class OpenTables:
 
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
+        since = part.window.since if planned.has_lineage else None
+        if since is not None and planned.shared and (found := self._by_vectors(part, planned.newer(since), name)):
+            return found
         before, after = self._sides(part, planned, name)
         if not (before and after):
             return PartTables(after, before)
         if planned.has_lineage:
-            since = part.window.since
-            if since is None:
-                return PartTables(after, before, newer=after)
-            newer = planned.newer(since)
+            newer = planned if since is None else planned.newer(since)
             if len(newer.after.data) == len(planned.after.data):
                 return PartTables(after, before, newer=after)
-            found = PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
-            return self._with_vectors(part, newer, found, name)
+            return PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
         shared, moved = planned.split()
         if shared.is_empty:
             return PartTables(after, before, None, before, after)
@@ -99,19 +107,16 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _with_vectors(self, part: Part, newer: Plan, found: PartTables, name: str) -> PartTables:
-        """With what went by deletion vectors, where these tell it."""
-        name = f"{name}_went"
-        path = icdc.vectors_path(self._source, f"{name}_before")
-        went = gone(self._source.io, part.plan, self._unpartitioned, path)
+    def _by_vectors(self, part: Part, newer: Plan, name: str) -> PartTables | None:
+        """The tables where deletion vectors tell what went; None: they do not."""
+        path = icdc.vectors_path(self._source, f"{name}_went_before")
+        went = gone(self._source.io, part.plan, self._unpartitioned, path, self._source.schema())
         if went is None:
-            return found
-        if {e.path for e in went.after.data} == {e.path for e in newer.after.data}:
-            before, _ = self._sides(part, Plan(before=went.before), name, went.puffin)
-            after = found.newer
-        else:
-            before, after = self._sides(part, Plan(went.after, went.before), name, went.puffin)
-        return replace(found, went=(before, after), carried_rows=sum(e.records for e in went.after.data))
+            return None
+        came = self._sides(part, newer, f"{name}_newer")[1]
+        before, carried = self._sides(part, Plan(went.after, went.before), f"{name}_went", went.puffin)
+        rows = sum(e.records for e in went.after.data)
+        return PartTables(None, None, newer=came, went=(before, carried), carried_rows=rows)
 
     def _sides(
         self, part: Part, planned: Plan, name: str, vectors: bytes | None = None

@@ -30,9 +30,11 @@ class View:
     spark: SparkSession
     columns: list[str]
     types: str
-    """The columns and their types as a schema string, where there is no table to read."""
+    """The columns and their types as a schema string."""
+    has_both: bool = False
+    """Whether files of the start and of the end were captured."""
     after: str | None = None
-    """Every file as of the end; None: there is none."""
+    """Every file as of the end; None: there is none, or what came and went is told without it."""
     before: str | None = None
     shared: tuple[str, str] | None = None
     """Without lineage: the files that are on both sides, as before and as after."""
@@ -75,9 +77,9 @@ class View:
 
 def upserts(view: View) -> DataFrame:
     """Rows that were inserted or updated, as of the end."""
-    if view.after and view.before is None:
+    if view.after and not view.has_both:
         return _whole(view, view.after)
-    if view.after and view.has_lineage and view.since is not None:
+    if view.has_both and view.has_lineage and view.since is not None:
         return _label(view, _newer(view, view.since).drop(NUMBER))
     return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
@@ -98,7 +100,7 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     """
     rows = _signed(view, pairs=True)
     by = list(by) if by is not None else [] if view.has_lineage else list(view.identifiers)
-    if by and view.after and view.before:
+    if by and view.has_both:
         rows = values.paired(rows, by)
     paired = F.col(PAIR).isNotNull()
     change = F.when(F.col(SIGN) > 0, _either(paired, AFTER, INSERT)).otherwise(_either(paired, BEFORE, DELETE))
@@ -116,7 +118,7 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     """What went (`SIGN` -1) and what came (`SIGN` 1); with `PAIR`, where row lineage knows of one, if asked for."""
     spark, columns = view.spark, view.columns
     pair = F.lit(None).cast("string").alias(PAIR)
-    if view.before is None or view.after is None:
+    if not view.has_both:
         rows = _whole(view, view.after or view.before, came=bool(view.after)).withColumn(
             SIGN, F.lit(1 if view.after else -1)
         )
@@ -130,7 +132,7 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     if view.since is not None:
         came, went = _newer(view, view.since), _gone(view, view.since)
     else:
-        was, now = view.went(view.before), spark.table(view.after)
+        was, now = view.went(view.before or ""), spark.table(view.after or "")
         went, came = lineage.compared(was, now, columns, ancestor=view.ancestor, rows=view.rows)
     signed = went.withColumn(SIGN, F.lit(-1)).unionAll(came.withColumn(SIGN, F.lit(1)))
     if not pairs:
@@ -143,8 +145,9 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
 
 def _newer(view: View, since: int) -> DataFrame:
     """With lineage: the rows that were inserted or updated, and their `NUMBER`."""
-    rows = view.spark.table(view.newer) if view.newer else view.spark.table(view.after or "").where("false")
-    return lineage.newer(rows, view.columns, since=since)
+    if view.newer is None:
+        return _none(view)
+    return lineage.newer(view.spark.table(view.newer), view.columns, since=since)
 
 
 def _gone(view: View, since: int) -> DataFrame:
@@ -152,9 +155,15 @@ def _gone(view: View, since: int) -> DataFrame:
     if view.gone is None:
         was, now = view.went(view.before or ""), view.spark.table(view.after or "")
         return lineage.gone(was, now, view.columns, since=since, rows=view.rows)
-    was = view.went(view.gone[0]) if view.gone[0] else view.went(view.before or "").where("false")
+    if view.gone[0] is None:
+        return _none(view)
+    was = view.went(view.gone[0])
     carried = view.spark.table(view.gone[1]) if view.gone[1] else None
     return lineage.gone(was, carried, view.columns, since=since, rows=view.carried_rows)
+
+
+def _none(view: View) -> DataFrame:
+    return view.spark.createDataFrame([], f"{view.types}, {NUMBER} BIGINT")
 
 
 def _whole(view: View, table: str | None, *, came: bool = True) -> DataFrame:

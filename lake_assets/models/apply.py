@@ -13,7 +13,8 @@ from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
-from lake_assets.merge.pruning import prune
+from lake_assets.merge.pruning import Pruning, prune
+from lake_assets.merge.small import SMALL_ROWS, size_of
 from lake_assets.merge.views import temp_view
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.retract import FOUND
@@ -54,7 +55,7 @@ class Writer:
         with committing(self.frames.spark, self.table, self.marks, self.said):
             rows.select(*map(quote, self.types)).writeTo(self.name).overwrite(F.expr(where))
 
-    def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool) -> None:
+    def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool, at_most: int | None = None) -> None:
         """Write the rows of some keys.
 
         Args:
@@ -62,6 +63,7 @@ class Writer:
             key: tells rows apart.
             exclusive: whether the new rows are made of the old ones, so that another run's commit in between must not
                 be lost.
+            at_most: how many rows there can be, where that is known.
         """
         if not key:
             found = rows.where(FOUND)
@@ -69,7 +71,7 @@ class Writer:
                 found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
             return
         rest = [c for c in self.types if c not in key]
-        pruning = prune(rows, key, self.lake.table(self.table))
+        pruning = self._pruned(rows, key, at_most)
         on = " AND ".join(
             [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
         )
@@ -132,7 +134,7 @@ class Writer:
             self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"))
             return
         going = self.frames.kept(f"SELECT * FROM {view} WHERE __copies < 0")
-        pruning = prune(going.select(*map(quote, columns)), columns, self.lake.table(self.table))
+        pruning = self._pruned(going.select(*map(quote, columns)), columns)
         on = " AND ".join(
             [*(_same(c, self.types[c]) for c in columns), *([pruning.condition] if pruning.condition else [])]
         )
@@ -158,6 +160,12 @@ class Writer:
             self._merge(f"MERGE INTO {name} t USING {rows} s ON s.__goes AND {on} {clauses}", pruning.values)
 
     # --- -------------------------------------------------------------------------------------------------------
+
+    def _pruned(self, rows: DataFrame, key: Sequence[str], at_most: int | None = None) -> Pruning:
+        current = self.lake.table(self.table)
+        if size_of(current)[1] <= SMALL_ROWS:
+            return Pruning("", {}, "the table is small")
+        return prune(rows, key, current, at_most=at_most)
 
     def _net(self, delta: str) -> str:
         """SQL: the distinct rows of a change with how many more or fewer there are."""

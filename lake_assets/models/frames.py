@@ -185,10 +185,16 @@ class Frames:
         """
         return held(self.sql(rows) if isinstance(rows, str) else rows)
 
+    def looked_at(self, rows: DataFrame | str, *looks: str) -> tuple[DataFrame, list[Any]]:
+        """Compute rows and keep them; with the values of some aggregates (SQL) of them."""
+        frame = self.sql(rows) if isinstance(rows, str) else rows
+        kept, found = _observed(frame, [F.expr(e).alias(f"look{i}") for i, e in enumerate(looks)])
+        return kept, [found[f"look{i}"] for i in range(len(looks))]
+
     def in_one_piece(self, rows: DataFrame) -> DataFrame:
         """Rows that are computed now; as one partition where they are few, so that grouping them shuffles nothing."""
-        kept, found = _observed(rows, [F.count("*").alias("n")])
-        return kept.coalesce(1) if found["n"] <= ONE_PIECE else kept
+        kept, (count,) = self.looked_at(rows, "count(*)")
+        return kept.coalesce(1) if count <= ONE_PIECE else kept
 
     def measured(self, rows: DataFrame | str) -> Frame:
         """Compute rows, and look at how many there are of which values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyiceberg.schema import Schema
@@ -55,6 +56,14 @@ class Sources:
             rows = self.frames.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))
             self._views[table, at] = self.frames.view(self._as_now(table, rows, self._schema_of(table, snapshot)))
         return self._views[table, at]
+
+    def changed(self) -> bool:
+        """Whether any row that the query reads has changed; the feeds of all tables are computed beside each other."""
+        todo = [t for t in self.captures if t not in self._feeds]
+        # While one is planned, rows of another are read.
+        with ThreadPoolExecutor(max(1, len(todo))) as pool:
+            self._feeds.update(zip(todo, pool.map(self._feed, todo), strict=True))
+        return any(feed is not None for feed in self._feeds.values())
 
     def feed(self, table: TableId) -> Frame | None:
         """The changed rows of a table with `SIGN`; None: there are none."""
