@@ -11,31 +11,36 @@ from typing import Literal, Self
 from lake_assets.errors import PipelineError
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId, quote
+from lake_assets.merge.audits import Audit
 from lake_assets.merge.selection import Computed, Star
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many records of a batch may be rejected: a number, or a share of them.
+    """How many of some records are too many: a number, or a share of them.
 
     Attributes:
         records: the greatest number; None: no number was declared.
-        share: the greatest share, from 0 to 1; None: no share was declared.
+        share: the greatest share, 1 being all; None: no share was declared.
     """
 
     records: int | None = None
     share: float | None = None
 
     @classmethod
-    def parse(cls, text: str | int) -> Self:
+    def parse(cls, text: str | int, most: float = 100) -> Self:
         """`100`, or `1%`.
+
+        Args:
+            text: the number or share.
+            most: the greatest share, in percent.
 
         Raises:
             PipelineError: neither.
         """
         if match := re.fullmatch(r"(\d+)(\.\d+)?\s*(%?)", str(text).strip()):
             number = float(match[1] + (match[2] or ""))
-            if match[3] and number <= 100:
+            if match[3] and number <= most:
                 return cls(share=number / 100)
             if not match[3] and not match[2]:
                 return cls(records=int(match[1]))
@@ -191,6 +196,7 @@ class FinalSpec:
         order_by: columns (of staging, by the names that they have in the lake) whose values are the order of changes;
             empty: what the stream says is.
         write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
+        audits: what has to hold of the table before a batch is published.
     """
 
     table: TableId
@@ -213,3 +219,4 @@ class FinalSpec:
     write: Write = "merge"
     keys: tuple[tuple[str, ...], ...] = ()
     order_by: tuple[str, ...] = ()
+    audits: tuple[Audit, ...] = ()

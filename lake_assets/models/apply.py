@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks
+from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.small import SMALL_ROWS, size_of
@@ -31,6 +32,7 @@ class Writer:
         marks: the watermarks that the commit carries.
         base: those that the table has before.
         said: other properties of the commit.
+        gate: the audits of the table.
     """
 
     lake: LakeBase
@@ -40,6 +42,7 @@ class Writer:
     base: Marks
     said: Mapping[str, str]
     frames: Frames
+    gate: Gate
 
     @property
     def name(self) -> str:
@@ -48,12 +51,12 @@ class Writer:
 
     def nothing(self) -> None:
         """Move the watermarks alone."""
-        self._append(self.frames.spark.table(self.name).limit(0))
+        self._append(self.frames.spark.table(self.name).limit(0), None)
 
     def overwrite(self, rows: DataFrame, where: str = "true") -> None:
         """Replace all rows, or those of a condition."""
-        with committing(self.frames.spark, self.table, self.marks, self.said):
-            rows.select(*map(quote, self.types)).writeTo(self.name).overwrite(F.expr(where))
+        with self._to(False) as name, committing(self.frames.spark, self.table, self.marks, self.said):
+            rows.select(*map(quote, self.types)).writeTo(name).overwrite(F.expr(where))
 
     def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool, at_most: int | None = None) -> None:
         """Write the rows of some keys.
@@ -131,7 +134,7 @@ class Writer:
         listed = ", ".join(map(quote, columns))
         view = self.frames.view(net)
         if not look["gone"]:
-            self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"))
+            self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"), self.gate)
             return
         going = self.frames.kept(f"SELECT * FROM {view} WHERE __copies < 0")
         pruning = self._pruned(going.select(*map(quote, columns)), columns)
@@ -187,17 +190,17 @@ class Writer:
         with committing(spark, self.table, self.marks, self.said):
             spark.sql(sql, args=dict(values)) if values else spark.sql(sql)
 
-    def _append(self, rows: DataFrame) -> None:
+    def _append(self, rows: DataFrame, gate: Gate | None) -> None:
         with committing(self.frames.spark, self.table, None, self.said):
-            append_if_unmoved(self.lake, self.table, rows, self.marks, self.base)
+            append_if_unmoved(self.lake, self.table, rows, self.marks, self.base, gate=gate and gate.blocking)
 
     @contextmanager
     def _to(self, exclusive: bool) -> Generator[str]:
         """The name to write under; exclusive: nothing of it is seen where another run has moved the table."""
-        if not exclusive:
+        if not exclusive and not self.gate.is_blocking:
             yield self.name
             return
-        with on_branch(self.lake, self.table, self.marks, self.base) as branch:
+        with on_branch(self.lake, self.table, self.marks, self.base, self.gate.blocking) as branch:
             yield branch
 
 

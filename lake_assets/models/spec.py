@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.merge.audits import Audit, EqualsQuery
 from lake_assets.models.errors_at import Origin
 
 DECLARED_PROPERTY = "lake-assets.declared"
@@ -41,6 +42,8 @@ class ModelSpec:
         on_query_change: whether another query makes the table again, or is an error.
         full_above: the share of changed rows from which on everything is recomputed; None: the default of its strategy.
         span: by which column it is recomputed in ranges.
+        audits: what has to hold of the table before a batch is published.
+        comparisons: when the table is compared with its query, beside the batches.
     """
 
     table: TableId
@@ -53,6 +56,8 @@ class ModelSpec:
     on_query_change: Literal["rebuild", "stop"] = "rebuild"
     full_above: float | None = None
     span: Span | None = None
+    audits: tuple[Audit, ...] = ()
+    comparisons: tuple[EqualsQuery, ...] = ()
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:

@@ -16,6 +16,7 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing
 from lake_assets.merge.small import SMALL_ROWS, size
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of
@@ -56,6 +57,7 @@ class Step:
     began: float
     expected: Estimate
     definition: str
+    gate: Gate
     strategy: str | None = None
     _rows: Rows = field(init=False)
 
@@ -100,7 +102,8 @@ class Step:
         said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
         name = self.lake.sql_name(self.spec.table)
         self.lake.ensure_namespace(self.spec.table.namespace)
-        view = self.frames.view(self.query)
+        rows = self.gate.audit_rows(self.query) if self.gate.is_blocking else self.query
+        view = self.frames.view(rows)
         with committing(self.frames.spark, self.spec.table, self.marks, self._said("full")):
             self.frames.spark.sql(
                 f"CREATE OR REPLACE TABLE {name} USING iceberg TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
@@ -292,7 +295,7 @@ class Step:
     def writer(self, strategy: str) -> Writer:
         """Writes the table."""
         said = self._said(strategy)
-        return Writer(self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames)
+        return Writer(self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames, self.gate)
 
     def _said(self, strategy: str) -> dict[str, str]:
         return cost_property(strategy, self.expected, self.began)

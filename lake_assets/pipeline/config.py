@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
-from lake_assets.errors import LakeError
 from lake_assets.events import SourceTable
 from lake_assets.events.types import normal
 from lake_assets.lake import TableId
@@ -29,34 +21,8 @@ from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import Limit, PartitionField
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.spec import Span
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-@contextlib.contextmanager
-def _said() -> Generator[None]:
-    """Errors of the package as pydantic wants them, which then says where."""
-    try:
-        yield
-    except LakeError as e:
-        raise ValueError(str(e)) from e
-
-
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-class _OrText:
-    """In the JSON schema: text, or else what the annotated type says.
-
-    By `if` instead of `anyOf`: a validator then says which setting of a mapping is wrong, and on which line, instead of
-    that the whole fits none of two schemas.
-    """
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
+from lake_assets.pipeline.audits import Audits, ModelAudits
+from lake_assets.pipeline.settings import Names, OrText, Strict, said
 
 
 def _one_or_several(value: object) -> object:
@@ -70,16 +36,12 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Names = Annotated[list[str], BeforeValidator(_listed), _OrText()]
-"""One name or a list of them."""
-
-
-class LayerTables(_Strict):
+class LayerTables(Strict):
     """One table of a stream, or all that a pattern matches: a `staging` table and a `final` one each."""
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
-    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), _OrText()] = Field(
+    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
         description="key columns; default: what the stream says; a list of lists: the first of these keys whose "
         "columns the table has; *: rows without a key are told apart by a hash of all of their values (equal rows "
@@ -148,18 +110,22 @@ class LayerTables(_Strict):
         "may have no events any more: stop it, or make it of what staging holds now",
     )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
+    audits: Audits = Field(
+        default_factory=list,
+        description="what has to hold of the final table before a batch is published: unique, not_null, ...",
+    )
 
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: list[str]) -> list[str]:
-        with _said():
+        with said():
             read_columns(value)
         return value
 
     @field_validator("partition_by")
     @classmethod
     def _partition_by(cls, value: list[str]) -> list[str]:
-        with _said():
+        with said():
             for text in value:
                 PartitionField.parse(text)
         return value
@@ -174,15 +140,21 @@ class LayerTables(_Strict):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with _said():
+        with said():
             SourceTable.parse(value)
         return value
 
     @field_validator("types")
     @classmethod
     def _types(cls, value: dict[str, str]) -> dict[str, str]:
-        with _said():
+        with said():
             return {name: normal(kind) for name, kind in value.items()}
+
+    @model_validator(mode="after")
+    def _audited(self) -> LayerTables:
+        if self.audits and not self.final:
+            raise ValueError(f"{self.table}: `audits` are of the final table, and `final: false` makes none")
+        return self
 
     @property
     def is_pattern(self) -> bool:
@@ -254,7 +226,7 @@ def _table_entry(value: object) -> object:
     return {"table": value} if isinstance(value, str) else value
 
 
-class SourceOfRecords(_Strict):
+class SourceOfRecords(Strict):
     """An Iceberg table that another system appends records to."""
 
     table: str = Field(description="namespace.table in the lake's catalog")
@@ -269,12 +241,12 @@ class SourceOfRecords(_Strict):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with _said():
+        with said():
             TableId.parse(value)
         return value
 
 
-class Stream(_Strict):
+class Stream(Strict):
     """A stream of change events: where its records arrive, their format, and the tables made of it."""
 
     name: str = Field(description="the raw table is raw.<name>", pattern=r"^\w+$")
@@ -306,7 +278,7 @@ class Stream(_Strict):
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"
     )
-    tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), _OrText()]] = Field(
+    tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first that fits",
     )
@@ -315,7 +287,7 @@ class Stream(_Strict):
     @field_validator("max_rejected")
     @classmethod
     def _limit(cls, value: str | int | None) -> str | int | None:
-        with _said():
+        with said():
             if value is not None:
                 Limit.parse(value)
         return value
@@ -349,7 +321,7 @@ class Stream(_Strict):
         return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 
-class RangeOfModel(_Strict):
+class RangeOfModel(Strict):
     """By which column a model is recomputed in ranges, and of which rows around its own a row is computed."""
 
     column: str = Field(description="output column: a date, timestamp or whole number")
@@ -364,7 +336,7 @@ class RangeOfModel(_Strict):
         return value
 
 
-class SqlModel(_Strict):
+class SqlModel(Strict):
     """A SELECT over tables of the lake, kept as a table."""
 
     name: str = Field(description="layer.table, for example agg.city_population")
@@ -378,6 +350,10 @@ class SqlModel(_Strict):
     on_query_change: Literal["rebuild", "stop"] = Field(
         default="rebuild", description="another query makes the table again, or is an error"
     )
+    audits: ModelAudits = Field(
+        default_factory=list,
+        description="what has to hold of the table before a batch is published: unique, not_null, ...; equals_query",
+    )
     full_above: float | None = Field(
         default=None,
         description="share of changed rows (0 to 1) from which on everything is recomputed; default: as past runs tell",
@@ -388,7 +364,7 @@ class SqlModel(_Strict):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
-        with _said():
+        with said():
             TableId.parse(value)
         return value
 
@@ -396,7 +372,7 @@ class SqlModel(_Strict):
     @classmethod
     def _sql(cls, value: str, info: ValidationInfo) -> str:
         name = str(info.data.get("name", ""))
-        with _said():
+        with said():
             sources_of(name, parse(name, value))
         return value
 
@@ -415,7 +391,7 @@ class SqlModel(_Strict):
         return Span(r.column, seconds_of(r.back), seconds_of(r.forward), r.cumulative) if r else None
 
 
-class PipelineConfig(_Strict):
+class PipelineConfig(Strict):
     """A pipeline: streams and models."""
 
     name: str = Field(description="the pipeline's name: its tables belong to it", pattern=r"^\w+$")

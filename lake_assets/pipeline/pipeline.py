@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
+from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.final import absorb_changes
@@ -31,6 +31,7 @@ from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline.audits import read_audits, read_comparisons
 from lake_assets.pipeline.config import LayerTables, PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.yaml_file import read_pipeline
@@ -76,6 +77,11 @@ class Pipeline:
     def name(self) -> str:
         """The pipeline's name."""
         return self.config.name
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether its tables depend on what its streams turn out to hold."""
+        return any(t.is_pattern for stream in self.config.streams for t in stream.tables)
 
     @classmethod
     def load(cls, path: str | Path) -> Pipeline:
@@ -147,6 +153,7 @@ class Pipeline:
                             write=declared.write,
                             keys=staging.keys,
                             order_by=tuple(declared.order_by),
+                            audits=read_audits(TableId(("final", *below), name), declared.audits),
                         )
                     )
         for model in self.config.models:
@@ -164,6 +171,8 @@ class Pipeline:
                     model.on_query_change,
                     model.full_above,
                     model.span,
+                    read_audits(TableId.parse(model.name), model.audits),
+                    read_comparisons(model.audits),
                 )
             )
         if alone:
@@ -189,7 +198,7 @@ class Pipeline:
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
         """A model's table that nothing makes is a slip of the pen, unless a pattern may still bring it."""
-        if any(t.is_pattern for stream in self.config.streams for t in stream.tables):
+        if self.has_patterns:
             return
         made = {s.table for s in specs}
         missing = [(spec, s) for spec in specs for s in sources(spec) if s not in made and not lake.exists(s)]
@@ -352,8 +361,9 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
         return step()
     except Exception as e:  # kept in the outcome: one failure, of whatever kind, is its own
         return Outcome(
-            str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began
-        )
+            str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began,
+            audits=e.findings if isinstance(e, AuditFailedError) else (),
+        )  # fmt: skip
 
 
 def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
@@ -480,6 +490,38 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     return found
 
 
+def audited_by(spec: Spec) -> tuple[TableId, ...]:
+    """The other tables that the audits of a table look at, each once."""
+    if not isinstance(spec, FinalSpec | ModelSpec):
+        return ()
+    return tuple(dict.fromkeys(t for a in spec.audits for t in a.reads if t != spec.table))
+
+
+def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
+    """By table, those that it is made after: its sources, and those of the same pipeline that its audits look at.
+
+    A batch that brings a new city and people in it passes only when the cities come first. Of tables whose audits look
+    at each other, one has to come first: the later one by name.
+    """
+    found = {spec.table: list(sources(spec)) for spec in specs}
+    for spec in sorted(specs, key=lambda s: s.table):
+        for other in audited_by(spec):
+            if other in found and other not in found[spec.table] and spec.table not in _above(other, found):
+                found[spec.table].append(other)
+    return {t: tuple(names) for t, names in found.items()}
+
+
+def _above(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[TableId]:
+    """A table and all that it is made after."""
+    found, todo = set[TableId](), [table]
+    while todo:
+        at = todo.pop()
+        if at not in found:
+            found.add(at)
+            todo += graph.get(at, ())
+    return found
+
+
 def _landing(lake: LakeBase, stream: Stream) -> Path:
     folder = stream.landing or Path("landing") / stream.name
     return lake.config.home / folder
@@ -495,11 +537,13 @@ def _ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
         by_name[spec.table] = spec
     graph = {t: [s for s in sources(spec) if s in by_name] for t, spec in by_name.items()}
     try:
-        order = list(TopologicalSorter(graph).static_order())
+        list(TopologicalSorter(graph).static_order())
     except CycleError as e:
         raise PipelineError(
             f"pipeline {pipeline!r}: models depend on each other in a circle: {' -> '.join(str(t) for t in e.args[1])}"
         ) from e
+    graph = {t: [s for s in found if s in by_name] for t, found in after(specs).items()}
+    order = list(TopologicalSorter(graph).static_order())
     # In the order of declaration as far as dependencies allow: what belongs together stays together.
     rank = {t: i for i, t in enumerate(by_name)}
     return [by_name[t] for t in sorted(order, key=lambda t: (_depth(t, graph), rank[t]))]
