@@ -5,8 +5,9 @@
 
 Three things, one after the other:
 
-1. `population`: users ⋈ cities, counted by city, after changes of 0.03 % of the rows, spread over all files. Against
-   the same SELECT written by Spark (`CREATE OR REPLACE TABLE ... AS`).
+1. `population`: users ⋈ cities, counted by city, after changes of 0.03 % of the rows: spread over all files, and close
+   together, as those of the newest rows are (in one file of sixteen). Against the same SELECT written by Spark
+   (`CREATE OR REPLACE TABLE ... AS`).
 2. Changes of 0.001 % up to half of the rows: incremental and full for one model a strategy, and what the estimate
    picked, which has seen the same past. Strategies are forced by `full_above`.
 3. A step with nothing to absorb: seconds, Spark jobs, looks into the catalog.
@@ -46,7 +47,9 @@ MODELS = {
     "FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY u.id, u.name",
 }
 SHARES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
-REQUIRED = {"population: times faster than full": 20.0}
+# Where changed rows lie: the share of the table, its newest rows, that they are spread over.
+PLACES = {"spread over all files": 1.0, "close together": 1 / 16}
+REQUIRED = {f"population, changes {place}: times faster than full": 20.0 for place in PLACES}
 CITIES = 1000
 FILES = 16
 NOISE = 1.1  # a choice that is slower by less than this is none that was wrong
@@ -75,9 +78,12 @@ def make(lake: Lake, rows: int) -> None:
         )
 
 
-def change(lake: Lake, count: int, rows: int, turn: int) -> int:
-    """Change so many rows: three fifths move to another city, a fifth gets another balance, a tenth comes (a user and
-    where they live: two rows). Returns how many it were."""
+def change(lake: Lake, count: int, rows: int, turn: int, share: float = 1.0) -> int:
+    """Change so many rows among the newest `share` of the table.
+
+    Three fifths move to another city, a fifth gets another balance, a tenth comes (a user and where they live: two
+    rows). Returns how many it were.
+    """
     spark = lake.spark()
     moves, balances, come = count * 3 // 5, count // 5, count // 10
     for table, key, column, value, part in (
@@ -85,10 +91,11 @@ def change(lake: Lake, count: int, rows: int, turn: int) -> int:
         ("users", "id", "balance", "t.balance + 1.25", balances),
     ):
         if part:
-            step = rows // part
+            step = int(rows * share) // part
+            first = rows - step * part
             spark.sql(
                 f"MERGE INTO final.{table} t "
-                f"USING (SELECT id * {step} + {turn * 7919 % step} AS k FROM range({part})) s "
+                f"USING (SELECT {first} + id * {step} + {turn * 7919 % step} AS k FROM range({part})) s "
                 f"ON t.{key} = s.k WHEN MATCHED THEN UPDATE SET {column} = {value}"
             )
     first = rows * (turn + 2)
@@ -138,40 +145,47 @@ def say(text: str) -> None:
 
 
 def population(lake: Lake, rows: int, count: int, turns: int) -> dict[str, float | str]:
-    """The first table: seconds and ratio."""
+    """The first table: seconds and ratios."""
     make(lake, rows)
     bench = Bench(lake, {"agg.population": {"sql": POPULATION}})
     first = bench.run("agg.population").seconds
     say(f"population: first run over 2 x {rows:,} rows: {first:.1f} s")
-    incremental: list[float] = []
-    full: list[float] = []
-    strategies: set[str] = set()
-    for turn in range(turns + 1):
-        changed = change(lake, count, rows, turn)
-        step = bench.run("agg.population")
-        began = time.perf_counter()
-        lake.spark().sql(f"CREATE OR REPLACE TABLE agg.recomputed USING iceberg AS {POPULATION}")
-        seconds = time.perf_counter() - began
-        bench.check("agg.population")
-        kept, fresh = lake.spark().table("agg.population"), lake.spark().table("agg.recomputed")
-        assert kept.exceptAll(fresh).isEmpty()
-        assert fresh.exceptAll(kept).isEmpty()
-        say(f"population: {changed:,} changes: {step.outcome.strategy} {step.seconds:.2f} s, full {seconds:.2f} s")
-        say(f"  {step.outcome.why}")
-        if turn:  # the first one warms up
-            incremental.append(step.seconds)
-            full.append(seconds)
-            strategies.add(step.outcome.strategy)
-    fast, slow = statistics.median(incremental), statistics.median(full)
-    return {
+    found: dict[str, float | str] = {
         "population: rows of each table": f"{rows:,}",
         "population: changes a step": f"{count:,}",
-        "population: strategy": ", ".join(sorted(strategies)),
         "population: seconds, first run": first,
-        "population: seconds, incremental": fast,
-        "population: seconds, full": slow,
-        "population: times faster than full": slow / fast,
     }
+    turn = 0
+    for place, share in PLACES.items():
+        incremental: list[float] = []
+        full: list[float] = []
+        strategies: set[str] = set()
+        for nth in range(turns + 1):
+            turn += 1
+            changed = change(lake, count, rows, turn, share)
+            step = bench.run("agg.population")
+            began = time.perf_counter()
+            lake.spark().sql(f"CREATE OR REPLACE TABLE agg.recomputed USING iceberg AS {POPULATION}")
+            seconds = time.perf_counter() - began
+            bench.check("agg.population")
+            kept, fresh = lake.spark().table("agg.population"), lake.spark().table("agg.recomputed")
+            assert kept.exceptAll(fresh).isEmpty()
+            assert fresh.exceptAll(kept).isEmpty()
+            say(f"population: {changed:,} changes {place}: {step.outcome.strategy} {step.seconds:.2f} s, "
+                f"full {seconds:.2f} s")  # fmt: skip
+            say(f"  {step.outcome.why}")
+            if nth:  # the first one warms up
+                incremental.append(step.seconds)
+                full.append(seconds)
+                strategies.add(step.outcome.strategy)
+        fast, slow = statistics.median(incremental), statistics.median(full)
+        found |= {
+            f"population, changes {place}: strategy": ", ".join(sorted(strategies)),
+            f"population, changes {place}: seconds, incremental": fast,
+            f"population, changes {place}: seconds, full": slow,
+            f"population, changes {place}: times faster than full": slow / fast,
+        }
+    return found
 
 
 def by_share(lake: Lake, rows: int, shares: Sequence[float]) -> list[list[str]]:

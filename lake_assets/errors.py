@@ -7,7 +7,8 @@ configuration will not.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 
 class LakeError(Exception):
@@ -181,6 +182,18 @@ class NotRunError(PipelineError):
 
 class DefinitionChangedError(PipelineError):
     """A table was built from another definition than the one that is declared now."""
+
+
+class AuditFailedError(PipelineError):
+    """A batch does not pass the audits that are declared for its table: nothing of it is published.
+
+    Attributes:
+        findings: what came of each audit of the step (`merge.auditing.Finding`), those that passed as well.
+    """
+
+    def __init__(self, message: str, *, findings: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.findings = tuple(findings)
 
 
 class ConcurrentWriteError(TransientError):

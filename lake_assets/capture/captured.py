@@ -110,8 +110,8 @@ class Capture:
         parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
         tables = OpenTables(self._lake, self._source, self._former)
         try:
-            opened = tables.of(parts[0]) if parts else None
-            yield IcdcTables(opened.after, opened.before) if opened else IcdcTables(None, None)
+            before, after = tables.sides_of(parts[0]) if parts else (None, None)
+            yield IcdcTables(after, before)
         finally:
             tables.close()
 
@@ -140,6 +140,15 @@ class Capture:
 
         self._check(keys or ())
         return self._read(spark, lambda view: rows.feed(view, keys))
+
+    def signed(self, spark: SparkSession) -> DataFrame:
+        """The row-level changes as the end's columns and `__lake_sign`: -1 for rows that went, 1 for rows that came.
+
+        What `feed` gives, without finding out which of them are the two images of an update.
+        """
+        from lake_assets.capture import rows
+
+        return self._read(spark, rows.signed)
 
     def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """The changes as events, one a changed row: `op` (c, u, d), `before`, `after`, `source`.
@@ -209,7 +218,7 @@ class Capture:
         view = View(
             spark,
             self.columns,
-            spark_types(self.schema) if part is None else "",
+            spark_types(self.schema),
             identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
             labelled=self.granularity == "snapshot",
         )
@@ -218,12 +227,15 @@ class Capture:
         tables, sql = self._tables.of(part), self._lake.sql_name
         return replace(
             view,
+            has_both=bool(part.plan.after.data and part.plan.before.data),
             after=sql(tables.after) if tables.after else None,
             before=sql(tables.before) if tables.before else None,
             shared=(sql(tables.shared[0]), sql(tables.shared[1])) if tables.shared else None,
             only_before=sql(tables.only_before) if tables.only_before else None,
             only_after=sql(tables.only_after) if tables.only_after else None,
             newer=sql(tables.newer) if tables.newer else None,
+            gone=tuple(sql(t) if t else None for t in tables.went) if tables.went else None,
+            carried_rows=tables.carried_rows,
             has_lineage=part.plan.has_lineage,
             since=part.window.since,
             ancestor=part.window.ancestor.sequence_number if part.window.ancestor else None,

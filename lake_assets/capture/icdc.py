@@ -31,6 +31,7 @@ from lake_assets.errors import CaptureWriteError
 from lake_assets.lake import LakeBase, TableId
 
 NAMESPACE = ("icdc",)
+VECTORS_PROPERTY = PREFIX + "vectors"
 log = logging.getLogger(__name__)
 
 
@@ -68,6 +69,7 @@ def write(
     point: Point,
     name: str,
     former: Mapping[int, NestedField] | None = None,
+    vectors: bytes | None = None,
 ) -> Written:
     """Write the metadata of an ICDC table over `side` and register it.
 
@@ -79,12 +81,12 @@ def write(
         point: the snapshot that the side is seen from.
         name: of the table, in the namespace `icdc`.
         former: top-level fields, by id, that the files hold with another type than the window's schema says.
+        vectors: the content of a file of deletion vectors that `side` names as `vectors_path`.
 
     Raises:
         CaptureWriteError: the metadata cannot be written.
     """
-    # One folder for all: object stores have no folders, and local ones would keep an empty one of every capture.
-    folder = f"{source.location().rstrip('/')}/icdc"
+    folder = _folder(source)
     snapshot_id = random.getrandbits(62)
     files: list[str] = []
 
@@ -102,6 +104,8 @@ def write(
         return path
 
     assert side.list_kind is not None
+    if vectors is not None:
+        put(vectors_path(source, name), vectors)
     lines: list[dict[str, Any]] = []
     for (kind, spec_id, holds_deletes, has_ids), entries in _groups(side).items():
         content = encode(kind, [{**e.raw, "status": 0} for e in entries])
@@ -116,6 +120,8 @@ def write(
     }
     manifest_list = put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
     metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, former)
+    if vectors is not None:
+        metadata["properties"][VECTORS_PROPERTY] = vectors_path(source, name)
     path = put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
     table = TableId(NAMESPACE, name)
     try:
@@ -129,6 +135,11 @@ def write(
             f"{'.'.join(NAMESPACE)}"
         ) from e
     return Written(table, tuple(files), source.io)
+
+
+def vectors_path(source: Table, name: str) -> str:
+    """Where the deletion vectors that were made for an ICDC table are."""
+    return f"{_folder(source)}/{name}.puffin"
 
 
 def drop(lake: LakeBase, written: Written) -> None:
@@ -168,11 +179,18 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
             yield Leftover(table_id, table.properties.get(PREFIX + "source", ""), at), table
 
 
+def _folder(source: Table) -> str:
+    # One folder for all: object stores have no folders, and local ones would keep an empty one of every capture.
+    return f"{source.location().rstrip('/')}/icdc"
+
+
 def _own_files(table: Table) -> tuple[str, ...]:
     """The metadata files that are named after the ICDC table, in the folder where they are written."""
     folder, name = table.location().rsplit("/", 1)
     snapshot = table.current_snapshot()
     files = [table.metadata_location]
+    if vectors := table.properties.get(VECTORS_PROPERTY):
+        files.append(vectors)
     if snapshot is not None:
         files += [m.manifest_path for m in snapshot.manifests(table.io)] + [snapshot.manifest_list]
     return tuple(f for f in files if f.startswith(f"{folder}/") and name in f.removeprefix(f"{folder}/"))

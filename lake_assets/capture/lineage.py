@@ -21,8 +21,10 @@ def newer(after: DataFrame, columns: list[str], *, since: int) -> DataFrame:
     return after.where(F.col(VERSION) > since).select(*named(columns), F.col(ROW_ID).alias(NUMBER))
 
 
-def gone(before: DataFrame, after: DataFrame, columns: list[str], *, since: int, rows: int) -> DataFrame:
+def gone(before: DataFrame, after: DataFrame | None, columns: list[str], *, since: int, rows: int) -> DataFrame:
     """Rows of `before` that the end does not have, or has in a version after `since`, which `before` is of."""
+    if after is None:
+        return before.select(*named(columns), F.col(ROW_ID).alias(NUMBER))
     # What the start holds is of its time, so that row ids alone tell.
     return absent(before, after.where(F.col(VERSION) <= since), columns, Identity(ROW_ID), rows)
 

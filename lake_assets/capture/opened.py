@@ -14,13 +14,14 @@ from lake_assets.capture import icdc
 from lake_assets.capture.manifests import THREADS
 from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
+from lake_assets.capture.vectors import gone
 from lake_assets.errors import MissingDataFileError
 from lake_assets.lake import LakeBase
 
 
 @dataclass(frozen=True)
 class PartTables:
-    """The ICDC tables over one part; None: there is no file to read."""
+    """The ICDC tables over one part; None: there is no file to read, or other tables tell."""
 
     after: str | None
     before: str | None
@@ -30,6 +31,9 @@ class PartTables:
     only_after: str | None = None
     newer: str | None = None
     """Where rows have lineage: the files that may hold inserted or updated rows, where not all do."""
+    went: tuple[str | None, str | None] | None = None
+    """Where deletion vectors tell the rows that went: these rows, and the files in which some may be carried along."""
+    carried_rows: int = 0
 
 
 class OpenTables:
@@ -45,6 +49,7 @@ class OpenTables:
         self._lake = lake
         self._source = source
         self._former = former
+        self._unpartitioned = frozenset(i for i, spec in source.specs().items() if spec.is_unpartitioned())
         self._written: list[icdc.Written] = []
         self._of: dict[int, PartTables] = {}
 
@@ -65,6 +70,15 @@ class OpenTables:
             self._of[id(part)] = self._open(part)
         return self._of[id(part)]
 
+    def sides_of(self, part: Part) -> tuple[str | None, str | None]:
+        """Tables over all files of a part, as before and as after.
+
+        Raises:
+            MissingDataFileError, CaptureWriteError: as `of`.
+        """
+        _check_files(self._source.io, part.plan)
+        return self._sides(part, part.plan, icdc.new_name(part.window.table))
+
     def close(self) -> None:
         """Drop them."""
         self._of.clear()
@@ -73,11 +87,13 @@ class OpenTables:
 
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
+        since = part.window.since if planned.has_lineage else None
+        if since is not None and planned.shared and (found := self._by_vectors(part, planned.newer(since), name)):
+            return found
         before, after = self._sides(part, planned, name)
         if not (before and after):
             return PartTables(after, before)
         if planned.has_lineage:
-            since = part.window.since
             newer = planned if since is None else planned.newer(since)
             if len(newer.after.data) == len(planned.after.data):
                 return PartTables(after, before, newer=after)
@@ -91,7 +107,20 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _sides(self, part: Part, planned: Plan, name: str) -> tuple[str | None, str | None]:
+    def _by_vectors(self, part: Part, newer: Plan, name: str) -> PartTables | None:
+        """The tables where deletion vectors tell what went; None: they do not."""
+        path = icdc.vectors_path(self._source, f"{name}_went_before")
+        went = gone(self._source.io, part.plan, self._unpartitioned, path, self._source.schema())
+        if went is None:
+            return None
+        came = self._sides(part, newer, f"{name}_newer")[1]
+        before, carried = self._sides(part, Plan(went.after, went.before), f"{name}_went", went.puffin)
+        rows = sum(e.records for e in went.after.data)
+        return PartTables(None, None, newer=came, went=(before, carried), carried_rows=rows)
+
+    def _sides(
+        self, part: Part, planned: Plan, name: str, vectors: bytes | None = None
+    ) -> tuple[str | None, str | None]:
         """The tables as before and as after."""
         named: list[str | None] = []
         for which, side, point, former in (
@@ -99,8 +128,9 @@ class OpenTables:
             ("after", planned.after, part.window.end, None),
         ):
             if side.data and point is not None:
+                made = vectors if which == "before" else None
                 self._written.append(
-                    icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}", former)
+                    icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}", former, made)
                 )
                 named.append(str(self._written[-1].table))
             else:

@@ -30,9 +30,11 @@ class View:
     spark: SparkSession
     columns: list[str]
     types: str
-    """The columns and their types as a schema string, where there is no table to read."""
+    """The columns and their types as a schema string."""
+    has_both: bool = False
+    """Whether files of the start and of the end were captured."""
     after: str | None = None
-    """Every file as of the end; None: there is none."""
+    """Every file as of the end; None: there is none, or what came and went is told without it."""
     before: str | None = None
     shared: tuple[str, str] | None = None
     """Without lineage: the files that are on both sides, as before and as after."""
@@ -40,6 +42,10 @@ class View:
     only_after: str | None = None
     newer: str | None = None
     """With lineage: the files of the end that may hold inserted or updated rows; None: there is none."""
+    gone: tuple[str | None, str | None] | None = None
+    """With lineage, where deletion vectors tell: the rows that went, and the files in which some may be carried on."""
+    carried_rows: int = 0
+    """How many rows these files have."""
     has_lineage: bool = False
     since: int | None = None
     """With lineage: rows of a higher version were inserted or updated; None: versions have to be compared."""
@@ -71,11 +77,10 @@ class View:
 
 def upserts(view: View) -> DataFrame:
     """Rows that were inserted or updated, as of the end."""
-    if view.after and view.before is None:
+    if view.after and not view.has_both:
         return _whole(view, view.after)
-    if view.after and view.has_lineage and view.since is not None:
-        rows = lineage.newer(view.spark.table(view.newer or view.after), view.columns, since=view.since)
-        return _label(view, rows.drop(NUMBER))
+    if view.has_both and view.has_lineage and view.since is not None:
+        return _label(view, _newer(view, view.since).drop(NUMBER))
     return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
 
@@ -95,7 +100,7 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     """
     rows = _signed(view, pairs=True)
     by = list(by) if by is not None else [] if view.has_lineage else list(view.identifiers)
-    if by and view.after and view.before:
+    if by and view.has_both:
         rows = values.paired(rows, by)
     paired = F.col(PAIR).isNotNull()
     change = F.when(F.col(SIGN) > 0, _either(paired, AFTER, INSERT)).otherwise(_either(paired, BEFORE, DELETE))
@@ -104,11 +109,16 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     return rows.select(*named(view.columns), change.alias(CHANGE), *kept)
 
 
+def signed(view: View) -> DataFrame:
+    """All changed rows with `SIGN`."""
+    return _signed(view).select(*named(view.output), SIGN)
+
+
 def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     """What went (`SIGN` -1) and what came (`SIGN` 1); with `PAIR`, where row lineage knows of one, if asked for."""
     spark, columns = view.spark, view.columns
     pair = F.lit(None).cast("string").alias(PAIR)
-    if view.before is None or view.after is None:
+    if not view.has_both:
         rows = _whole(view, view.after or view.before, came=bool(view.after)).withColumn(
             SIGN, F.lit(1 if view.after else -1)
         )
@@ -119,11 +129,10 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
         only_after = spark.table(view.only_after) if view.only_after else None
         rows = values.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
         return _label(view, rows.withColumn(PAIR, pair))
-    was, now = view.went(view.before), spark.table(view.after)
     if view.since is not None:
-        came = lineage.newer(spark.table(view.newer or view.after), columns, since=view.since)
-        went = lineage.gone(was, now, columns, since=view.since, rows=view.rows)
+        came, went = _newer(view, view.since), _gone(view, view.since)
     else:
+        was, now = view.went(view.before or ""), spark.table(view.after or "")
         went, came = lineage.compared(was, now, columns, ancestor=view.ancestor, rows=view.rows)
     signed = went.withColumn(SIGN, F.lit(-1)).unionAll(came.withColumn(SIGN, F.lit(1)))
     if not pairs:
@@ -132,6 +141,29 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     same_row = Window.partitionBy(NUMBER)
     is_pair = F.min(SIGN).over(same_row) != F.max(SIGN).over(same_row)
     return _label(view, signed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string"))))
+
+
+def _newer(view: View, since: int) -> DataFrame:
+    """With lineage: the rows that were inserted or updated, and their `NUMBER`."""
+    if view.newer is None:
+        return _none(view)
+    return lineage.newer(view.spark.table(view.newer), view.columns, since=since)
+
+
+def _gone(view: View, since: int) -> DataFrame:
+    """With lineage: the rows of the start that the end does not have as they were, and their `NUMBER`."""
+    if view.gone is None:
+        was, now = view.went(view.before or ""), view.spark.table(view.after or "")
+        return lineage.gone(was, now, view.columns, since=since, rows=view.rows)
+    if view.gone[0] is None:
+        return _none(view)
+    was = view.went(view.gone[0])
+    carried = view.spark.table(view.gone[1]) if view.gone[1] else None
+    return lineage.gone(was, carried, view.columns, since=since, rows=view.carried_rows)
+
+
+def _none(view: View) -> DataFrame:
+    return view.spark.createDataFrame([], f"{view.types}, {NUMBER} BIGINT")
 
 
 def _whole(view: View, table: str | None, *, came: bool = True) -> DataFrame:

@@ -15,7 +15,7 @@ from lake_assets.pipeline.checks import mistakes
 def check(
     pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
 ) -> None:
-    """Check the models of PIPELINE against the lake's tables: all mistakes at once, each with its line (no Spark)."""
+    """Check the models and audits of PIPELINE against the lake's tables: all mistakes at once (no Spark)."""
     loaded = find_pipeline(pipeline)
     found = mistakes(loaded, Lake.load())
     for said in found:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.merge.outcome import Absorbed, Outcome
@@ -63,10 +64,16 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
             f"[{style}]{outcome.table}[/]",
             "; ".join(_window(w) for w in outcome.windows),
             absorbed(outcome),
-            outcome.error or ": ".join(filter(None, (outcome.strategy, outcome.why))),
+            escape(outcome.error or _how(outcome)),
             f"{outcome.seconds:.1f}" if outcome.seconds else "",
         )
     return table
+
+
+def _how(outcome: Outcome) -> str:
+    """The strategy and the reason, and the audits that only warn."""
+    how = ": ".join(filter(None, (outcome.strategy, outcome.why)))
+    return "\n".join([how, *(f"audit {found}" for found in outcome.audits if not found.passed)])
 
 
 def absorbed(outcome: Outcome) -> str:

@@ -47,5 +47,5 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     if target.is_new:
         target.replace(rows, batch.marks)
         return "rebuild", ""
-    append_if_unmoved(target.lake, spec.table, rows, batch.marks, batch.base)
+    append_if_unmoved(target.lake, spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
     return "append", "every insert is a row" if target.key else "no key: every insert is a row"

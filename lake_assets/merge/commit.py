@@ -6,14 +6,18 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame, SparkSession
 
-from lake_assets.errors import ConcurrentWriteError
+from lake_assets.errors import ConcurrentWriteError, LakeError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
+
+if TYPE_CHECKING:
+    from lake_assets.merge.auditing import Gate
 
 _PREFIX = "spark.sql.iceberg.snapshot-property."
 # What Iceberg says when another writer's commit stands in the way of this one.
@@ -62,6 +66,8 @@ def as_race(table: TableId) -> Generator[None]:
     """A commit of the body that loses against another writer's is a ConcurrentWriteError."""
     try:
         yield
+    except LakeError:
+        raise  # what it says may quote rows, which say what they like
     except Exception as e:
         # Over Spark Connect a PySparkException, locally py4j's own: told apart by what Iceberg says.
         if lost_race(e):
@@ -82,6 +88,23 @@ def _first(error: Exception) -> str:
     return next((line for line in said if any(text in line for text in _LOST_RACE)), said[0]).strip(" :")[:300]
 
 
+@contextlib.contextmanager
+def writing(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: Gate) -> Generator[str]:
+    """The SQL name that one commit with `marks` is to be written under: that of the table, or of a branch where audits
+    have to pass before anybody sees it.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+        AuditFailedError: see `on_branch`.
+    """
+    if gate.is_blocking:
+        with on_branch(lake, table, marks, base, gate) as branch:
+            yield branch
+    else:
+        with committing(lake.spark(), table, marks):
+            yield lake.sql_name(table)
+
+
 def commit_marks(lake: LakeBase, table: TableId, marks: Marks) -> None:
     """Move the watermark alone: a commit without files."""
     spark = lake.spark()
@@ -97,6 +120,7 @@ def append_if_unmoved(
     marks: Marks,
     base: Marks,
     before_publishing: Callable[[], None] | None = None,
+    gate: Gate | None = None,
 ) -> None:
     """Append `rows`, unless somebody else has moved the table's watermark away from `base` meanwhile.
 
@@ -109,18 +133,20 @@ def append_if_unmoved(
         marks: the watermarks that the commit carries.
         base: those that the table has to have, else another run was quicker.
         before_publishing: called when the rows are written and nobody sees them yet.
+        gate: the audits that have to pass first.
 
     Raises:
         ConcurrentWriteError: main has moved.
+        AuditFailedError: see `on_branch`.
     """
-    with on_branch(lake, table, marks, base) as branch:
+    with on_branch(lake, table, marks, base, gate) as branch:
         rows.writeTo(branch).append()
         if before_publishing:
             before_publishing()
 
 
 @contextlib.contextmanager
-def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks) -> Generator[str]:
+def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: Gate | None = None) -> Generator[str]:
     """A branch of the table as it is now, by its SQL name, for one commit that carries `marks`; then main follows.
 
     Fast-forwarding main to the branch succeeds only while main is where the branch began: whatever the body reads from
@@ -131,9 +157,11 @@ def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks) -> Gene
         table: what is written.
         marks: the watermarks that the commit carries.
         base: those that the table has to have, else another run was quicker.
+        gate: the audits that what is written has to pass before main follows; None: there are none.
 
     Raises:
         ConcurrentWriteError: main has moved, or has other watermarks.
+        AuditFailedError: a blocking audit does not pass; main stays where it is.
     """
     spark = lake.spark()
     name, branch = lake.sql_name(table), f"lake_assets_{uuid.uuid4().hex}"
@@ -142,7 +170,7 @@ def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks) -> Gene
         raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
     snapshot = current.metadata.current_snapshot_id
     at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
-    with committing(spark, table, marks):
+    with committing(spark, table, marks, gate.properties(current) if gate else None):
         # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
         spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
         try:
@@ -150,6 +178,8 @@ def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks) -> Gene
             if snapshot is None and "main" in lake.table(table).metadata.refs:
                 raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
             yield f"{name}.`branch_{branch}`"
+            if gate:
+                gate.audit_branch(branch, current)
             spark.sql(
                 f"CALL `{lake.config.name}`.system.fast_forward("
                 f"table => {literal(_quoted(table))}, branch => 'main', to => '{branch}')"

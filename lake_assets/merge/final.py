@@ -15,6 +15,7 @@ from lake_assets.capture import capture
 from lake_assets.lake import LakeBase
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, scd1, scd2
+from lake_assets.merge.auditing import Finding, forget_failed
 from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
@@ -35,6 +36,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         UnsupportedEventError: updates or deletes of a table that rows are appended to, or events without a value in a
             column of the declared order.
         ConcurrentWriteError: another run was at it at the same time.
+        AuditFailedError: what the window makes of the table does not pass its audits. Nothing is published.
     """
     began = time.monotonic()
     name = str(spec.table)
@@ -49,7 +51,9 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         pending = cut(pending, staging, spec.batch)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
+    forget_failed(lake, spec.table, table)
     target = Target(lake, spec, is_new=bool(anew))
+    target.gate.check(target.wanted)
     base = read_marks(table) if table is not None else {}
     before = pending.mark
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
@@ -77,6 +81,10 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         strategy, why = "rebuild", f"{anew}: it is made again, in one commit"
     snapshot = snapshot_of(lake, spec.table, marks, None if anew else base)
     inserted, updated, deleted = counts(snapshot)
+    audits: tuple[Finding, ...] = ()
+    if snapshot and strategy != "none":
+        former = table.metadata.current_snapshot_id if table else None
+        audits = target.gate.audit_published(snapshot.snapshot_id, former)
     return Outcome(
         name, "absorbed", (absorbed,), inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None,
@@ -85,6 +93,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         | batch.details
         | left_behind(pending)
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
+        audits=audits,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lake_assets.capture import Capture, FieldRange
+from lake_assets.merge.auditing import Finding
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Outcome:
         strategy: how the change was applied, with the reason in `why`.
         seconds: time taken.
         details: anything else worth showing.
+        audits: what came of the audits, where they were evaluated: rows were written, or were to be.
         error: the message, where it failed.
     """
 
@@ -71,6 +73,7 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     exception: Exception | None = field(default=None, repr=False, compare=False)
+    audits: tuple[Finding, ...] = ()
 
     @property
     def changed(self) -> int:

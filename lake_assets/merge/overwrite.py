@@ -65,7 +65,7 @@ def overwrite(target: Target, rows: DataFrame, batch: Batch, *, emptied: bool) -
     if not _is_partitioned_as(lake.table(spec.table), spec.partition_by):
         return False, "there are files with other partitions than the declared ones"
     try:
-        with on_branch(lake, spec.table, batch.marks, batch.base) as branch:
+        with on_branch(lake, spec.table, batch.marks, batch.base, target.gate.blocking) as branch:
             count = _overwrite(target, rows, branch, emptied=emptied)
     except _TooManyError:
         return False, f"more than {MAX_PARTITIONS} partitions are touched"

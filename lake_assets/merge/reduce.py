@@ -15,7 +15,7 @@ KEEP = "_keep"
 KNOWN = "_known"
 
 
-# As text: each call of a function is a round trip to the JVM, and a small step would spend a tenth of its time there.
+# As text: each call of a function is some round trips to the JVM.
 ORDER = f"struct({SEQUENCE} AS sequence, {POSITION} AS position, {INDEX} AS index)"
 
 

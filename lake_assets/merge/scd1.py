@@ -179,4 +179,4 @@ def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batc
         f"VALUES ({', '.join(values.values())})",
         *([f"WHEN NOT MATCHED BY SOURCE {gone}"] if pruning is None else []),
     ]
-    target.merge(rows, on, clauses, pruning, batch.marks)
+    target.merge(rows, on, clauses, pruning, batch)

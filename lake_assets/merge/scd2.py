@@ -57,7 +57,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         f"VALUES ({', '.join('s.' + quote(c) for c in names)})",
     ]
     on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in (*target.key, FROM))
-    target.merge(changes, on, clauses, pruning, batch.marks)
+    target.merge(changes, on, clauses, pruning, batch)
     return "merge", "; ".join([*why, pruning.why])
 
 

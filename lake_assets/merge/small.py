@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterable
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.capture import Capture
@@ -67,6 +68,11 @@ def in_one_piece(rows: DataFrame, captured: Capture) -> DataFrame:
 def size(lake: LakeBase, table: TableId) -> tuple[int, int]:
     """Bytes and rows of a table's current data files, as its summary says; 0 for one that is not there."""
     found = lake.find(table)
-    current = found.current_snapshot() if found else None
+    return size_of(found) if found else (0, 0)
+
+
+def size_of(table: Table) -> tuple[int, int]:
+    """The same of a table that is loaded."""
+    current = table.current_snapshot()
     said = current.summary.additional_properties if current and current.summary else {}
     return int(said.get("total-files-size") or 0), int(said.get("total-records") or 0)

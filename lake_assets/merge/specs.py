@@ -11,31 +11,36 @@ from typing import Literal, Self
 from lake_assets.errors import PipelineError
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId, quote
+from lake_assets.merge.audits import Audit
 from lake_assets.merge.selection import Computed, Star
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many records of a batch may be rejected: a number, or a share of them.
+    """How many of some records are too many: a number, or a share of them.
 
     Attributes:
         records: the greatest number; None: no number was declared.
-        share: the greatest share, from 0 to 1; None: no share was declared.
+        share: the greatest share, 1 being all; None: no share was declared.
     """
 
     records: int | None = None
     share: float | None = None
 
     @classmethod
-    def parse(cls, text: str | int) -> Self:
+    def parse(cls, text: str | int, most: float = 100) -> Self:
         """`100`, or `1%`.
+
+        Args:
+            text: the number or share.
+            most: the greatest share, in percent.
 
         Raises:
             PipelineError: neither.
         """
         if match := re.fullmatch(r"(\d+)(\.\d+)?\s*(%?)", str(text).strip()):
             number = float(match[1] + (match[2] or ""))
-            if match[3] and number <= 100:
+            if match[3] and number <= most:
                 return cls(share=number / 100)
             if not match[3] and not match[2]:
                 return cls(records=int(match[1]))
@@ -261,6 +266,7 @@ class FinalSpec:
         write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
         batch: how much of staging a step takes.
         shown: its asset.
+        audits: what has to hold of the table before a batch is published.
     """
 
     table: TableId
@@ -285,3 +291,4 @@ class FinalSpec:
     order_by: tuple[str, ...] = ()
     batch: BatchSize = BatchSize()
     shown: Shown = field(default_factory=Shown, repr=False)
+    audits: tuple[Audit, ...] = ()

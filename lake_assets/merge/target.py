@@ -32,7 +32,8 @@ from lake_assets.events.model import (
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Mark, Marks, read_marks
-from lake_assets.merge.commit import committing
+from lake_assets.merge.auditing import Gate
+from lake_assets.merge.commit import committing, writing
 from lake_assets.merge.moves import BASE_POSITION, IS_MOVED, Ordering, states
 from lake_assets.merge.ordering import kind_of, sequence_of
 from lake_assets.merge.pruning import Pruning, prune
@@ -244,6 +245,9 @@ class Target:
             )
         if spec.write == "overwrite-partitions":
             self._check_write()
+        # Versions of a row share its key.
+        distinct = (*self.key, FROM) if self.mode == "scd2" else self.key if self.mode == "scd1" else ()
+        self.gate = Gate(lake, spec.table, spec.audits, distinct)
 
     def _check_write(self) -> None:
         spec, why = self.spec, ""
@@ -574,6 +578,8 @@ class Target:
         """Make the table of these rows and no others, in one commit: readers see the old one or the new one."""
         lake, spec, types = self.lake, self.spec, self.wanted
         rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
+        if self.gate.is_blocking:
+            rows = self.gate.audit_rows(rows)
         properties = {
             DECLARATION_PROPERTY: json.dumps(self._declared),
             KEY_PROPERTY: json.dumps(list(self.key)),
@@ -598,13 +604,13 @@ class Target:
             by = ", ".join(quote(c) for c in self.spec.sort_by)
             self.lake.spark().sql(f"ALTER TABLE {self.lake.sql_name(self.spec.table)} WRITE LOCALLY ORDERED BY {by}")
 
-    def merge(self, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, marks: Marks) -> None:
+    def merge(self, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, batch: Batch) -> None:
         """MERGE `rows` as `s` into the table `t`, reading no more of it than `pruning` says."""
         condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
         condition = f"{on} AND {condition}" if condition else on
-        spark, name = self.lake.spark(), self.lake.sql_name(self.spec.table)
-        fit = fitting(self.lake, (self.spec.staging, self.spec.table))
-        with temp_view(rows) as view, fit, committing(spark, self.spec.table, marks):
+        spark, lake, table = self.lake.spark(), self.lake, self.spec.table
+        fit = fitting(lake, (self.spec.staging, table))
+        with temp_view(rows) as view, fit, writing(lake, table, batch.marks, batch.base, self.gate) as name:
             sql = f"MERGE INTO {name} t USING {view} s ON {condition} {' '.join(clauses)}"
             spark.sql(sql, args=values) if values else spark.sql(sql)
 

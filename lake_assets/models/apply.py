@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks
+from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
-from lake_assets.merge.pruning import prune
+from lake_assets.merge.pruning import Pruning, prune
+from lake_assets.merge.small import SMALL_ROWS, size_of
 from lake_assets.merge.views import temp_view
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.retract import FOUND
@@ -30,6 +32,7 @@ class Writer:
         marks: the watermarks that the commit carries.
         base: those that the table has before.
         said: other properties of the commit.
+        gate: the audits of the table.
     """
 
     lake: LakeBase
@@ -39,6 +42,7 @@ class Writer:
     base: Marks
     said: Mapping[str, str]
     frames: Frames
+    gate: Gate
 
     @property
     def name(self) -> str:
@@ -47,14 +51,14 @@ class Writer:
 
     def nothing(self) -> None:
         """Move the watermarks alone."""
-        self._append(self.frames.spark.table(self.name).limit(0))
+        self._append(self.frames.spark.table(self.name).limit(0), None)
 
     def overwrite(self, rows: DataFrame, where: str = "true") -> None:
         """Replace all rows, or those of a condition."""
-        with committing(self.frames.spark, self.table, self.marks, self.said):
-            rows.select(*map(quote, self.types)).writeTo(self.name).overwrite(F.expr(where))
+        with self._to(False) as name, committing(self.frames.spark, self.table, self.marks, self.said):
+            rows.select(*map(quote, self.types)).writeTo(name).overwrite(F.expr(where))
 
-    def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool) -> None:
+    def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool, at_most: int | None = None) -> None:
         """Write the rows of some keys.
 
         Args:
@@ -62,6 +66,7 @@ class Writer:
             key: tells rows apart.
             exclusive: whether the new rows are made of the old ones, so that another run's commit in between must not
                 be lost.
+            at_most: how many rows there can be, where that is known.
         """
         if not key:
             found = rows.where(FOUND)
@@ -69,7 +74,7 @@ class Writer:
                 found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
             return
         rest = [c for c in self.types if c not in key]
-        pruning = prune(rows, key, self.lake.table(self.table))
+        pruning = self._pruned(rows, key, at_most)
         on = " AND ".join(
             [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
         )
@@ -129,10 +134,10 @@ class Writer:
         listed = ", ".join(map(quote, columns))
         view = self.frames.view(net)
         if not look["gone"]:
-            self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"))
+            self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"), self.gate)
             return
         going = self.frames.kept(f"SELECT * FROM {view} WHERE __copies < 0")
-        pruning = prune(going.select(*map(quote, columns)), columns, self.lake.table(self.table))
+        pruning = self._pruned(going.select(*map(quote, columns)), columns)
         on = " AND ".join(
             [*(_same(c, self.types[c]) for c in columns), *([pruning.condition] if pruning.condition else [])]
         )
@@ -159,6 +164,12 @@ class Writer:
 
     # --- -------------------------------------------------------------------------------------------------------
 
+    def _pruned(self, rows: DataFrame, key: Sequence[str], at_most: int | None = None) -> Pruning:
+        current = self.lake.table(self.table)
+        if size_of(current)[1] <= SMALL_ROWS:
+            return Pruning("", {}, "the table is small")
+        return prune(rows, key, current, at_most=at_most)
+
     def _net(self, delta: str) -> str:
         """SQL: the distinct rows of a change with how many more or fewer there are."""
         columns = list(self.types)
@@ -179,17 +190,17 @@ class Writer:
         with committing(spark, self.table, self.marks, self.said):
             spark.sql(sql, args=dict(values)) if values else spark.sql(sql)
 
-    def _append(self, rows: DataFrame) -> None:
+    def _append(self, rows: DataFrame, gate: Gate | None) -> None:
         with committing(self.frames.spark, self.table, None, self.said):
-            append_if_unmoved(self.lake, self.table, rows, self.marks, self.base)
+            append_if_unmoved(self.lake, self.table, rows, self.marks, self.base, gate=gate and gate.blocking)
 
     @contextmanager
     def _to(self, exclusive: bool) -> Generator[str]:
         """The name to write under; exclusive: nothing of it is seen where another run has moved the table."""
-        if not exclusive:
+        if not exclusive and not self.gate.is_blocking:
             yield self.name
             return
-        with on_branch(self.lake, self.table, self.marks, self.base) as branch:
+        with on_branch(self.lake, self.table, self.marks, self.base, self.gate.blocking) as branch:
             yield branch
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sqlglot import exp
 
 from lake_assets.lake import quote
@@ -21,6 +22,8 @@ SIGN = "__sign"
 MAX_LITERALS = 1_000
 # A broadcast table of so many rows takes some tens of megabytes.
 MAX_BROADCAST = 500_000
+# To group so many rows takes one core no longer than a shuffle takes two.
+ONE_PIECE = 100_000
 
 _T = exp.DataType.Type
 # Where both sides of a comparison are of one of these kinds, it orders and compares as Spark's min and max do.
@@ -59,7 +62,7 @@ class Frame:
         view: its name in SQL.
         rows: how many.
         bounds: by column, where its type has an order that conditions can be made of.
-        names: what the columns are called where they are used; default: as they are.
+        frame: the rows.
         exact: whether the rows that are looked up must be these and no others.
     """
 
@@ -76,7 +79,7 @@ class Frame:
 
     def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
         """See `rows.Keys`."""
-        parts = [self._of(e, n, alone=len(names) == 1) for e, n in zip(expressions, names, strict=True)]
+        parts = [self._of(e, n) for e, n in zip(expressions, names, strict=True)]
         return " AND ".join(p for p in parts if p)
 
     def join(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
@@ -93,7 +96,7 @@ class Frame:
             on.append(f"looked_up.{quote(n)} {same} ({text(e)})")
         return f"LEFT SEMI JOIN {self.view} looked_up ON {' AND '.join(on)}"
 
-    def _of(self, e: exp.Expr, name: str, *, alone: bool) -> str:
+    def _of(self, e: exp.Expr, name: str) -> str:
         bounds = self.bounds.get(name)
         if bounds is None or not _is_comparable(e, bounds):
             return ""
@@ -114,7 +117,7 @@ class Frame:
     def _values(self) -> dict[str, list[str]]:
         """The distinct values of each column, of few rows."""
         columns = list(self.bounds)
-        found = self.frame.select(*(F.expr(_leave(c, self.bounds[c].type)).alias(c) for c in columns)).collect()
+        found = self.frame.select(*(F.expr(_leave(quote(c), self.bounds[c].type)).alias(c) for c in columns)).collect()
         return {c: list(dict.fromkeys(r[i] for r in found if r[i] is not None)) for i, c in enumerate(columns)}
 
     def loosely(self) -> Frame:
@@ -150,10 +153,9 @@ def _is_comparable(e: exp.Expr, bounds: Bounds) -> bool:
     return isinstance(e, exp.Column) and e.type is not None and e.type.this in _KINDS.get(kind, set())
 
 
-def _leave(column: str, kind: str) -> str:
-    return (
-        f"CAST(unix_micros({quote(column)}) AS STRING)" if kind == "timestamp" else f"CAST({quote(column)} AS STRING)"
-    )
+def _leave(value: str, kind: str) -> str:
+    """SQL of a value as the text that it leaves Spark as."""
+    return f"CAST(unix_micros({value}) AS STRING)" if kind == "timestamp" else f"CAST({value} AS STRING)"
 
 
 class Frames:
@@ -162,7 +164,7 @@ class Frames:
     Args:
         spark: the session.
         scope: views and kept rows live until it is closed.
-        check: runs SQL; raises a named error where Spark does not accept it.
+        run: runs SQL; raises a named error where Spark does not accept it.
     """
 
     def __init__(
@@ -179,29 +181,47 @@ class Frames:
         """Rows that are computed now and kept.
 
         Checkpointed, not cached: with a cache, each view that is dropped later has Spark compare its plan with all
-        that is cached, which for a small step took a third of its time.
+        that is cached.
         """
         return held(self.sql(rows) if isinstance(rows, str) else rows)
 
+    def looked_at(self, rows: DataFrame | str, *looks: str) -> tuple[DataFrame, list[Any]]:
+        """Compute rows and keep them; with the values of some aggregates (SQL) of them."""
+        frame = self.sql(rows) if isinstance(rows, str) else rows
+        kept, found = _observed(frame, [F.expr(e).alias(f"look{i}") for i, e in enumerate(looks)])
+        return kept, [found[f"look{i}"] for i in range(len(looks))]
+
+    def in_one_piece(self, rows: DataFrame) -> DataFrame:
+        """Rows that are computed now; as one partition where they are few, so that grouping them shuffles nothing."""
+        kept, (count,) = self.looked_at(rows, "count(*)")
+        return kept.coalesce(1) if count <= ONE_PIECE else kept
+
     def measured(self, rows: DataFrame | str) -> Frame:
         """Compute rows, and look at how many there are of which values."""
-        frame = self.kept(rows)
+        frame = self.sql(rows) if isinstance(rows, str) else rows
         kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
         looks = [
             F.expr(e).alias(f"{what}{i}")
             for i, (c, k) in enumerate(bounded)
             for what, e in (
-                ("low", _leave_of("min", c, k)),
-                ("high", _leave_of("max", c, k)),
+                ("low", _leave(f"min({quote(c)})", k)),
+                ("high", _leave(f"max({quote(c)})", k)),
                 ("held", f"count({quote(c)})"),
             )
         ]
-        row = frame.agg(F.count("*").alias("n"), *looks).collect()[0]
+        kept, row = _observed(frame, [F.count("*").alias("n"), *looks])
         bounds = {c: Bounds(k, row[f"low{i}"], row[f"high{i}"], row[f"held{i}"]) for i, (c, k) in enumerate(bounded)}
-        return Frame(self.view(frame), row["n"], bounds, frame)
+        return Frame(self.view(kept), row["n"], bounds, kept)
 
 
-def _leave_of(function: str, column: str, kind: str) -> str:
-    of = f"{function}({quote(column)})"
-    return f"CAST(unix_micros({of}) AS STRING)" if kind == "timestamp" else f"CAST({of} AS STRING)"
+def _observed(frame: DataFrame, looks: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
+    """Compute and keep rows, and aggregates of them, in one job where that is possible."""
+    if isinstance(frame, ClassicDataFrame):
+        seen = Observation()
+        kept = held(frame.observe(seen, *looks))
+        if found := seen.get:
+            return kept, found
+    else:
+        kept = held(frame)  # Connect tells observations of what it collects, and of nothing else
+    return kept, kept.agg(*looks).collect()[0].asDict()

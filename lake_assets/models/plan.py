@@ -21,7 +21,12 @@ from lake_assets.models.errors_at import column_problems, line_of, model_error, 
 from lake_assets.models.functions import warnings
 from lake_assets.models.kinds import describe, everything, is_by_key
 from lake_assets.models.retract import Retraction, retraction
-from lake_assets.models.rewrite import changed_calls, named_windows_inlined, semi_joins_as_exists
+from lake_assets.models.rewrite import (
+    changed_calls,
+    named_windows_inlined,
+    semi_joins_as_exists,
+    using_in_having_named,
+)
 from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, unique, walk
 
 Strategy = Literal["retract", "keys", "ranges", "full"]
@@ -142,7 +147,7 @@ def plan(
     for table in sources:
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:
-        plain, unlike = semi_joins_as_exists(named_windows_inlined(query.copy()))
+        plain, unlike = semi_joins_as_exists(using_in_having_named(named_windows_inlined(query.copy())))
         qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
         qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
     except (OptimizeError, SchemaError, SqlglotError) as e:

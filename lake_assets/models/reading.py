@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyiceberg.schema import Schema
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
 from lake_assets.capture.types import spark_type
+from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.merge.steps import Window
 from lake_assets.models.frames import SIGN, Frame, Frames
@@ -55,6 +57,14 @@ class Sources:
             self._views[table, at] = self.frames.view(self._as_now(table, rows, self._schema_of(table, snapshot)))
         return self._views[table, at]
 
+    def changed(self) -> bool:
+        """Whether any row that the query reads has changed; the feeds of all tables are computed beside each other."""
+        todo = [t for t in self.captures if t not in self._feeds]
+        # While one is planned, rows of another are read.
+        with ThreadPoolExecutor(max(1, len(todo))) as pool:
+            self._feeds.update(zip(todo, pool.map(self._feed, todo), strict=True))
+        return any(feed is not None for feed in self._feeds.values())
+
     def feed(self, table: TableId) -> Frame | None:
         """The changed rows of a table with `SIGN`; None: there are none."""
         if table not in self._feeds:
@@ -65,15 +75,15 @@ class Sources:
         capture = self.captures.get(table)
         if capture is None or capture.is_empty:
             return None
-        feed = capture.feed(self.frames.spark, keys=[])
-        came = F.col("_change_type").isin("insert", "update_after")
-        rows = self._as_now(table, feed, capture.schema, F.when(came, 1).otherwise(-1).cast("int").alias(SIGN))
+        changes = capture.signed(self.frames.spark)
+        rows = self._as_now(table, changes, capture.schema, F.col(CAPTURED_SIGN).cast("int").alias(SIGN))
         kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != SIGN}
         both = {f.side for f in capture.files} == {"after", "before"}
         if both and not any(t in k for k in kinds.values() for t in _UNGROUPED):
             # Rows that differ only in columns which the query does not read have not changed for it.
             listed = ", ".join(map(quote, kinds))
-            net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {self.frames.view(rows)} GROUP BY {listed}"
+            changed = self.frames.view(self.frames.in_one_piece(rows))
+            net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {changed} GROUP BY {listed}"
             rows = self.frames.spark.sql(
                 f"SELECT {listed}, CAST(signum(__n) AS INT) AS {SIGN} FROM ({net} HAVING sum({SIGN}) <> 0) "
                 "LATERAL VIEW explode(array_repeat(0, abs(__n))) copies AS __copy"

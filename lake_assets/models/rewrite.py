@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -54,6 +56,37 @@ def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
             select.where(exp.Not(this=exists) if join.kind.upper() == "ANTI" else exists, copy=False)
         select.set("joins", [j for j, k in zip(joins, kinds, strict=True) if k not in ("SEMI", "ANTI")])
     return query, obstacle
+
+
+def using_in_having_named(query: exp.Query) -> exp.Query:
+    """Columns of USING with their tables in HAVING's aggregates, where sqlglot looks for none."""
+    for select in query.find_all(exp.Select):
+        having, joins = select.args.get("having"), select.args.get("joins") or []
+        source = select.args.get("from_") or select.args.get("from")
+        if having is None or source is None:
+            continue
+        for column in [c for c in having.find_all(exp.Column) if not c.table]:
+            if not column.find_ancestor(exp.AggFunc) or column.find_ancestor(exp.Select) is not select:
+                continue
+            if found := _joined_value(column, source.this, joins):
+                column.replace(found)
+    return query
+
+
+def _joined_value(column: exp.Column, first: exp.Expr, joins: Sequence[exp.Join]) -> exp.Expr | None:
+    """What a column that is joined by USING stands for; None: it cannot be told without the tables' columns."""
+    name = column.name.lower()
+    at = [i for i, j in enumerate(joins) if name in {u.name.lower() for u in j.args.get("using") or []}]
+    if at != [0]:
+        return None
+    left, right = (exp.column(column.this.copy(), table=t.alias_or_name) for t in (first, joins[0].this))
+    match joins[0].side.upper():
+        case "FULL":
+            return exp.Coalesce(this=left, expressions=[right])
+        case "RIGHT":
+            return right
+        case _:
+            return left
 
 
 def changed_calls(query: exp.Query) -> str:

@@ -15,6 +15,7 @@ from lake_assets.capture.types import spark_type
 from lake_assets.errors import DefinitionChangedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import read_marks
+from lake_assets.merge.auditing import Finding, Gate, forget_failed
 from lake_assets.merge.batches import left_behind
 from lake_assets.merge.commit import counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
@@ -48,6 +49,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         ModelError: the query is wrong for the sources as they are now. Nothing is written.
         DefinitionChangedError: it is another query than the table was made by, and the model says to stop then.
         ConcurrentWriteError: another run was at it at the same time.
+        AuditFailedError: what it is to hold does not pass its audits. Nothing is published.
     """
     began, clock = time.monotonic(), time.time()
     name = str(spec.table)
@@ -73,6 +75,8 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
             f"`rebuild` to have the table made again by the new one, or drop {name}"
         )
     model = planned(spec, tables)
+    forget_failed(lake, spec.table, target)
+    gate = Gate(lake, spec.table, spec.audits, model.key)
     marks = {**(read_marks(target) if target else {}), **{str(s): w.head for s, w in windows.items()}}
     with contextlib.ExitStack() as scope:
         scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
@@ -89,10 +93,12 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
             model.strategy, windows, tables, captures, past_costs(target), spec.full_above
         )  # fmt: skip
         base = read_marks(target) if target else {}
-        step = Step(lake, spec, model, sources, frames, marks, base, clock, expected, definition(spec))
+        step = Step(lake, spec, model, sources, frames, marks, base, clock, expected, definition(spec), gate)
         # The types of the result follow from the query and its sources' schemas.
         alike = all(_is_schema_kept(table, windows[t].start) for t, table in tables.items())
         other = [] if alike or not begun else _other_columns(tables, windows, needed)
+        if spec.audits:
+            gate.check({f.name: f.dataType.simpleString() for f in step.query.schema.fields})
         if not begun or other or (not alike and step.columns_differ()):
             reason = "first run" if target is None else "the query, its sources or the types of its columns changed"
             if other:
@@ -104,13 +110,17 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
     log.info("%s: %s: %s (%s)", name, strategy, why, expected)
     snapshot = snapshot_of(lake, spec.table, marks, None if replaced else base)
     inserted, updated, deleted = counts(snapshot)
+    audits: tuple[Finding, ...] = ()
+    if snapshot and strategy != "none":
+        former = target.metadata.current_snapshot_id if target else None
+        audits = gate.audit_published(snapshot.snapshot_id, former)
     details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(model.key) or model.key_why}
     if model.warnings:
         details["warning"] = "; ".join(model.warnings)
     details |= left_behind(*windows.values())
     return Outcome(
         name, "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
-        snapshot.snapshot_id if snapshot else None, details,
+        snapshot.snapshot_id if snapshot else None, details, audits=audits,
     )  # fmt: skip
 
 

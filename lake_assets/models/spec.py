@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.merge.audits import Audit, EqualsQuery
 from lake_assets.merge.specs import BatchSize, Shown
 from lake_assets.models.errors_at import Origin
 
@@ -44,6 +45,8 @@ class ModelSpec:
         span: by which column it is recomputed in ranges.
         batch: how much of its sources a step takes.
         shown: its asset.
+        audits: what has to hold of the table before a batch is published.
+        comparisons: when the table is compared with its query, beside the batches.
     """
 
     table: TableId
@@ -58,6 +61,8 @@ class ModelSpec:
     span: Span | None = None
     batch: BatchSize = field(default_factory=BatchSize)
     shown: Shown = field(default_factory=Shown, repr=False)
+    audits: tuple[Audit, ...] = ()
+    comparisons: tuple[EqualsQuery, ...] = ()
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:

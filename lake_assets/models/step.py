@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,7 +16,9 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing
+from lake_assets.merge.small import SMALL_ROWS, size
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of
 from lake_assets.models.apply import Writer, is_countable
 from lake_assets.models.delta import Deltas, keys_of
@@ -55,6 +57,7 @@ class Step:
     began: float
     expected: Estimate
     definition: str
+    gate: Gate
     strategy: str | None = None
     _rows: Rows = field(init=False)
 
@@ -99,7 +102,8 @@ class Step:
         said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
         name = self.lake.sql_name(self.spec.table)
         self.lake.ensure_namespace(self.spec.table.namespace)
-        view = self.frames.view(self.query)
+        rows = self.gate.audit_rows(self.query) if self.gate.is_blocking else self.query
+        view = self.frames.view(rows)
         with committing(self.frames.spark, self.spec.table, self.marks, self._said("full")):
             self.frames.spark.sql(
                 f"CREATE OR REPLACE TABLE {name} USING iceberg TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
@@ -131,7 +135,7 @@ class Step:
         tree = self.model.tree
         assert tree is not None
         deltas = Deltas(self.frames, self._rows, self.sources.feed)
-        if all(self.sources.feed(t) is None for t in self.sources.captures):
+        if not self.sources.changed():
             self.nothing()
             self.strategy = "none"
             return "nothing changed in the columns that the query reads"
@@ -189,26 +193,21 @@ class Step:
         if below is None:
             self.nothing()
             return "no row changed"
-        change = self.frames.measured(how.change(below))
-        if not change.rows:
+        keys = list(how.keys.values())
+        # What the touched groups were is looked up in the table, or joined with all of it where that is little.
+        is_small = size(self.lake, self.spec.table)[1] <= SMALL_ROWS
+        view = self.frames.view(self.frames.spark.table(self.lake.sql_name(self.spec.table)))
+        if is_small or not keys:
+            change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {view})", "/*+ BROADCAST(t) */"
+        else:
+            measured = self.frames.measured(how.change(below))
+            change, target = measured.view, f"({self._looked_up(view, measured, keys)})"
+            hint = "/*+ BROADCAST(t) */" if measured.hint else ""
+        result = how.result(change, target, self.types, hint)
+        rows, (touched, doubtful) = self.frames.looked_at(result, "count(*)", f"count_if({RECOMPUTE})")
+        if not touched:
             self.nothing()
             return "no group touched"
-        keys = list(how.keys.values())
-        table = self.frames.spark.table(self.lake.sql_name(self.spec.table))
-        target, hint = self.frames.view(table), ""
-        if keys:
-            columns = tuple(self._typed(k) for k in keys)
-            looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
-            condition = looked_up.condition(columns, names)
-            join = looked_up.join(columns, names)
-            where = f" WHERE {condition}" if condition else ""
-            inside = f"SELECT * FROM {target}{where}"
-            inside = f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside
-            hint = "/*+ BROADCAST(t) */" if change.hint else ""
-        else:
-            inside = f"SELECT * FROM {target}"
-        rows = self.frames.kept(how.result(change.view, f"({inside})", self.types, hint))
-        doubtful = rows.where(RECOMPUTE).count()
         rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
         tree = self.model.tree
         assert tree is not None
@@ -217,8 +216,16 @@ class Step:
             again = self.frames.measured(f"SELECT {listed} FROM {self.frames.view(rows)} WHERE {RECOMPUTE}")
             self._replace(tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
         else:
-            self.writer(strategy).replace(rows_done, keys, exclusive=True)
-        return f"{change.rows} groups adjusted" + (f", {doubtful} of them recomputed" if doubtful else "")
+            self.writer(strategy).replace(rows_done, keys, exclusive=True, at_most=touched)
+        return f"{touched} groups adjusted" + (f", {doubtful} of them recomputed" if doubtful else "")
+
+    def _looked_up(self, view: str, change: Frame, keys: Sequence[str]) -> str:
+        """SQL of the table's rows of the changed groups."""
+        columns = tuple(self._typed(k) for k in keys)
+        looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
+        condition, join = looked_up.condition(columns, names), looked_up.join(columns, names)
+        inside = f"SELECT * FROM {view}" + (f" WHERE {condition}" if condition else "")
+        return f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside
 
     def _replace(
         self, tree: Tree, touched: Frame, names: Mapping[str, str], more: DataFrame | None, strategy: str = "keys"
@@ -288,7 +295,7 @@ class Step:
     def writer(self, strategy: str) -> Writer:
         """Writes the table."""
         said = self._said(strategy)
-        return Writer(self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames)
+        return Writer(self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames, self.gate)
 
     def _said(self, strategy: str) -> dict[str, str]:
         return cost_property(strategy, self.expected, self.began)

@@ -1,21 +1,22 @@
 """Assets: one a table, whose step catches up with everything that is pending for it."""
 
-import contextlib
 import functools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import dagster as dg
 from dagster_shared.check import CheckError
 
-from lake_assets.errors import LakeError, PipelineError
+from lake_assets.errors import AuditFailedError, LakeError, PipelineError
 from lake_assets.facade import Lake
-from lake_assets.lake import LakeConfig
+from lake_assets.lake import LakeConfig, TableId
 from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.specs import RawSpec
+from lake_assets.merge.specs import FinalSpec, RawSpec
 from lake_assets.models.heads import Heads
+from lake_assets.models.spec import ModelSpec
 from lake_assets.orchestration import metadata
+from lake_assets.orchestration.checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.lineage import column_lineage
 from lake_assets.orchestration.names import (
     PIPELINE_TAG,
@@ -26,21 +27,28 @@ from lake_assets.orchestration.names import (
     pool,
     valid_name,
 )
-from lake_assets.orchestration.resources import PYSPARK, session_of
+from lake_assets.orchestration.opening import fail, opened
+from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline import Spec, absorb, sources
-
-RETRIES = 3
-SECONDS_BETWEEN = 5
+from lake_assets.pipeline.auditing import audit
+from lake_assets.pipeline.pipeline import Spec, absorb, after
 
 
-def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
-    """The asset of one table. Materializing it absorbs what its sources have and it has not, in one step."""
-    shown = spec.shown
+def table_asset(spec: Spec, config: LakeConfig, above: Sequence[TableId]) -> dg.AssetsDefinition:
+    """The asset of one table. Materializing it absorbs what its sources have and it has not, in one step.
+
+    Its audits are checks that the same step reports. Executed by themselves, they look at what is published.
+
+    Args:
+        spec: the table.
+        config: where it is.
+        above: the tables that it is made after.
+    """
+    checks, shown = check_specs(spec), spec.shown
     foreign = map(dg.AssetKey.from_user_string, shown.depends_on)
     asset = dg.AssetSpec(
         asset_key(spec.table),
-        deps=[*(asset_key(s) for s in sources(spec)), *foreign],
+        deps=[*(asset_key(t) for t in above), *foreign],
         description=metadata.describe(spec),
         metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
         # Landing appends through PyIceberg: it needs no Spark.
@@ -54,17 +62,28 @@ def table_asset(spec: Spec, config: LakeConfig) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=op_name(*spec.table.parts),
         specs=[asset],
+        check_specs=checks,
+        # What is not evaluated, since nothing was written, is not reported either.
+        can_subset=bool(checks),
         pool=pool(spec.table),
         required_resource_keys={PYSPARK},
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
         with opened(context, config) as lake:
             try:
+                if isinstance(spec, FinalSpec | ModelSpec) and not context.selected_asset_keys:
+                    asked = frozenset(k.name for k in context.selected_asset_check_keys)
+                    yield from check_results(spec, audit(lake, spec, asked))
+                    return
                 outcome = absorb(lake, spec, heads_of(context.run.run_id))
+            except AuditFailedError as error:
+                yield from check_results(spec, error.findings)
+                fail(context, error)
             except LakeError as error:
                 fail(context, error)
             _log(context, outcome)
-            return result(lake, spec, outcome)
+            yield result(lake, spec, outcome)
+            yield from check_results(spec, outcome.audits)
 
     return step
 
@@ -100,6 +119,9 @@ def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:
     context.log.info(summary(outcome))
     if warning := outcome.details.get("warning"):
         context.log.warning(str(warning))
+    for found in outcome.audits:
+        if not found.passed:
+            context.log.warning(f"{outcome.table}: audit {found}")
 
 
 def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> dg.AssetsDefinition:
@@ -136,7 +158,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             )
         },
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+    def step(context: dg.AssetExecutionContext) -> Iterator[Any]:
         # A run loads the definitions afresh and may know more tables than the code server that planned it.
         known: list[str] = context.op_execution_context.op_config.get("known", loaded)
         with opened(context, config) as lake:
@@ -146,32 +168,23 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
                 _log(context, outcome)
                 if outcome.status == "absorbed":
                     described = {**metadata.of_outcome(outcome), **metadata.of_table(lake, new[outcome.table].table)}
-                    context.log_event(dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=described))
+                    yield dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=described)
+                for found in outcome.audits:
+                    yield evaluation(new[outcome.table], found)
             failed = [o for o in outcomes if o.status == "failed"]
             if failed:
                 errors = "; ".join(f"{o.table}: {o.error}" for o in failed)
                 raise dg.Failure(f"{len(failed)} of {len(outcomes)} new tables failed: {errors}", allow_retries=False)
-        return dg.MaterializeResult(metadata={"tables": dg.MetadataValue.json(sorted(new))})
+        yield dg.MaterializeResult(metadata={"tables": dg.MetadataValue.json(sorted(new))})
 
     return step
 
 
 def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> list[dg.AssetsDefinition]:
     """All assets of a pipeline."""
-    assets = [table_asset(spec, config) for spec in specs]
+    above = after(specs)
+    assets = [table_asset(spec, config, above[spec.table]) for spec in specs]
     return [*assets, new_tables_asset(pipeline, specs, config)] if has_patterns(pipeline) else assets
-
-
-@contextlib.contextmanager
-def opened(context: dg.AssetExecutionContext, config: LakeConfig) -> Generator[Lake]:
-    """The lake for one step, with the run's Spark session should the step need one."""
-    resource: Any = getattr(context.resources, PYSPARK)
-    lake = Lake(config, session=lambda: session_of(resource, config))
-    try:
-        yield lake
-    finally:
-        if "catalog" in vars(lake):
-            lake.catalog.close()
 
 
 def result(lake: Lake, spec: Spec, outcome: Outcome) -> dg.MaterializeResult[Any]:
@@ -194,18 +207,3 @@ def summary(outcome: Outcome) -> str:
         f"{outcome.table}: {outcome.inserted} inserted, {outcome.updated} updated, {outcome.deleted} deleted in "
         f"{outcome.seconds:.2f} s ({outcome.strategy}: {outcome.why})"
     )
-
-
-def fail(context: dg.AssetExecutionContext, error: LakeError) -> NoReturn:
-    """End the step: a permanent error at once, a transient one after some tries.
-
-    Raises:
-        dagster.RetryRequested: it may pass.
-        dagster.Failure: it will not, or did not.
-    """
-    if not error.permanent and context.retry_number < RETRIES:
-        raise dg.RetryRequested(
-            max_retries=RETRIES, seconds_to_wait=SECONDS_BETWEEN * 2**context.retry_number
-        ) from error
-    facts: Mapping[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}
-    raise dg.Failure(f"{type(error).__name__}: {error}", metadata=facts, allow_retries=False) from error

@@ -1,4 +1,4 @@
-"""A pipeline's definitions: assets, a job, the capture sensor, the Spark resource."""
+"""A pipeline's definitions: assets and their checks, jobs, the capture sensor, the Spark resource."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import dagster as dg
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.assets import pipeline_assets
+from lake_assets.orchestration.checks import comparison_definitions
 from lake_assets.orchestration.names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.sensor import capture_sensor
@@ -54,9 +55,12 @@ def build_definitions(
             looked.catalog.close()
     config = looked.config
     assets = pipeline_assets(pipeline, specs, config)
+    compared = comparison_definitions(pipeline, specs, config, executor)
+    # Checks that are ops of their own run by themselves, not with each batch.
+    alone = [key for c in compared.asset_checks or [] for key in c.check_keys]
     job = dg.define_asset_job(
         valid_name(pipeline.name),
-        selection=dg.AssetSelection.assets(*(key for a in assets for key in a.keys)),
+        selection=dg.AssetSelection.assets(*(key for a in assets for key in a.keys)) - dg.AssetSelection.checks(*alone),
         description=f"Absorb what is pending in pipeline {pipeline.name}.",
         tags={PIPELINE_TAG: pipeline.name},
         executor_def=executor,
@@ -65,7 +69,9 @@ def build_definitions(
     sensor = capture_sensor(pipeline, specs, config, job, interval_seconds=interval, status=sensor_status)
     return dg.Definitions(
         assets=assets,
-        jobs=[job],
+        asset_checks=compared.asset_checks,
+        jobs=[job, *(compared.jobs or [])],
+        schedules=compared.schedules,
         sensors=[sensor],
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.facade import Lake
+from lake_assets.lake import TableId
 from lake_assets.merge.landing import new_files
 from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.planning import Work, fingerprint
-from lake_assets.pipeline.pipeline import Pending, Spec, may_wait, pending_of, sources
+from lake_assets.pipeline.pipeline import Pending, Spec, audited_by, may_wait, pending_of, sources
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20
@@ -49,8 +50,9 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     found: list[Found] = []
     for spec in specs:
         name = str(spec.table)
-        # A changed declaration is a new chance for a table that was given up.
-        declared = fingerprint(spec)
+        # A changed declaration is a new chance for a table that was given up, and so are other rows in a table that
+        # its audits look at.
+        declared = fingerprint(spec, *((str(t), _head(lake, t)) for t in audited_by(spec)))
         try:
             windows = tuple(pending_of(lake, spec))
         except (HistoryError, InputError, PipelineError) as e:
@@ -64,6 +66,11 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
             wait = may_wait(lake, spec, windows, now)
             found.append(Found(work, windows, sum(size for _, size, _ in files), wait))
     return found
+
+
+def _head(lake: Lake, table: TableId) -> int | None:
+    found = lake.find(table)
+    return found.metadata.current_snapshot_id if found else None
 
 
 def missing(lake: Lake, specs: Sequence[Spec]) -> list[str]:

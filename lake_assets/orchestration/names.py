@@ -43,4 +43,4 @@ def new_tables_key(pipeline: Pipeline) -> dg.AssetKey:
 
 def has_patterns(pipeline: Pipeline) -> bool:
     """Whether the pipeline's tables depend on what its streams turn out to hold."""
-    return any(t.is_pattern for stream in pipeline.config.streams for t in stream.tables)
+    return pipeline.has_patterns

@@ -15,6 +15,7 @@ import dagster as dg
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration import history
+from lake_assets.orchestration.checks import comparisons
 from lake_assets.orchestration.looking import Found, Size, look, measure, missing
 from lake_assets.orchestration.names import (
     PIPELINE_TAG,
@@ -35,7 +36,7 @@ from lake_assets.orchestration.planning import (
 )
 from lake_assets.orchestration.settings import UNMONITORED, misfits
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline import Spec, sources
+from lake_assets.pipeline.pipeline import Spec, after, sources
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
             context.log.warning(text)
         due = {w.table for w in decision.due}
         size = measure(lake, [f for f in found if f.work.table in due])
-        return request(context.instance, watch, specs, found, decision, size)
+        asked = request(context.instance, watch, specs, found, decision, size)
+        return asked.with_replaced_attrs(asset_check_keys=_checks(context.repository_def, watch, asked))
     finally:
         if "catalog" in vars(lake):
             lake.catalog.close()
@@ -158,7 +160,7 @@ def request(
 ) -> dg.RunRequest:
     """One run over what is due and what lies below it."""
     name, known = watch.pipeline.name, set(watch.known)
-    made_of = {str(s.table): [str(t) for t in sources(s)] for s in specs}
+    made_of = {str(table): [str(t) for t in above] for table, above in after(specs).items()}
     collecting = {str(s.table) for s in specs if s.batch.wait}
     tables = with_below([w.table for w in decision.due], made_of, collecting)
     selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in known]
@@ -179,6 +181,18 @@ def request(
         **_readable(decision, size),
     }
     return dg.RunRequest(run_key(name, plan, attempt), run_config=config, tags=tags, asset_selection=selection)
+
+
+def _checks(
+    repository: dg.RepositoryDefinition | None, watch: Watch, asked: dg.RunRequest
+) -> list[dg.AssetCheckKey] | None:
+    """The checks of a run: all of its assets', but comparisons, which have schedules of their own; None: all."""
+    alone = {dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in comparisons(watch.loaded)}
+    if not alone or repository is None:
+        return None
+    assets = set(asked.asset_selection or [])
+    keys = (k for k in repository.asset_graph.asset_check_keys if k.asset_key in assets)
+    return sorted((k for k in keys if k not in alone), key=str)
 
 
 def _may_be_new(tables: Sequence[str], specs: Sequence[Spec], known: set[str]) -> bool:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pyiceberg.table import Table
 
 from lake_assets.capture.types import spark_type
 from lake_assets.errors import ModelError, PipelineError
+from lake_assets.events.model import TECHNICAL
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.models.errors_at import located
+from lake_assets.merge.audits import PLACEHOLDER, Assertion, Relationship
+from lake_assets.merge.schema import is_former
+from lake_assets.merge.selection import ROW, select
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.target import OWN_COLUMNS
+from lake_assets.models.errors_at import column_problems, located
 from lake_assets.models.plan import plan
 from lake_assets.models.spec import ModelSpec
-from lake_assets.pipeline.pipeline import Pipeline
+from lake_assets.pipeline.audits import AUDITED, parse_assertion
+from lake_assets.pipeline.pipeline import Pipeline, Spec
 
 
 def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
-    """Every mistake of a pipeline's models that can be told from metadata: tables and columns that are not there,
-    ambiguous ones, keys that are none. Each with file and line, where the pipeline was read from a file.
+    """Every mistake of a pipeline's models and audits that can be told from metadata: tables and columns that are not
+    there, ambiguous ones, keys that are none. Of models with file and line, where the pipeline was read from a file.
 
     Columns of tables that are not made yet are not checked, but for those of models, which their queries tell.
     """
@@ -42,7 +51,67 @@ def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
             found += str(located(e, spec.origin)).splitlines()
         else:
             made[spec.table] = dict.fromkeys((s.alias_or_name for s in query.selects), "string")
+    return found + _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
+
+
+def _of_audits(
+    specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
+) -> list[str]:
+    """What is wrong with audits: columns that are not there, and other tables that are not."""
+    known: dict[TableId, Mapping[str, str] | None] = {}
+    found: list[str] = []
+    for spec in specs:
+        try:
+            known[spec.table] = made.get(spec.table) or _columns_of(lake, spec)
+        except PipelineError as e:  # of `columns`
+            known[spec.table] = None
+            found.append(str(e))
+
+    def columns(table: TableId) -> Mapping[str, str] | None:
+        """None: not known yet."""
+        if table not in known:
+            there = lake.find(table)
+            known[table] = _columns(there) if there else None
+        return known[table]
+
+    for spec in specs:
+        own = columns(spec.table)
+        for audit in spec.audits if isinstance(spec, FinalSpec | ModelSpec) else ():
+            at = f"{spec.table}: audit {audit.name}"
+            if lost := [str(t) for t in audit.reads if not open_ended and t not in known and not lake.exists(t)]:
+                found.append(f"{at} reads {', '.join(lost)}, which the lake does not have and no declaration makes")
+            if own and (missing := [c for c in audit.columns if c not in own]):
+                found.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
+            if isinstance(audit, Relationship) and (there := columns(audit.table)) and audit.other not in there:
+                found.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(there)}")
+            if isinstance(audit, Assertion) and own:
+                schemas = {t: there for t in audit.tables if (there := columns(t))} | {AUDITED: own}
+                if len(schemas) > len(audit.tables):
+                    problems = column_problems(parse_assertion(audit.sql), schemas)
+                    name = ".".join(AUDITED.parts)
+                    said = ((n or 1, text.replace(name, PLACEHOLDER)) for n, text in problems)
+                    found += [f"{at}, line {n} of its SQL: {text}" for n, text in said]
     return found
+
+
+def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
+    """The columns that a final table is to have, where staging tells; of others, those that they have.
+
+    None: not known.
+
+    Raises:
+        PipelineError: the declared columns do not go with staging's.
+    """
+    staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
+    if isinstance(spec, FinalSpec) and staging is not None:
+        there = [f.name for f in staging.schema().fields]
+        names = [n for n in there if n not in TECHNICAL and not is_former(n, there)]
+        renamed = dict.fromkeys(spec.rename.get(n, n) for n in names)
+        own = OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
+        row = [ROW] if spec.by_row else []
+        return dict.fromkeys([*select(str(spec.table), spec.columns, list(renamed)), *row, *own], "string")
+    table = lake.find(spec.table)
+    return _columns(table) if table else None
 
 
 def _columns(table: Table) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +13,6 @@ from pydantic import (
     model_validator,
 )
 
-from lake_assets.errors import LakeError
 from lake_assets.events import SourceTable
 from lake_assets.events.types import normal
 from lake_assets.lake import TableId
@@ -24,7 +21,8 @@ from lake_assets.merge.specs import Limit, PartitionField
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.spec import Span
 from lake_assets.pipeline.asset_settings import AssetSettings, TableSettings
-from lake_assets.pipeline.basics import OrText, Strict, listed, seconds_of
+from lake_assets.pipeline.audits import Audits, ModelAudits
+from lake_assets.pipeline.settings import Names, OrText, Strict, said, seconds_of
 
 
 class Batches(Strict):
@@ -51,15 +49,6 @@ class Batches(Strict):
         return value
 
 
-@contextlib.contextmanager
-def _said() -> Generator[None]:
-    """Errors of the package as pydantic wants them, which then says where."""
-    try:
-        yield
-    except LakeError as e:
-        raise ValueError(str(e)) from e
-
-
 def _one_or_several(value: object) -> object:
     """Columns as one key, a list of keys as it is."""
     if isinstance(value, list) and any(isinstance(v, list) for v in value):
@@ -69,10 +58,6 @@ def _one_or_several(value: object) -> object:
             )
         return value
     return [value] if isinstance(value, str) else value
-
-
-Names = Annotated[list[str], BeforeValidator(listed), OrText()]
-"""One name or a list of them."""
 
 
 class LayerTables(Batches, TableSettings):
@@ -149,18 +134,22 @@ class LayerTables(Batches, TableSettings):
         "may have no events any more: stop it, or make it of what staging holds now",
     )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
+    audits: Audits = Field(
+        default_factory=list,
+        description="what has to hold of the final table before a batch is published: unique, not_null, ...",
+    )
 
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: list[str]) -> list[str]:
-        with _said():
+        with said():
             read_columns(value)
         return value
 
     @field_validator("partition_by")
     @classmethod
     def _partition_by(cls, value: list[str]) -> list[str]:
-        with _said():
+        with said():
             for text in value:
                 PartitionField.parse(text)
         return value
@@ -175,15 +164,21 @@ class LayerTables(Batches, TableSettings):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with _said():
+        with said():
             SourceTable.parse(value)
         return value
 
     @field_validator("types")
     @classmethod
     def _types(cls, value: dict[str, str]) -> dict[str, str]:
-        with _said():
+        with said():
             return {name: normal(kind) for name, kind in value.items()}
+
+    @model_validator(mode="after")
+    def _audited(self) -> LayerTables:
+        if self.audits and not self.final:
+            raise ValueError(f"{self.table}: `audits` are of the final table, and `final: false` makes none")
+        return self
 
     @property
     def is_pattern(self) -> bool:
@@ -268,7 +263,7 @@ class SourceOfRecords(Strict):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with _said():
+        with said():
             TableId.parse(value)
         return value
 
@@ -310,7 +305,7 @@ class Stream(Batches, TableSettings):
     @field_validator("max_rejected")
     @classmethod
     def _limit(cls, value: str | int | None) -> str | int | None:
-        with _said():
+        with said():
             if value is not None:
                 Limit.parse(value)
         return value
@@ -365,6 +360,10 @@ class SqlModel(Batches, TableSettings):
     on_query_change: Literal["rebuild", "stop"] = Field(
         default="rebuild", description="another query makes the table again, or is an error"
     )
+    audits: ModelAudits = Field(
+        default_factory=list,
+        description="what has to hold of the table before a batch is published: unique, not_null, ...; equals_query",
+    )
     full_above: float | None = Field(
         default=None,
         description="share of changed rows (0 to 1) from which on everything is recomputed; default: as past runs tell",
@@ -375,7 +374,7 @@ class SqlModel(Batches, TableSettings):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
-        with _said():
+        with said():
             TableId.parse(value)
         return value
 
@@ -383,7 +382,7 @@ class SqlModel(Batches, TableSettings):
     @classmethod
     def _sql(cls, value: str, info: ValidationInfo) -> str:
         name = str(info.data.get("name", ""))
-        with _said():
+        with said():
             sources_of(name, parse(name, value))
         return value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
+from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.batches import LEFT, seconds_left
@@ -33,6 +33,7 @@ from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.asset_settings import shown
+from lake_assets.pipeline.audits import read_audits, read_comparisons
 from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.yaml_file import read_pipeline
@@ -78,6 +79,11 @@ class Pipeline:
     def name(self) -> str:
         """The pipeline's name."""
         return self.config.name
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether its tables depend on what its streams turn out to hold."""
+        return any(t.is_pattern for stream in self.config.streams for t in stream.tables)
 
     @classmethod
     def load(cls, path: str | Path) -> Pipeline:
@@ -154,6 +160,7 @@ class Pipeline:
                             order_by=tuple(declared.order_by),
                             batch=batch,
                             shown=shown([declared, stream, self.config]),
+                            audits=read_audits(TableId(("final", *below), name), declared.audits),
                         )
                     )
         specs += self._models({s.table for s in specs})
@@ -183,6 +190,8 @@ class Pipeline:
                 model.span,
                 batch=_batch(wait, model, self.config),
                 shown=shown([model, self.config]),
+                audits=read_audits(TableId.parse(model.name), model.audits),
+                comparisons=read_comparisons(model.audits),
             )
 
     def _raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
@@ -204,7 +213,7 @@ class Pipeline:
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
         """A model's table that nothing makes is a slip of the pen, unless a pattern may still bring it."""
-        if any(t.is_pattern for stream in self.config.streams for t in stream.tables):
+        if self.has_patterns:
             return
         made = {s.table for s in specs}
         missing = [(spec, s) for spec in specs for s in sources(spec) if s not in made and not lake.exists(s)]
@@ -400,8 +409,9 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
         return step()
     except Exception as e:  # kept in the outcome: one failure, of whatever kind, is its own
         return Outcome(
-            str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began
-        )
+            str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began,
+            audits=e.findings if isinstance(e, AuditFailedError) else (),
+        )  # fmt: skip
 
 
 def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
@@ -545,6 +555,38 @@ def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float 
     return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)
 
 
+def audited_by(spec: Spec) -> tuple[TableId, ...]:
+    """The other tables that the audits of a table look at, each once."""
+    if not isinstance(spec, FinalSpec | ModelSpec):
+        return ()
+    return tuple(dict.fromkeys(t for a in spec.audits for t in a.reads if t != spec.table))
+
+
+def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
+    """By table, those that it is made after: its sources, and those of the same pipeline that its audits look at.
+
+    A batch that brings a new city and people in it passes only when the cities come first. Of tables whose audits look
+    at each other, one has to come first: the later one by name.
+    """
+    found = {spec.table: list(sources(spec)) for spec in specs}
+    for spec in sorted(specs, key=lambda s: s.table):
+        for other in audited_by(spec):
+            if other in found and other not in found[spec.table] and spec.table not in _above(other, found):
+                found[spec.table].append(other)
+    return {t: tuple(names) for t, names in found.items()}
+
+
+def _above(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[TableId]:
+    """A table and all that it is made after."""
+    found, todo = set[TableId](), [table]
+    while todo:
+        at = todo.pop()
+        if at not in found:
+            found.add(at)
+            todo += graph.get(at, ())
+    return found
+
+
 def _landing(lake: LakeBase, stream: Stream) -> Path:
     folder = stream.landing or Path("landing") / stream.name
     return lake.config.home / folder
@@ -560,11 +602,13 @@ def _ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
         by_name[spec.table] = spec
     graph = {t: [s for s in sources(spec) if s in by_name] for t, spec in by_name.items()}
     try:
-        order = list(TopologicalSorter(graph).static_order())
+        list(TopologicalSorter(graph).static_order())
     except CycleError as e:
         raise PipelineError(
             f"pipeline {pipeline!r}: models depend on each other in a circle: {' -> '.join(str(t) for t in e.args[1])}"
         ) from e
+    graph = {t: [s for s in found if s in by_name] for t, found in after(specs).items()}
+    order = list(TopologicalSorter(graph).static_order())
     # In the order of declaration as far as dependencies allow: what belongs together stays together.
     rank = {t: i for i, t in enumerate(by_name)}
     return [by_name[t] for t in sorted(order, key=lambda t: (_depth(t, graph), rank[t]))]

@@ -47,7 +47,8 @@ class Harness:
         return self.defs.resolve_job_def(self.pipeline.name)
 
     def tick(self, now: float | None = None) -> dg.RunRequest | dg.SkipReason:
-        with dg.build_sensor_context(instance=self.instance) as context:
+        repository = self.defs.get_repository_def()
+        with dg.build_sensor_context(instance=self.instance, repository_def=repository) as context:
             return tick(context, self.watch, now)
 
     def asked(self, now: float | None = None) -> dg.RunRequest:
@@ -61,10 +62,14 @@ class Harness:
         return found.skip_message or ""
 
     def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-        return self.job.execute_in_process(
+        checks = request.asset_check_keys
+        job = self.job.get_subset(
+            asset_selection=frozenset(request.asset_selection or []),
+            asset_check_selection=None if checks is None else frozenset(checks),
+        )
+        return job.execute_in_process(
             instance=self.instance,
             run_config=request.run_config,
-            asset_selection=list(request.asset_selection or []),
             tags=request.tags,
             raise_on_error=False,
         )

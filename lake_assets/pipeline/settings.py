@@ -1,16 +1,21 @@
-"""What the parts of a pipeline's config share."""
+"""What the settings of a pipeline's YAML are made of."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Generator
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from lake_assets.errors import LakeError
+
 
 class Strict(BaseModel):
-    """Settings of which no unknown ones are taken."""
+    """Settings; what is not known is a mistake."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -21,6 +26,15 @@ def seconds_of(duration: str | float) -> float:
     if not match:
         raise ValueError(f"{duration!r} is no duration: write 30s, 5m, 1h or 7d")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+
+
+@contextlib.contextmanager
+def said() -> Generator[None]:
+    """Errors of the package as pydantic wants them, which then says where."""
+    try:
+        yield
+    except LakeError as e:
+        raise ValueError(str(e)) from e
 
 
 def listed(value: object) -> object:
@@ -37,3 +51,7 @@ class OrText:
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
+
+
+Names = Annotated[list[str], BeforeValidator(listed), OrText()]
+"""One name or a list of them."""

@@ -1,0 +1,192 @@
+"""Audits as asset checks: those of a batch, reported by the step that made it, and comparisons on a schedule."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lake_assets.errors import LakeError
+from lake_assets.lake import LakeConfig
+from lake_assets.merge.auditing import Finding
+from lake_assets.merge.audits import (
+    AcceptedValues,
+    Assertion,
+    Audit,
+    EqualsQuery,
+    NotNull,
+    Relationship,
+    RowCountChange,
+    Severity,
+    Unique,
+)
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.verify import Verification, verify
+from lake_assets.orchestration.names import asset_key, valid_name
+from lake_assets.orchestration.opening import fail, opened
+from lake_assets.orchestration.resources import PYSPARK
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.pipeline import Spec
+
+_SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
+    "error": dg.AssetCheckSeverity.ERROR,
+    "warn": dg.AssetCheckSeverity.WARN,
+}
+
+
+def audits_of(spec: Spec) -> tuple[Audit, ...]:
+    """The audits that are evaluated with each batch of a table."""
+    return spec.audits if isinstance(spec, FinalSpec | ModelSpec) else ()
+
+
+def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
+    """A check an audit."""
+    return [
+        dg.AssetCheckSpec(
+            audit.name,
+            asset=asset_key(spec.table),
+            description=describe(audit),
+            blocking=audit.is_blocking,
+            metadata={"severity": audit.severity},
+        )
+        for audit in audits_of(spec)
+    ]
+
+
+def describe(audit: Audit) -> str:
+    """What has to hold, for people."""
+    match audit:
+        case Unique():
+            return f"No two rows share {', '.join(audit.of) or 'the key'}."
+        case NotNull():
+            return f"Every row has a value in {audit.column}."
+        case AcceptedValues():
+            return f"{audit.column} is one of {', '.join(audit.values)}, or null."
+        case Relationship():
+            return f"Every {audit.column}, but null, is in {audit.table}.{audit.other}."
+        case RowCountChange():
+            return f"A batch makes the table no more than {audit.limit} longer or shorter."
+        case Assertion():
+            return f"This returns no row:\n\n```sql\n{audit.sql.strip()}\n```"
+        case _:
+            return audit.name
+
+
+def check_results(spec: Spec, findings: Iterable[Finding]) -> list[dg.AssetCheckResult]:
+    """What came of the audits of a table."""
+    return [
+        dg.AssetCheckResult(
+            asset_key=asset_key(spec.table),
+            check_name=found.audit,
+            passed=found.passed,
+            severity=_SEVERITIES["error" if found.blocking else "warn"],
+            metadata=_metadata(found),
+            description=None if found.passed else str(found),
+        )
+        for found in findings
+    ]
+
+
+def evaluation(spec: Spec, found: Finding) -> dg.AssetCheckEvaluation:
+    """The same of a table that is no asset of the step which evaluates it."""
+    return dg.AssetCheckEvaluation(
+        asset_key(spec.table),
+        found.audit,
+        found.passed,
+        metadata=_metadata(found),
+        severity=_SEVERITIES["error" if found.blocking else "warn"],
+        description=None if found.passed else str(found),
+        blocking=found.blocking,
+    )
+
+
+def _metadata(found: Finding) -> dict[str, Any]:
+    said: dict[str, Any] = {"failing_rows": found.failing, "checked": found.checked}
+    if found.error:
+        said["error"] = found.error
+    if found.rows:
+        said["rows"] = _table(found.rows)
+    return said
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:
+    records = [dg.TableRecord({c: None if v is None else str(v) for c, v in row.items()}) for row in rows]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema([dg.TableColumn(c) for c in rows[0]]))
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------
+
+
+def comparisons(specs: Sequence[Spec]) -> list[tuple[ModelSpec, EqualsQuery]]:
+    """The declared comparisons of models with their queries."""
+    return [(s, c) for s in specs if isinstance(s, ModelSpec) for c in s.comparisons]
+
+
+def comparison_check(spec: ModelSpec, declared: EqualsQuery, config: LakeConfig) -> dg.AssetChecksDefinition:
+    """The check that a model's table equals its query: an op of its own, since it costs as much as the query."""
+    share = f"{declared.sample:.4%} of the keys" if declared.sample < 1 else "all rows"
+
+    @dg.asset_check(
+        asset=asset_key(spec.table),
+        name=declared.name,
+        description=f"The table equals its query over the snapshots that it has absorbed ({share}).",
+        required_resource_keys={PYSPARK},
+        metadata={"severity": declared.severity, "schedule": declared.schedule},
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        with opened(context, config) as lake:
+            try:
+                found = verify(lake, spec, sample=declared.sample)
+            except LakeError as error:
+                fail(context, error)
+            return _compared(found, declared)
+
+    return check
+
+
+def _compared(found: Verification, declared: EqualsQuery) -> dg.AssetCheckResult:
+    said: dict[str, Any] = {
+        "rows_expected": found.expected,
+        "rows_found": found.found,
+        "differing_rows": found.different,
+        "sample": found.sample,
+        "snapshot": str(found.snapshot),
+    }
+    if found.differences:
+        rows = [{"_expected": d.expected, "_found": d.found, **d.row} for d in found.differences]
+        said["rows"] = _table(rows)
+    return dg.AssetCheckResult(passed=found.equal, severity=_SEVERITIES[declared.severity], metadata=said)
+
+
+def comparison_definitions(
+    pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig, executor: dg.ExecutorDefinition
+) -> dg.Definitions:
+    """The comparisons of a pipeline, a job over all of them, and a schedule for each time that is declared."""
+    declared = comparisons(specs)
+    if not declared:
+        return dg.Definitions()
+    name = f"{valid_name(pipeline.name)}_verify"
+    keys = [dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in declared]
+    times = sorted({c.schedule for _, c in declared})
+    return dg.Definitions(
+        asset_checks=[comparison_check(s, c, config) for s, c in declared],
+        jobs=[
+            dg.define_asset_job(
+                name,
+                selection=dg.AssetSelection.checks(*keys),
+                description=f"Compare the models of pipeline {pipeline.name} with their queries.",
+                executor_def=executor,
+            )
+        ],
+        schedules=[
+            dg.ScheduleDefinition(
+                f"{name}_schedule" if len(times) == 1 else f"{name}_schedule_{n}",
+                cron_schedule=time,
+                target=dg.AssetSelection.checks(
+                    *(k for k, (_, c) in zip(keys, declared, strict=True) if c.schedule == time)
+                ),
+                description=f"Compares models of pipeline {pipeline.name} with their queries.",
+            )
+            for n, time in enumerate(times, 1)
+        ],
+    )

@@ -1,0 +1,36 @@
+"""Evaluating a table's audits by themselves, on what is published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lake_assets.lake import LakeBase
+from lake_assets.merge.auditing import Finding, Gate
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.tables import columns_of, key_in
+from lake_assets.merge.target import FROM
+from lake_assets.models.spec import ModelSpec
+
+
+def audit(lake: LakeBase, spec: FinalSpec | ModelSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:
+    """Look whether a table as it is now passes its audits; none where it holds nothing yet.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        only: names of audits; None: all.
+
+    Raises:
+        PipelineError: an audit does not go with the table.
+    """
+    table = lake.find(spec.table)
+    if table is None or table.metadata.current_snapshot_id is None:
+        return ()
+    if only is not None:
+        spec = replace(spec, audits=tuple(a for a in spec.audits if a.name in only))
+    key = key_in(table)
+    if isinstance(spec, FinalSpec) and key and spec.mode != "scd1":
+        key = (*key, FROM) if spec.mode == "scd2" else ()
+    gate = Gate(lake, spec.table, spec.audits, key)
+    gate.check(columns_of(lake, spec.table))
+    return gate.audit_published(table.metadata.current_snapshot_id)

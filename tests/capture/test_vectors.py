@@ -1,0 +1,139 @@
+"""Rows that went by deletion vectors are read by position: nothing is compared, and they are exactly those."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from pyiceberg.table.puffin import PuffinFile
+
+from lake_assets import Lake
+from lake_assets.capture import icdc
+from lake_assets.errors import CorruptMetadataError
+from tests.capture.oracle import assert_exact, bag, snapshots
+
+FORWARD = [
+    "INSERT INTO {t} SELECT id, CAST(id % 3 AS INT), CAST(id AS STRING) FROM range(60)",
+    "DELETE FROM {t} WHERE id IN (1, 2, 3)",
+    "UPDATE {t} SET v = 'u' WHERE id IN (4, 5, 21)",
+    "MERGE INTO {t} t USING (SELECT * FROM VALUES (3L, 0, 'again'), (6L, 2, 'moved'), (7L, 1, 'x') AS s(id, g, v)) s "
+    "ON t.id = s.id WHEN MATCHED AND s.id = 7 THEN DELETE WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    "INSERT INTO {t} SELECT id, 1, NULL FROM range(100, 110)",
+    "UPDATE {t} SET g = g + 1 WHERE id % 10 = 9",
+    "UPDATE {t} SET v = 'twice' WHERE id IN (4, 9, 101)",
+    "DELETE FROM {t} WHERE g = 2",
+]
+UPKEEP = [
+    "CALL lake.system.rewrite_data_files(table => '{n}', options => map('rewrite-all','true'))",
+    "CALL lake.system.rewrite_manifests('{n}')",
+]
+
+
+def make(lake: Lake, table: str, *, version: int = 3, partitioned: bool = False) -> None:
+    part = "PARTITIONED BY (g)" if partitioned else ""
+    modes = ",".join(f"'write.{w}.mode'='merge-on-read'" for w in ("merge", "update", "delete"))
+    lake.spark().sql(
+        f"CREATE TABLE {table} (id BIGINT, g INT, v STRING) USING iceberg {part} "
+        f"TBLPROPERTIES ('format-version'='{version}', {modes})"
+    )
+
+
+def run(lake: Lake, table: str, *texts: str) -> None:
+    for text in texts:
+        lake.spark().sql(text.format(t=table, n=table))
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
+def test_every_window_is_exact(lake: Lake, namespace: str, *, partitioned: bool) -> None:
+    table = f"{namespace}.t"
+    make(lake, table, partitioned=partitioned)
+    run(lake, table, *FORWARD[:6], *UPKEEP, *FORWARD[6:])
+    points = snapshots(lake, table)
+    for start, end in itertools.combinations(range(len(points)), 2):
+        if (end - start) in (1, 2, 5, len(points) - 1):
+            assert_exact(lake, table, points[start], points[end])
+
+
+def test_what_went_is_read_by_its_positions(lake: Lake, namespace: str) -> None:
+    table = f"{namespace}.t"
+    make(lake, table)
+    run(lake, table, *FORWARD[:3])
+    start = snapshots(lake, table)[-1]
+    run(lake, table, FORWARD[3])
+    with lake.capture(table, start) as capture:
+        rows = capture.signed(lake.spark())
+        tables = set(re.findall(r"icdc\.\w+", rows._jdf.queryExecution().analyzed().toString()))
+        # Not the files that both sides have.
+        assert {re.sub(r".*_[0-9a-f]{12}", "", t) for t in tables} == {"_went_before", "_newer_after"}
+        (name,) = [t for t in tables if t.endswith("_went_before")]
+        gone = lake.spark().table(lake.sql_name(name))
+        assert bag(gone.select("id").collect()) == bag([(6,), (7,)])
+
+
+def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
+    table = f"{namespace}.t"
+    make(lake, table)
+    run(lake, table, *FORWARD[:2])
+    start = snapshots(lake, table)[-1]
+    run(lake, table, "DELETE FROM {t} WHERE id IN (10, 11)", "INSERT INTO {t} VALUES (200, 0, 'new')")
+    with lake.capture(table, start) as capture:
+        capture.signed(lake.spark())
+        (name,) = [t for t in lake.tables("icdc") if str(t).endswith("_went_before")]
+        (file,) = [Path(urlparse(p).path) for p in _puffins(lake, str(name))]
+        (positions,) = PuffinFile(file.read_bytes()).to_vector().values()
+        (read,) = lake.spark().table(f"{lake.sql_name(name)}.files").where("content = 0").collect()
+        assert len(positions) == read["record_count"] - 2
+        assert sorted(r["id"] for r in lake.table(name).scan().to_arrow().to_pylist()) == [10, 11]
+        assert [f.name for f in file.parent.glob("*.puffin")] == [file.name]
+    assert not list(file.parent.glob("*"))
+
+
+def test_a_capture_that_was_killed_leaves_no_vectors(lake: Lake, namespace: str) -> None:
+    table = f"{namespace}.t"
+    make(lake, table)
+    run(lake, table, *FORWARD[:1])
+    start = snapshots(lake, table)[-1]
+    run(lake, table, FORWARD[2])
+    capture = lake.capture(table, start)
+    capture.signed(lake.spark())
+    folder = Path(urlparse(lake.table(table).location()).path) / "icdc"
+    assert list(folder.glob("*.puffin"))
+    icdc.sweep(lake, timedelta(0))
+    assert not list(folder.glob("*"))
+    capture.close()
+
+
+def test_positions_of_older_formats_and_rollbacks_are_compared(lake: Lake, namespace: str) -> None:
+    table = f"{namespace}.t"
+    make(lake, table, version=2)
+    run(lake, table, *FORWARD[:3], "ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')", *FORWARD[3:6])
+    points = snapshots(lake, table)
+    run(lake, table, "CALL lake.system.rollback_to_snapshot('{n}', " + str(points[3]) + ")")
+    for start, end in ((points[1], points[3]), (points[2], points[4]), (points[-1], None), (points[1], points[-1])):
+        assert_exact(lake, table, start, end)
+    run(lake, table, "DELETE FROM {t} WHERE id = 50")
+    for start in points:
+        assert_exact(lake, table, start)
+
+
+def test_a_broken_vector_is_named(lake: Lake, namespace: str) -> None:
+    table = f"{namespace}.t"
+    make(lake, table)
+    run(lake, table, *FORWARD[:1])
+    start = snapshots(lake, table)[-1]
+    run(lake, table, FORWARD[2])
+    (file,) = [Path(urlparse(p).path) for p in _puffins(lake, table)]
+    content = bytearray(file.read_bytes())
+    content[20] ^= 0xFF
+    file.write_bytes(content)
+    with lake.capture(table, start) as capture, pytest.raises(CorruptMetadataError, match=re.escape(file.name)):
+        capture.signed(lake.spark())
+
+
+def _puffins(lake: Lake, table: str) -> list[str]:
+    files = lake.spark().table(f"{lake.sql_name(table)}.delete_files").select("file_path").distinct().collect()
+    return [r[0] for r in files if r[0].endswith(".puffin")]
