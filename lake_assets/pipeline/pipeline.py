@@ -216,7 +216,10 @@ class Pipeline:
         if self.has_patterns:
             return
         made = {s.table for s in specs}
-        missing = [(spec, s) for spec in specs for s in sources(spec) if s not in made and not lake.exists(s)]
+        others = [(spec, s) for spec in specs for s in sources(spec) if s not in made]
+        # A list of names, not a look at each table: that comes when it is absorbed.
+        there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
+        missing = [(spec, s) for spec, s in others if s not in there]
         if missing:
             declared = ", ".join(str(t) for t in sorted(made))
             raise PipelineError(
