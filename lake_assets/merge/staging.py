@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
@@ -24,7 +25,7 @@ from lake_assets.merge.parsing import BAD, Parsed, parse
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
-from lake_assets.merge.steps import window_of
+from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
     KEY_SET_PROPERTY,
@@ -35,6 +36,9 @@ from lake_assets.merge.tables import (
     key_set_of,
 )
 from lake_assets.merge.views import temp_view
+
+# The declared key by which updates are parted into a delete and an insert.
+PARTED_PROPERTY = "lake-assets.parted-by"
 
 
 def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
@@ -49,10 +53,13 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     raw = lake.find(spec.raw)
     if raw is None:
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
-    pending = cut(window_of(spec.table, lake.find(spec.table), spec.raw, raw), raw, spec.batch)
+    table = lake.find(spec.table)
+    pending, anew = pending_of(spec, table, raw)
+    if not anew:
+        pending = cut(pending, raw, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         return Outcome(name, "nothing")
-    base = read_marks(lake.table(spec.table)) if lake.exists(spec.table) else {}
+    base = read_marks(table) if table is not None else {}
     marks = {**base, str(spec.raw): pending.head}
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
@@ -62,8 +69,10 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
         records = about(in_one_piece(captured.upserts(lake.spark()), captured), spec)
-        parsed = _parsed(lake, spec, records)
-        if is_new and _may_append(lake, spec, parsed):
+        parsed = _parsed(lake, spec, records, anew=anew)
+        if anew:
+            written = _replaced(lake, spec, records, parsed, marks)
+        elif is_new and _may_append(lake, spec, parsed):
             written = _append(lake, spec, records, parsed, marks, base)
         else:
             written = _merged(lake, spec, records, parsed, marks)
@@ -77,10 +86,34 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
                            seconds=time.monotonic() - began, details=details)  # fmt: skip
     snapshot = snapshot_of(lake, spec.table, marks)
     inserted, updated, deleted = counts(snapshot)
+    how = ("append", "every event is kept")
+    if anew:
+        how = ("rebuild", "another key is declared: every event is read again")
     return Outcome(
-        name, "absorbed", (absorbed,), inserted, updated, deleted, "append", "every event is kept",
+        name, "absorbed", (absorbed,), inserted, updated, deleted, *how,
         time.monotonic() - began, snapshot.snapshot_id if snapshot else None, details,
     )  # fmt: skip
+
+
+def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Window, bool]:
+    """What has still to be absorbed of the raw table, and whether that is all of it, once more: updates are parted by
+    the declared key (one that changes it is a delete and an insert), and it is another one now.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: see `steps.window_of`.
+    """
+    found = window_of(spec.table, table, spec.raw, raw)
+    said = table.properties.get(PARTED_PROPERTY) if table is not None else None
+    if table is None or said is None:
+        return found, False
+    by = {spec.rename.get(k, k) for k in json.loads(said)}
+    if by == set(_declared_key(spec, table)):
+        return found, False
+    return replace(found, mark=None), True
+
+
+def _declared_key(spec: StagingSpec, table: Table) -> tuple[str, ...]:
+    return key_set_of(table, spec.keys, spec.rename) if spec.keys else spec.key
 
 
 def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
@@ -200,14 +233,43 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
             rows.unpersist()
 
 
-def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> Parsed:
+def _replaced(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks) -> _Written:
+    """Write all events again, in one commit. Killed before its end, the next run does the same."""
+    rows = parsed.rows.persist() if parsed.rows is not None else None
+    try:
+        stats = _stats(rows)
+        bad: list[Row] = []
+        if (stats and stats["bad"]) or parsed.refused is not None:
+            bad = _put_down(lake, spec, rows, parsed, records)
+        if rows is None or stats is None:
+            _set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(_parted_by(spec, parsed)))
+            return _Written(None, len(bad), tuple(bad))
+        good = rows.where(F.col(BAD).isNull()).drop(BAD)
+        changes = _prepare(lake, spec, good, parsed, anew=True)
+        with committing(lake.spark(), spec.table, marks):
+            _fitted(lake, spec.table, good).writeTo(lake.sql_name(spec.table)).overwrite(F.lit(True))
+        if key_of(lake, spec.table) != parsed.key:
+            _set_property(lake, spec.table, KEY_PROPERTY, json.dumps(parsed.key))
+        _set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(_parted_by(spec, parsed)))
+        return _Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes))
+    finally:
+        if rows is not None:
+            rows.unpersist()
+
+
+def _parted_by(spec: StagingSpec, parsed: Parsed) -> list[str]:
+    return list(parsed.key_set if spec.keys else spec.key)
+
+
+def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame, *, anew: bool = False) -> Parsed:
     if not lake.exists(spec.table):
         return parse(records, spec, {})
     known = projection(lake, spec.table, spec.rename)
     # Under the names that they are to have: an event that says the new one leaves nothing out.
     columns = {spec.rename.get(name, name): kind for name, (kind, _) in known.items()}
     key_set = key_set_of(lake.table(spec.table), spec.keys, spec.rename) if spec.keys else ()
-    return parse(records, spec, columns, tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table)), key_set)
+    key = () if anew else tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table))
+    return parse(records, spec, columns, key, key_set)
 
 
 def _put_down(
@@ -268,15 +330,17 @@ def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
     return bad.join(records.select(*columns), "position")
 
 
-def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> list[Change]:
+def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, *, anew: bool = False) -> list[Change]:
     """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is."""
     key = parsed.key
     key_set = {KEY_SET_PROPERTY: json.dumps(parsed.key_set)} if parsed.key_set else {}
+    parted = {PARTED_PROPERTY: json.dumps(_parted_by(spec, parsed))}
     wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
     # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
     is_new = not lake.exists(spec.table)
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
-           properties={"lake-assets.source-table": str(spec.source_table), **key_set, **spec.properties},
+           properties={"lake-assets.source-table": str(spec.source_table), **key_set, **parted,
+                       **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
     if is_new and key:
         _sort_by(lake, spec.table, key)
@@ -288,7 +352,7 @@ def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed)
         # Inserts may say none, and a source table may be given one: what is below is made again with it.
         _set_property(lake, spec.table, KEY_PROPERTY, json.dumps(key))
         _sort_by(lake, spec.table, key)
-    elif had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
+    elif not anew and had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
         raise DefinitionChangedError(
             f"{spec.table}: the stream's key was {list(had)} and is {list(key)} now. Drop {spec.table} and the "
             f"tables below "

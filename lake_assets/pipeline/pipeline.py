@@ -24,6 +24,7 @@ from lake_assets.merge.retention import keep_own, keep_sources
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
+from lake_assets.merge.staging import pending_of as pending_of_staging
 from lake_assets.merge.staging import replay as replay_events
 from lake_assets.merge.steps import window_of
 from lake_assets.merge.target import pending_of as pending_of_final
@@ -537,6 +538,8 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
             continue
         if isinstance(spec, FinalSpec):
             w, _ = pending_of_final(lake, spec, table, loaded)
+        elif isinstance(spec, StagingSpec):
+            w, _ = pending_of_staging(spec, table, loaded)
         else:
             w = window_of(spec.table, table, source, loaded)
         if not w.is_absorbed and w.head.snapshot is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -48,6 +49,45 @@ def test_the_first_of_several_keys_whose_columns_are_there_is_taken_and_stays(la
     stream.declare(tables=[{"table": ITEMS, "key": [["nope"], ["email"]]}])
     assert stream.run()["final.items"].strategy == "rebuild"
     assert held(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
+
+
+def keyed(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    """A Debezium record with a key of its own and both rows."""
+    (value,) = debezium(at, op, before, after)
+    return json.dumps({"key": {"id": (after or before or {})["id"]}, "value": json.loads(value)})
+
+
+@pytest.mark.parametrize("records", ["keyed", "keyless"])
+def test_another_declared_key_parts_all_updates_anew(lake: Lake, records: str) -> None:
+    def write(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+        return keyed(at, op, before, after) if records == "keyed" else debezium(at, op, before, after)[0]
+
+    def person(id_: int, email: str) -> dict[str, Any]:
+        return {"id": id_, "email": email}
+
+    def people() -> Counter[Any]:
+        return Counter((r["id"], r["email"]) for r in stream.rows("final.items"))
+
+    stream = Stream(lake, tables=[{"table": ITEMS, "key": "id"}])
+    stream.run(
+        write(1, "c", None, person(1, "a")),
+        write(2, "c", None, person(2, "b")),
+        write(3, "u", person(1, "a"), person(1, "c")),
+    )
+    assert people() == Counter({(1, "c"): 1, (2, "b"): 1})
+    stream.declare(tables=[{"table": ITEMS, "key": "email"}])
+    assert [p.table for p in stream.pipeline.pending(lake)] == ["staging.items", "final.items"]
+    outcomes = stream.run()
+    assert (outcomes["staging.items"].strategy, outcomes["final.items"].strategy) == ("rebuild", "rebuild")
+    # Nothing is left under the key that was updated away.
+    assert people() == Counter({(1, "c"): 1, (2, "b"): 1})
+    assert {o.status for o in stream.run().values()} == {"nothing"}
+    outcomes = stream.run(write(4, "u", person(2, "b"), person(2, "d")), write(5, "u", person(1, "c"), person(1, "e")))
+    assert outcomes["final.items"].strategy == "merge"
+    assert people() == Counter({(1, "e"): 1, (2, "d"): 1})
+    stream.declare(tables=[{"table": ITEMS, "key": "id"}])
+    stream.run(write(6, "d", person(2, "d"), None))
+    assert people() == Counter({(1, "e"): 1})
 
 
 def test_formats_that_say_no_key_take_one_as_well(lake: Lake) -> None:
