@@ -88,7 +88,7 @@ class OpenTables:
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
         since = part.window.since if planned.has_lineage else None
-        if since is not None and planned.shared and (found := self._by_vectors(part, planned.newer(since), name)):
+        if since is not None and planned.shared and (found := self._by_vectors(part, since, name)):
             return found
         before, after = self._sides(part, planned, name)
         if not (before and after):
@@ -107,13 +107,13 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _by_vectors(self, part: Part, newer: Plan, name: str) -> PartTables | None:
+    def _by_vectors(self, part: Part, since: int, name: str) -> PartTables | None:
         """The tables where deletion vectors tell what went; None: they do not."""
         path = icdc.vectors_path(self._source, f"{name}_went_before")
-        went = gone(self._source.io, part.plan, self._unpartitioned, path, self._source.schema())
+        went = gone(self._source.io, part.plan, self._unpartitioned, path, self._source.schema(), since)
         if went is None:
             return None
-        came = self._sides(part, newer, f"{name}_newer")[1]
+        came = self._sides(part, part.plan.newer(since), f"{name}_newer")[1]
         before, carried = self._sides(part, Plan(went.after, went.before), f"{name}_went", went.puffin)
         rows = sum(e.records for e in went.after.data)
         return PartTables(None, None, newer=came, went=(before, carried), carried_rows=rows)

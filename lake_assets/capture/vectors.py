@@ -45,7 +45,9 @@ class Gone:
     puffin: bytes
 
 
-def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, schema: Schema) -> Gone | None:
+def gone(
+    io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, schema: Schema, since: int
+) -> Gone | None:
     """What went, by vectors; None: no file has rows that vectors tell.
 
     Args:
@@ -54,6 +56,7 @@ def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, sc
         unpartitioned: ids of the partition specs without fields.
         path: where the new vectors are going to be.
         schema: the table's.
+        since: the sequence number of the start.
 
     Raises:
         MissingDataFileError, CorruptMetadataError: a vector cannot be read.
@@ -85,7 +88,7 @@ def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, sc
     standing = {_place(d): d for e in kept for d in was.applying_to(e)}
     data = (*kept, *(e for e in planned.before.data if e.path in changed))
     before_side = replace(planned.before, data=data, deletes=(*standing.values(), *vectors)) if data else Side()
-    carried = tuple(e for e in planned.after.data if e.path not in told and _may_carry(e, schema))
+    carried = tuple(e for e in planned.after.data if e.path not in told and _may_carry(e, schema, since))
     applying_there = {_place(d): d for e in carried for d in now.applying_to(e)}
     after_side = replace(planned.after, data=carried, deletes=tuple(applying_there.values())) if carried else Side()
     content = puffin.content()
@@ -102,8 +105,10 @@ def is_vector(e: Entry) -> bool:
     )
 
 
-def _may_carry(e: Entry, schema: Schema) -> bool:
-    """Whether a file may hold rows of an older version: these have it written, new ones have nothing there."""
+def _may_carry(e: Entry, schema: Schema, since: int) -> bool:
+    """Whether a file may hold rows of versions up to `since`: as old as itself, or where an older one is written."""
+    if e.sequence_number <= since:
+        return True
     nulls = _counts(e, "null_value_counts")
     if _VERSION_ID in nulls:
         return nulls[_VERSION_ID] < e.records

@@ -118,6 +118,7 @@ def test_a_step_killed_at_any_point_and_run_again_ends_in_the_same_table(
                 outcomes = pipeline.run(lake, on_start=lambda table: setattr(points, "table", table))
             except Killed:
                 kills += 1
+                points.ended = False
                 continue
             break
         points.armed = False
