@@ -117,6 +117,7 @@ def check(lake: Lake, seed: int, steps: int, names: Collection[str]) -> None:
             assert set(used.values()) <= {kind, "none", ""}, used
 
 
+@pytest.mark.long  # the generated models of the quick suite are of these kinds too
 def test_models_equal_their_queries(lake: Lake) -> None:
     check(lake, seed=1, steps=1, names=SOME)
 

@@ -268,7 +268,9 @@ TWO_RUNS = {
 }
 
 
-@pytest.mark.parametrize("more", [False, True], ids=["same window", "larger window"])
+@pytest.mark.parametrize(
+    "more", [False, pytest.param(True, marks=pytest.mark.long)], ids=["same window", "larger window"]
+)
 def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, more: bool
 ) -> None:

@@ -120,6 +120,7 @@ def test_any_cutting_of_any_backlog_gives_the_same_tables(new_lake: Callable[[st
     run()
 
 
+@pytest.mark.long
 def test_a_run_by_hand_goes_on_until_nothing_is_left(lake: Lake) -> None:
     land(lake, lines_of(1, 8), files=3)
     cut = pipeline(dict[str, int], max_files=1)

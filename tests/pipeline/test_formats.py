@@ -164,6 +164,7 @@ def staged(lake: Lake, table: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.long
 def test_three_recordings_of_one_workload_give_the_same_staging_rows(lake: Lake) -> None:
     events: dict[str, dict[str, list[Any]]] = {}
     for name, (file, seed) in RECORDINGS.items():

@@ -142,7 +142,7 @@ def test_a_step_killed_at_any_point_and_run_again_ends_in_the_same_table(
 @pytest.mark.parametrize(
     ("statement", "when"),
     [
-        ("MERGE INTO", "during"),
+        pytest.param("MERGE INTO", "during", marks=pytest.mark.long),
         pytest.param("MERGE INTO", "after", marks=pytest.mark.long),
         pytest.param("write overwrite", "before", marks=pytest.mark.long),
         pytest.param("write overwrite", "during", marks=pytest.mark.long),
