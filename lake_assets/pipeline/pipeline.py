@@ -15,12 +15,14 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.merge.arriving import Read
 from lake_assets.merge.batches import LEFT, seconds_left
 from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.landing import Landed, Read, land, land_records, new_files, offsets, routes
-from lake_assets.merge.landing import replay as replay_records
+from lake_assets.merge.landing import Landed, land, land_records, new_files
 from lake_assets.merge.outcome import Absorbed, Outcome
+from lake_assets.merge.raw import offsets, routes
 from lake_assets.merge.retention import keep_own, keep_sources
+from lake_assets.merge.routing import replay as replay_records
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events

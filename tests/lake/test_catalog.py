@@ -11,7 +11,7 @@ from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavai
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
 from lake_assets.lake.spark import catalog_conf, check_remote, packages, session_conf
-from lake_assets.merge.landing import ensure_raw
+from lake_assets.merge.raw import ensure_raw
 
 HOME = Path("/h")
 

@@ -26,8 +26,9 @@ from lake_assets.errors import (
 )
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
-from lake_assets.merge import landing, ledger
-from lake_assets.merge.landing import Landed, land, new_files, routes
+from lake_assets.merge import arriving, landing, ledger
+from lake_assets.merge.landing import Landed, land, new_files
+from lake_assets.merge.raw import routes
 from lake_assets.merge.specs import Limit, RawSpec
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
@@ -425,7 +426,7 @@ def test_another_process_that_lands_the_same_files_in_between_is_noticed(
 
     for where, name in (
         (ledger, "catch_up"), (landing, "listing"), (ledger, "seen_by"), (landing, "_unseen"),
-        (landing, "_commit"), (Table, "transaction"), (landing._Reading, "batches"), (landing, "records_of"),
+        (landing, "_commit"), (Table, "transaction"), (landing._Reading, "batches"), (arriving, "records_of"),
         (ledger, "_state"), (ledger, "_pending"), (Table, "append"),
     ):  # fmt: skip
         file = write_lines(folder / f"new{name}.jsonl", lines(3)).name

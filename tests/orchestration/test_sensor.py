@@ -12,7 +12,8 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import CatalogUnavailableError
 from lake_assets.examples import shop
 from lake_assets.lake import TableId
-from lake_assets.merge.landing import ensure_raw, land
+from lake_assets.merge.landing import land
+from lake_assets.merge.raw import ensure_raw
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.planning import MAX_ATTEMPTS
 from lake_assets.pipeline import PipelineConfig
