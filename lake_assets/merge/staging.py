@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
@@ -211,46 +211,62 @@ def _append(
 
 
 def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks | None) -> _Written:
-    """Put down what cannot be read, and then write what is not there yet; in this order, so that a run that is killed
-    in between has lost nothing."""
-    rows = parsed.rows.persist() if parsed.rows is not None else None
-    try:
-        stats = _stats(rows)
-        bad: list[Row] = []
-        if (stats and stats["bad"]) or parsed.refused is not None:
-            bad = _put_down(lake, spec, rows, parsed, records)
-        if rows is None or stats is None:
-            return _Written(None, len(bad), tuple(bad))
-        events = stats["events"] - stats["bad"]
-        if not events and (marks is None or not lake.exists(spec.table)):
-            return _Written(None, len(bad), tuple(bad))
-        good = rows.where(F.col(BAD).isNull()).drop(BAD)
+    """Write what is not there yet."""
+
+    def write(good: DataFrame, stats: Row) -> list[Change] | None:
+        if stats["events"] == stats["bad"] and (marks is None or not lake.exists(spec.table)):
+            return None
         changes = _prepare(lake, spec, good, parsed)
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
-        return _Written(events, len(bad), tuple(bad), tuple(changes))
-    finally:
-        if rows is not None:
-            rows.unpersist()
+        return changes
+
+    return _sifted(lake, spec, records, parsed, write)
 
 
 def _replaced(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks) -> _Written:
     """Write all events again, in one commit. Killed before its end, the next run does the same."""
-    rows = parsed.rows.persist() if parsed.rows is not None else None
-    try:
-        stats = _stats(rows)
-        bad: list[Row] = []
-        if (stats and stats["bad"]) or parsed.refused is not None:
-            bad = _put_down(lake, spec, rows, parsed, records)
-        if rows is None or stats is None:
-            _set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(_parted_by(spec, parsed)))
-            return _Written(None, len(bad), tuple(bad))
-        good = rows.where(F.col(BAD).isNull()).drop(BAD)
+
+    def write(good: DataFrame, stats: Row) -> list[Change]:
         changes = _prepare(lake, spec, good, parsed, anew=True)
         with committing(lake.spark(), spec.table, marks):
             _fitted(lake, spec.table, good).writeTo(lake.sql_name(spec.table)).overwrite(F.lit(True))
         if key_of(lake, spec.table) != parsed.key:
             _set_property(lake, spec.table, KEY_PROPERTY, json.dumps(parsed.key))
-        _set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(_parted_by(spec, parsed)))
+        return changes
+
+    written = _sifted(lake, spec, records, parsed, write)
+    _set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(_parted_by(spec, parsed)))
+    return written
+
+
+def _sifted(
+    lake: LakeBase,
+    spec: StagingSpec,
+    records: DataFrame,
+    parsed: Parsed,
+    write: Callable[[DataFrame, Row], list[Change] | None],
+) -> _Written:
+    """Put down what cannot be read, and then write the good events; in this order, so that a run that is killed in
+    between has lost nothing.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        records: the batch.
+        parsed: the same, read.
+        write: called with the good events and what is known of the batch; None: there was nothing to write.
+    """
+    rows = parsed.rows.persist() if parsed.rows is not None else None
+    try:
+        stats = _stats(rows)
+        bad: list[Row] = []
+        if (stats and stats["bad"]) or parsed.refused is not None:
+            bad = _put_down(lake, spec, rows, parsed, records)
+        changes = None
+        if rows is not None and stats is not None:
+            changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
+        if stats is None or changes is None:
+            return _Written(None, len(bad), tuple(bad))
         return _Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes))
     finally:
         if rows is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 
 from lake_assets.errors import TableReplacedError
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import TableId
 from lake_assets.lake.watermark import Mark, read_marks
 
 
@@ -42,18 +42,8 @@ def head_of(source: Table) -> Mark:
     return Mark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
 
 
-def window(lake: LakeBase, target: TableId, source: TableId) -> Window:
-    """The window that `target` has still to absorb of `source`; reads the catalog only.
-
-    Raises:
-        TableNotFoundError: the source is not there.
-        TableReplacedError, SnapshotExpiredError: see `window_of`.
-    """
-    return window_of(target, lake.find(target), source, lake.table(source))
-
-
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
-    """The window that `target` has still to absorb of `source`, from what was loaded of both.
+    """The window that `target` has still to absorb of `source`, from what was loaded of both (None: no such table).
 
     Raises:
         TableReplacedError: the source is another table than the one that was absorbed.
