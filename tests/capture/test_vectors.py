@@ -14,6 +14,7 @@ from pyiceberg.table.puffin import PuffinFile
 from lake_assets import Lake
 from lake_assets.capture import icdc
 from lake_assets.errors import CorruptMetadataError
+from lake_assets.lake import TableId
 from tests.capture.oracle import assert_exact, bag, snapshots
 
 FORWARD = [
@@ -47,6 +48,20 @@ def run(lake: Lake, table: str, *texts: str) -> None:
         lake.spark().sql(text.format(t=table, n=table))
 
 
+def begun(lake: Lake, namespace: str, *texts: str) -> tuple[str, int]:
+    """A table after these statements, and the snapshot that it has then."""
+    table = f"{namespace}.t"
+    make(lake, table)
+    run(lake, table, *texts)
+    return table, snapshots(lake, table)[-1]
+
+
+def went(lake: Lake) -> TableId:
+    """The ICDC table of what went by deletion vectors, of the one capture that is open."""
+    (name,) = [t for t in lake.tables("icdc") if str(t).endswith("_went_before")]
+    return name
+
+
 @pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
 def test_every_window_is_exact(lake: Lake, namespace: str, *, partitioned: bool) -> None:
     table = f"{namespace}.t"
@@ -59,30 +74,21 @@ def test_every_window_is_exact(lake: Lake, namespace: str, *, partitioned: bool)
 
 
 def test_what_went_is_read_by_its_positions(lake: Lake, namespace: str) -> None:
-    table = f"{namespace}.t"
-    make(lake, table)
-    run(lake, table, *FORWARD[:3])
-    start = snapshots(lake, table)[-1]
+    table, start = begun(lake, namespace, *FORWARD[:3])
     run(lake, table, FORWARD[3])
     with lake.capture(table, start) as capture:
-        rows = capture.signed(lake.spark())
-        tables = set(re.findall(r"icdc\.\w+", rows._jdf.queryExecution().analyzed().toString()))
+        capture.signed(lake.spark())
         # Not the files that both sides have.
-        assert {re.sub(r".*_[0-9a-f]{12}", "", t) for t in tables} == {"_went_before", "_newer_after"}
-        (name,) = [t for t in tables if t.endswith("_went_before")]
-        gone = lake.spark().table(lake.sql_name(name))
-        assert bag(gone.select("id").collect()) == bag([(6,), (7,)])
+        assert {re.sub(r".*_[0-9a-f]{12}", "", str(t)) for t in lake.tables("icdc")} == {"_went_before", "_newer_after"}
+        assert bag(lake.spark().table(lake.sql_name(went(lake))).select("id").collect()) == bag([(6,), (7,)])
 
 
 def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
-    table = f"{namespace}.t"
-    make(lake, table)
-    run(lake, table, *FORWARD[:2])
-    start = snapshots(lake, table)[-1]
+    table, start = begun(lake, namespace, *FORWARD[:2])
     run(lake, table, "DELETE FROM {t} WHERE id IN (10, 11)", "INSERT INTO {t} VALUES (200, 0, 'new')")
     with lake.capture(table, start) as capture:
         capture.signed(lake.spark())
-        (name,) = [t for t in lake.tables("icdc") if str(t).endswith("_went_before")]
+        name = went(lake)
         (file,) = [Path(urlparse(p).path) for p in _puffins(lake, str(name))]
         (positions,) = PuffinFile(file.read_bytes()).to_vector().values()
         (read,) = lake.spark().table(f"{lake.sql_name(name)}.files").where("content = 0").collect()
@@ -93,10 +99,7 @@ def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
 
 
 def test_a_capture_that_was_killed_leaves_no_vectors(lake: Lake, namespace: str) -> None:
-    table = f"{namespace}.t"
-    make(lake, table)
-    run(lake, table, *FORWARD[:1])
-    start = snapshots(lake, table)[-1]
+    table, start = begun(lake, namespace, *FORWARD[:1])
     run(lake, table, FORWARD[2])
     capture = lake.capture(table, start)
     capture.signed(lake.spark())
@@ -121,10 +124,7 @@ def test_positions_of_older_formats_and_rollbacks_are_compared(lake: Lake, names
 
 
 def test_a_broken_vector_is_named(lake: Lake, namespace: str) -> None:
-    table = f"{namespace}.t"
-    make(lake, table)
-    run(lake, table, *FORWARD[:1])
-    start = snapshots(lake, table)[-1]
+    table, start = begun(lake, namespace, *FORWARD[:1])
     run(lake, table, FORWARD[2])
     (file,) = [Path(urlparse(p).path) for p in _puffins(lake, table)]
     content = bytearray(file.read_bytes())
