@@ -13,6 +13,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.models.verify import Verification
 from lake_assets.models.verify import verify as verify_model
+from lake_assets.pipeline.settings import share_of
 
 
 def verify(
@@ -45,12 +46,9 @@ def verify(
 
 def _share(text: str) -> float:
     try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise PipelineError(f"--sample {text} is no share: write 0.01 or 1%, up to 100%")
-    return share
+        return share_of(text)
+    except ValueError as e:
+        raise PipelineError(f"--sample: {e}") from e
 
 
 def _show(found: Verification) -> None:

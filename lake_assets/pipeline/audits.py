@@ -28,7 +28,7 @@ from lake_assets.merge.audits import (
     Unique,
 )
 from lake_assets.merge.specs import Limit
-from lake_assets.pipeline.settings import Names, OrText, Strict, said
+from lake_assets.pipeline.settings import Names, OrText, Strict, said, share_of
 
 # Stands for the audited table where the SQL of an audit is parsed.
 AUDITED = TableId(("__audited",), "__table")
@@ -62,14 +62,7 @@ class Comparison(Strict):
     @field_validator("sample")
     @classmethod
     def _sample(cls, value: str | float) -> float:
-        text = str(value).strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = 0.0
-        if not 0 < share <= 1:
-            raise ValueError(f"{value!r} is no sample: write a share above 0 and up to 1, as 0.01 or 1%")
-        return share
+        return share_of(value)
 
 
 class AuditOfTable(Strict):

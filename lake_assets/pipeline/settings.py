@@ -28,6 +28,18 @@ def seconds_of(duration: str | float) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
+def share_of(text: str | float) -> float:
+    """A share of a whole: `0.01` or `1%`; above 0 and up to 1."""
+    number = str(text).strip()
+    try:
+        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is no sample: write a share above 0 and up to 1, as 0.01 or 1%")
+    return share
+
+
 @contextlib.contextmanager
 def said() -> Generator[None]:
     """Errors of the package as pydantic wants them, which then says where."""

@@ -10,6 +10,7 @@ from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import read_marks
 from lake_assets.merge.retention import SNAPSHOTS_KEPT, consumer_name
+from tests.support.upkeep import compact_and_expire
 
 pytestmark = pytest.mark.spark
 
@@ -23,20 +24,16 @@ def test_compaction_and_expiry_by_others_between_two_runs_lose_nothing(lake: Lak
     shop.feed(landing, first)
     assert not [o for o in pipeline.run(lake, select) if o.status == "failed"]
 
-    spark = lake.spark()
-    for table in TABLES:
-        spark.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
-        spark.sql(
-            f"CALL lake.system.expire_snapshots(table => '{table}', "
-            "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
-        )
+    compact_and_expire(lake, *TABLES)
 
     shop.feed(landing, second)
     assert not [o for o in pipeline.run(lake, select) if o.status == "failed"]
     by_table = {c.table: c for c in shop.compare(lake, second)}
     assert by_table["users"].equal
     assert by_table["clicks"].equal
-    positions = spark.table("raw.shop_events").selectExpr("count(*)", "count(DISTINCT position)", "max(position)")
+    positions = (
+        lake.spark().table("raw.shop_events").selectExpr("count(*)", "count(DISTINCT position)", "max(position)")
+    )
     assert tuple(positions.collect()[0]) == (second.lines, second.lines, second.lines - 1)
 
 

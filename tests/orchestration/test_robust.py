@@ -17,6 +17,7 @@ from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness, selected
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import rows_of
+from tests.support.upkeep import compact_and_expire
 
 USERS = Table({"id": BIGINT, "city": TEXT}, name="public.users")
 ORDERS = Table({"id": BIGINT, "city": TEXT}, name="public.orders")
@@ -133,23 +134,13 @@ def test_a_week_without_ticks_while_snapshots_expire_loses_nothing(crm: Harness)
     for n in range(3):
         write("Kiel", "Ulm")
         crm.pipeline.run(crm.lake, ["raw.crm"] if n else ["raw.crm", "staging.users"])
-        upkeep(crm.lake, "raw.crm", "staging.users", "final.users", "agg.cities")
+        compact_and_expire(crm.lake, "raw.crm", "staging.users", "final.users", "agg.cities")
     absorbed = read_marks(crm.lake.table("staging.users"))["raw.crm"].snapshot
     assert len(list(crm.lake.table("raw.crm").metadata.snapshots)) < 8
     assert absorbed != crm.lake.table("raw.crm").metadata.current_snapshot_id
     assert settle(crm) == 1
     write.check()
     assert settle(crm) == 0
-
-
-def upkeep(lake: Lake, *tables: str) -> None:
-    spark = lake.spark()
-    for table in tables:
-        spark.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
-        spark.sql(
-            f"CALL lake.system.expire_snapshots(table => '{table}', "
-            "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
-        )
 
 
 def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) -> None:
