@@ -8,7 +8,7 @@ branch: docs/decisions/0012-overwriting-partitions.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from pyiceberg.manifest import ManifestContent
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.events.model import DELETE, OP
 from lake_assets.lake import quote
-from lake_assets.lake.names import literal
+from lake_assets.merge.carried import Carried, carried
 from lake_assets.merge.commit import committing, on_branch, say_counts
 from lake_assets.merge.reduce import KEEP, KNOWN
 from lake_assets.merge.specs import PartitionField
@@ -27,18 +27,6 @@ from lake_assets.merge.views import held
 
 # Beyond so many, a filter that lists them takes Spark longer to plan than a MERGE takes.
 MAX_PARTITIONS = 1_000
-# By the type of a partition's value: how it leaves Spark (SQL over `{c}`), and SQL of what came.
-_CARRIED: dict[str, tuple[str, Callable[[object], str]]] = {
-    "string": ("{c}", lambda v: literal(str(v))),
-    "int": ("{c}", str),
-    "bigint": ("{c}", str),
-    "boolean": ("{c}", lambda v: str(v).lower()),
-    "date": ("CAST({c} AS STRING)", lambda v: f"CAST('{v}' AS DATE)"),
-    "timestamp": ("unix_micros({c})", lambda v: f"timestamp_micros({v})"),
-    "timestamp_ntz": ("CAST({c} AS STRING)", lambda v: f"CAST('{v}' AS TIMESTAMP_NTZ)"),
-    "decimal": ("CAST({c} AS STRING)", lambda v: f"CAST('{v}' AS {{type}})"),
-    "binary": ("hex({c})", lambda v: f"X'{v}'"),
-}
 _OLD, _NEW = "_old", "_new"
 
 
@@ -138,8 +126,8 @@ def _touched(differing: DataFrame, values: Sequence[str]) -> tuple[list[Row], li
     )
     found = next(sides).union(next(sides)).distinct()
     types = [f.dataType.simpleString() for f in found.schema.fields]
-    carried = (F.expr(_CARRIED[_base(t)][0].format(c=f"p{i}")).alias(f"p{i}") for i, t in enumerate(types))
-    return found.select(*carried).limit(MAX_PARTITIONS + 1).collect(), types
+    left = (F.expr(_how(t).leaves.format(c=f"p{i}")).alias(f"p{i}") for i, t in enumerate(types))
+    return found.select(*left).limit(MAX_PARTITIONS + 1).collect(), types
 
 
 def _condition(fields: Sequence[tuple[PartitionField, str]], touched: Sequence[Row], types: Sequence[str]) -> str:
@@ -154,8 +142,7 @@ def _condition(fields: Sequence[tuple[PartitionField, str]], touched: Sequence[R
 
 def _in(field: tuple[PartitionField, str], values: Sequence[object], kind: str) -> str:
     declared, function = field
-    come = _CARRIED[_base(kind)][1]
-    said = [come(v).replace("{type}", kind) for v in values if v is not None]
+    said = [_how(kind).sql(v, kind) for v in values if v is not None]
     # A partition's value is null where its column is: transforms themselves cannot be asked for that.
     tests = [f"{quote(declared.column)} IS NULL"] if None in values else []
     if said:
@@ -163,8 +150,10 @@ def _in(field: tuple[PartitionField, str], values: Sequence[object], kind: str) 
     return f"({' OR '.join(tests)})" if len(tests) > 1 else tests[0]
 
 
-def _base(kind: str) -> str:
-    return kind.split("(")[0]
+def _how(kind: str) -> Carried:
+    found = carried(kind)
+    assert found is not None, f"no partition has values of type {kind}"
+    return found
 
 
 def _value_of(target: Target, field: PartitionField) -> str:

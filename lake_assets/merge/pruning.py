@@ -9,7 +9,7 @@ Measured in docs/benchmarks.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +18,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
+from lake_assets.merge.carried import ORDERED, Carried, base, carried
 
 MAX_LITERALS = 1_000
 # Below so many rows, or so many a key, joining all of them takes no longer than making the bit map.
 MIN_ROWS = 500_000
 ROWS_A_KEY, MAX_HASHES = 4, 2_000_000
 _BITS_A_KEY = 16
-# Values go through Python, whose datetimes end in the year 9999 and, without a zone, are meant in the local one; its
-# driver binds decimals by their own digits. So how each type leaves Spark, and how it comes back as what it was.
-_CARRIED = {
-    "string": ("{c}", "{v}"),
-    "int": ("{c}", "{v}"),
-    "bigint": ("{c}", "{v}"),
-    "date": ("CAST({c} AS STRING)", "CAST({v} AS DATE)"),
-    "timestamp": ("unix_micros({c})", "timestamp_micros({v})"),
-    "timestamp_ntz": ("CAST({c} AS STRING)", "CAST({v} AS TIMESTAMP_NTZ)"),
-    "decimal": ("CAST({c} AS STRING)", "CAST({v} AS {type})"),
-}
 
 
 @dataclass(frozen=True)
@@ -62,17 +52,17 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *,
         at_most: how many keys there can be, where that is known: then one look is enough for few of them.
     """
     types = {f.name: f.dataType.simpleString() for f in source.schema.fields}
-    carried = {k: _CARRIED[t] for k in key if (t := types[k].split("(")[0]) in _CARRIED}
-    usable = list(carried)
+    how = {k: found for k in key if base(types[k]) in ORDERED and (found := carried(types[k]))}
+    usable = list(how)
     bounds = [
-        F.expr(carried[k][0].format(c=f"{f}({quote(k)})") if f != "count" else f"count({quote(k)})").alias(f"{what}{i}")
+        F.expr(how[k].leaves.format(c=f"{f}({quote(k)})") if f != "count" else f"count({quote(k)})").alias(f"{what}{i}")
         for i, k in enumerate(usable)
         for what, f in _LOOKS
     ]
     listed = len(key) == 1 and bool(usable)
     at_once = listed and at_most is not None and at_most <= MAX_LITERALS
     if at_once:
-        bounds.append(F.expr(f"collect_list({_left(carried, key[0])})").alias("keys"))
+        bounds.append(F.expr(f"collect_list({_left(how, key[0])})").alias("keys"))
     row = source.agg(F.count("*").alias("n"), *bounds).collect()[0]
     if not row["n"]:
         return Pruning("1 = 0", {}, "no key changed")
@@ -83,13 +73,13 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *,
         name, bound = f"t.{quote(column)}", row[f"low{i}"] is not None
         if bound:
             values |= {f"low{i}": row[f"low{i}"], f"high{i}": row[f"high{i}"]}
-        low, high = (carried[column][1].format(v=f":{what}{i}", type=types[column]) for what in ("low", "high"))
+        low, high = (how[column].comes.format(v=f":{what}{i}", type=types[column]) for what in ("low", "high"))
         range_ = f"{name} BETWEEN {low} AND {high}" if bound else "1 = 0"
         parts.append(range_ if row[f"held{i}"] == row["n"] else f"({name} IS NULL OR {range_})")
     why = f"{row['n']} keys, pruned by their range"
     if listed and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
-        come = carried[key[0]][1]
-        found = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_left(carried, key[0]))).collect()]
+        come = how[key[0]].comes
+        found = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_left(how, key[0]))).collect()]
         values |= {f"k{i}": value for i, value in enumerate(found)}
         literals = (come.format(v=f":k{i}", type=types[key[0]]) for i in range(len(found)))
         parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
@@ -108,9 +98,9 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *,
     return Pruning(" AND ".join(parts), values, why, rows >= MIN_ROWS)
 
 
-def _left(carried: dict[str, tuple[str, str]], column: str) -> str:
+def _left(how: Mapping[str, Carried], column: str) -> str:
     """SQL of a key's value as it leaves Spark."""
-    return carried[column][0].format(c=quote(column))
+    return how[column].leaves.format(c=quote(column))
 
 
 def _rows_of(table: Table | None) -> int:
