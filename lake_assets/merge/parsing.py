@@ -12,29 +12,20 @@ from lake_assets.errors import InputError, LakeError, SchemaConflictError, Unsup
 from lake_assets.events import EventFormat, EventPlan, event_format
 from lake_assets.events.base import decode, schema_key
 from lake_assets.events.model import (
-    ARRIVED_AT,
-    EVENT_TIME,
-    INDEX,
     MANY,
     OP,
-    POSITION,
-    SEQUENCE,
     TECHNICAL,
     TRUNCATE,
-    UNAVAILABLE,
-    UPDATE,
     EventColumn,
     Hints,
     Planned,
     Seen,
 )
 from lake_assets.events.types import widest
-from lake_assets.lake import quote
+from lake_assets.merge.event_rows import BAD, UNREADABLE, events_of, rows_of
 from lake_assets.merge.schema import routed_name, unite
 from lake_assets.merge.specs import StagingSpec
 
-BAD = "_bad"
-_UNREADABLE = "the record cannot be read as its format says"
 # Ways in which the records of one batch can look, beyond which they are not looked at one by one.
 _MOST_SHAPES = 1_000
 
@@ -107,8 +98,8 @@ def parse(
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
         unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
-        events = _events(part, p.plan, alone=len(by_schemas[p.schemas]) == 1)
-        parts.append(_rows(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases)))
+        events = events_of(part, p.plan, alone=len(by_schemas[p.schemas]) == 1)
+        parts.append(rows_of(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases)))
     refused += [
         lost
         for schemas, plans in by_schemas.items()
@@ -346,7 +337,7 @@ def _lost(records: DataFrame, plans: Sequence[EventPlan]) -> DataFrame | None:
     # A record about several tables may hold none for this one; one that cannot be read at all gives NULL.
     unreadable = F.expr(plans[0].split or "").isNull()
     lost = F.when(F.col("source_table") == MANY, unreadable).otherwise(none)
-    return parsed.where(lost).select("position", F.lit(_UNREADABLE).alias(BAD))
+    return parsed.where(lost).select("position", F.lit(UNREADABLE).alias(BAD))
 
 
 def _together(parts: Sequence[DataFrame]) -> DataFrame | None:
@@ -364,88 +355,3 @@ def _key(keys: Sequence[tuple[str, ...]], parts: Sequence[DataFrame]) -> tuple[s
         if key or not any(keys) or part.where(F.col(OP) != TRUNCATE).limit(1).count():
             return key
     return ()
-
-
-def _events(records: DataFrame, plan: EventPlan, alone: bool) -> DataFrame:
-    """`position`, `arrived_at` and `e`, a row an event; `e` is null for a record that gives none and should.
-
-    Args:
-        records: rows of the raw table.
-        plan: how they are read.
-        alone: whether no other plan reads the same records.
-    """
-    parsed = records.select("position", "arrived_at", "source_table", F.expr(plan.parsed).alias("e"))
-    if plan.split is None:
-        return parsed.select("position", "arrived_at", "e")
-    split = parsed.select("position", "arrived_at", "source_table", F.expr(plan.split).alias("all"))
-    if not alone:
-        return split.select("position", "arrived_at", F.explode("all").alias("e"))
-    # A record about several tables may hold none for this one; one that cannot be read at all gives NULL.
-    is_none = (F.col("source_table") == MANY) & F.col("all").isNotNull() & (F.size("all") == 0)
-    return split.where(~F.coalesce(is_none, F.lit(False))).select(
-        "position", "arrived_at", F.explode_outer("all").alias("e")
-    )
-
-
-def _rows(
-    events: DataFrame, plan: EventPlan, types: Mapping[str, str], unsaid: Sequence[str], elsewhere: Mapping[str, int]
-) -> DataFrame:
-    """One projection a step: Spark computes a column that later ones use more than once only once."""
-    fixed = {
-        OP: F.expr(plan.op),
-        SEQUENCE: F.coalesce(F.expr(plan.sequence), F.lit("")),
-        POSITION: F.col("position"),
-        INDEX: F.coalesce(F.expr(plan.index).cast("int"), F.lit(0)),
-        EVENT_TIME: F.expr(plan.event_time),
-        ARRIVED_AT: F.col("arrived_at"),
-    }
-    absent = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
-    stage = events.select(
-        F.col("e").isNull().alias("none"),
-        *(value.alias(name) for name, value in fixed.items()),
-        *(
-            F.when(~gone, F.expr(c.text)).alias(f"t{i}")
-            for i, (c, gone) in enumerate(zip(plan.columns, absent, strict=True))
-        ),
-        *(gone.alias(f"u{i}") for i, gone in enumerate(absent)),
-    )
-    stage = stage.select("*", *(F.col(f"t{i}").alias(f"v{i}") for i in range(len(plan.columns))))
-    for step in range(max((len(c.steps) for c in plan.columns), default=0)):
-        stage = stage.withColumns(
-            {
-                f"v{i}": F.expr(c.steps[step].replace("{t}", f"v{i}"))
-                for i, c in enumerate(plan.columns)
-                if step < len(c.steps)
-            }
-        )
-    bad = [
-        F.when(F.col("none"), F.lit(_UNREADABLE)),
-        F.when(F.col(OP).isNull(), F.lit(plan.no_op)),
-        *(_misfit(i, c.name, types[c.name]) for i, c in enumerate(plan.columns) if c.steps),
-        *(
-            F.when((F.col(OP) != TRUNCATE) & F.col(f"v{i}").isNull(), F.lit(f"key column {c.name} is missing"))
-            for i, c in enumerate(plan.columns)
-            if c.name in plan.key
-        ),
-    ]
-    gone = [F.when(F.col(f"u{i}"), F.lit(c.name)) for i, c in enumerate(plan.columns) if c.unavailable]
-    gone += [F.when(F.col(OP) == UPDATE, F.lit(name)) for name in unsaid]
-    gone += [F.when(F.col(f"u{i}"), F.lit(name)) for name, i in elsewhere.items() if plan.columns[i].unavailable]
-    unavailable = F.array_compact(F.array(*gone)) if gone else F.array().cast("array<string>")
-    return stage.select(
-        *(F.col(f"v{i}").cast(types[c.name]).alias(c.name) for i, c in enumerate(plan.columns)),
-        *(F.col(name) for name in fixed),
-        F.when(F.size(unavailable) > 0, unavailable).alias(UNAVAILABLE),
-        F.coalesce(*bad).alias(BAD),
-    )
-
-
-def _misfit(i: int, name: str, kind: str) -> Column:
-    text = F.col(f"t{i}")
-    shown = F.concat(F.lit(f"{name} does not fit {kind}: "), F.left(text.cast("string"), F.lit(100)))
-    return F.when(text.isNotNull() & F.col(f"v{i}").isNull(), shown)
-
-
-def listed(columns: Iterable[str]) -> list[Column]:
-    """The columns of these very names, whatever characters they hold."""
-    return [F.col(quote(c)) for c in columns]

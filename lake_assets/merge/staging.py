@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
@@ -12,33 +12,27 @@ from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import DefinitionChangedError
-from lake_assets.events.model import ARRIVED_AT, INDEX, MANY, OP, POSITION, TECHNICAL, TRUNCATE
+from lake_assets.events.model import INDEX, MANY, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks, read_marks
 from lake_assets.merge import rejects
 from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
+from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.outcome import Absorbed, Outcome
-from lake_assets.merge.parsing import BAD, Parsed, parse
-from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
+from lake_assets.merge.parsing import Parsed, parse
+from lake_assets.merge.schema import Change
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
+from lake_assets.merge.staging_table import PARTED_PROPERTY, parted_by, prepare, projection, set_property
 from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
-    KEY_SET_PROPERTY,
-    alter,
     columns_of,
-    create,
     key_of,
     key_set_of,
 )
 from lake_assets.merge.views import temp_view
-
-# The declared key by which updates are parted into a delete and an insert.
-PARTED_PROPERTY = "lake-assets.parted-by"
 
 
 def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
@@ -196,7 +190,7 @@ def _append(
 ) -> _Written:
     """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
     assert parsed.rows is not None
-    changes = _prepare(lake, spec, parsed.rows.drop(BAD), parsed)
+    changes = prepare(lake, spec, parsed.rows.drop(BAD), parsed)
     seen = Observation()
     good = parsed.rows.observe(seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
     rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()).drop(BAD))
@@ -216,7 +210,7 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
     def write(good: DataFrame, stats: Row) -> list[Change] | None:
         if stats["events"] == stats["bad"] and (marks is None or not lake.exists(spec.table)):
             return None
-        changes = _prepare(lake, spec, good, parsed)
+        changes = prepare(lake, spec, good, parsed)
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
         return changes
 
@@ -227,15 +221,15 @@ def _replaced(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Par
     """Write all events again, in one commit. Killed before its end, the next run does the same."""
 
     def write(good: DataFrame, stats: Row) -> list[Change]:
-        changes = _prepare(lake, spec, good, parsed, anew=True)
+        changes = prepare(lake, spec, good, parsed, anew=True)
         with committing(lake.spark(), spec.table, marks):
             _fitted(lake, spec.table, good).writeTo(lake.sql_name(spec.table)).overwrite(F.lit(True))
         if key_of(lake, spec.table) != parsed.key:
-            _set_property(lake, spec.table, KEY_PROPERTY, json.dumps(parsed.key))
+            set_property(lake, spec.table, KEY_PROPERTY, json.dumps(parsed.key))
         return changes
 
     written = _sifted(lake, spec, records, parsed, write)
-    _set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(_parted_by(spec, parsed)))
+    set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(parted_by(spec, parsed)))
     return written
 
 
@@ -271,10 +265,6 @@ def _sifted(
     finally:
         if rows is not None:
             rows.unpersist()
-
-
-def _parted_by(spec: StagingSpec, parsed: Parsed) -> list[str]:
-    return list(parsed.key_set if spec.keys else spec.key)
 
 
 def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame, *, anew: bool = False) -> Parsed:
@@ -346,59 +336,6 @@ def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
     return bad.join(records.select(*columns), "position")
 
 
-def _prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, *, anew: bool = False) -> list[Change]:
-    """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is."""
-    key = parsed.key
-    key_set = {KEY_SET_PROPERTY: json.dumps(parsed.key_set)} if parsed.key_set else {}
-    parted = {PARTED_PROPERTY: json.dumps(_parted_by(spec, parsed))}
-    wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
-    # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
-    is_new = not lake.exists(spec.table)
-    create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
-           properties={"lake-assets.source-table": str(spec.source_table), **key_set, **parted,
-                       **spec.properties},
-           partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
-    if is_new and key:
-        _sort_by(lake, spec.table, key)
-    for name, value in key_set.items():
-        if lake.table(spec.table).properties.get(name) != value:
-            _set_property(lake, spec.table, name, value)
-    had = tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table))
-    if key and not had:
-        # Inserts may say none, and a source table may be given one: what is below is made again with it.
-        _set_property(lake, spec.table, KEY_PROPERTY, json.dumps(key))
-        _sort_by(lake, spec.table, key)
-    elif not anew and had != key and (key or rows.where(F.col(OP) != TRUNCATE).limit(1).count()):
-        raise DefinitionChangedError(
-            f"{spec.table}: the stream's key was {list(had)} and is {list(key)} now. Drop {spec.table} and the "
-            f"tables below "
-            "it and run again to rebuild them from the raw table"
-        )
-    existing = columns_of(lake, spec.table)
-    current = {c: t for c, t in existing.items() if not is_former(c, existing)}
-    changes = evolve(str(spec.table), current, wanted, spec.rename)
-    for change in changes:
-        if change.kind == "replace":
-            # Staging is history and never rewritten: earlier values stay under a name of their own, with their type.
-            old = former_name(change.column, change.was or "")
-            alter(lake, spec.table, Change("rename", old, change.was or "", was=change.column))
-            alter(lake, spec.table, Change("add", change.column, change.type))
-        elif change.kind != "fold":
-            alter(lake, spec.table, change)
-    return changes
-
-
-def _set_property(lake: LakeBase, table: TableId, name: str, value: str) -> None:
-    said = f"{literal(name)} = {literal(value)}"
-    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({said})")
-
-
-def _sort_by(lake: LakeBase, table: TableId, key: tuple[str, ...]) -> None:
-    # All of a key's events are looked up where some come late.
-    by = ", ".join(quote(k) for k in key)
-    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} WRITE LOCALLY ORDERED BY {by}")
-
-
 def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Marks | None) -> None:
     """Insert the rows whose place in the stream is not there yet.
 
@@ -417,18 +354,3 @@ def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: in
             f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position} "
             f"WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({', '.join('s.' + quote(n) for n in names)})"
         )
-
-
-def projection(lake: LakeBase, table: TableId, rename: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Type and SQL of each source column of a staging table, earlier types and names of it included."""
-    columns = columns_of(lake, table)
-    names = [c for c in columns if c not in TECHNICAL and not is_former(c, columns)]
-    names = [c for c in names if rename.get(c) not in names]
-    found: dict[str, tuple[str, str]] = {}
-    for name in names:
-        aliases = [name, *(old for old, new in rename.items() if new == name and old in columns)]
-        others = [c for a in aliases for c in (a, *formers(a, columns)) if c != name]
-        casts = [f"CAST({quote(c)} AS {columns[name]})" for c in others]
-        sql = f"coalesce({', '.join([quote(name), *casts])})" if casts else quote(name)
-        found[name] = (columns[name], sql)
-    return found

@@ -42,7 +42,7 @@ from lake_assets.merge.schema import Change, evolve
 from lake_assets.merge.selection import ROW, Item, hash_of_row, select, written
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.staging import PARTED_PROPERTY, projection
+from lake_assets.merge.staging_table import PARTED_PROPERTY, projection
 from lake_assets.merge.steps import Window, head_of, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in, key_set_of
 from lake_assets.merge.views import temp_view

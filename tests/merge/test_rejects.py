@@ -253,7 +253,7 @@ def test_more_rejects_than_declared_stop_the_table_alone(lake: Lake, limit: str,
 
 
 KILLS: list[tuple[Any, str]] = [
-    (rejects, "reject"), (staging, "_prepare"), (staging, "append_if_unmoved"), (rejects, "ensure_rejected"),
+    (rejects, "reject"), (staging, "prepare"), (staging, "append_if_unmoved"), (rejects, "ensure_rejected"),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from lake_assets.events import EventFormat
 from lake_assets.events.base import decode
 from lake_assets.events.model import EventPlan, Hints, Seen, SourceTable
+from lake_assets.merge.event_rows import in_steps
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,7 @@ def _collected(plan: EventPlan, records: DataFrame) -> list[Parsed]:
         *(F.expr(c.text).alias(f"t{i}") for i, c in enumerate(plan.columns)),
         *(c.alias(f"u{i}") for i, c in enumerate(gone)),
     )  # fmt: skip
-    stage = stage.select("*", *(F.col(f"t{i}").alias(f"v{i}") for i in range(len(plan.columns))))
-    for step in range(max((len(c.steps) for c in plan.columns), default=0)):
-        stage = stage.withColumns(
-            {
-                f"v{i}": F.expr(c.steps[step].replace("{t}", f"v{i}"))
-                for i, c in enumerate(plan.columns)
-                if step < len(c.steps)
-            }
-        )
+    stage = in_steps(stage, plan)
     types = {c.name: c.type for c in plan.columns}
     # Moments as microseconds: Python would turn them into the time zone of whoever runs the tests.
     shown = [
