@@ -17,10 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from figures import Required, holds, show
+
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
 
-REQUIRED = {
+REQUIRED: dict[str, Required] = {
     "upserts / create_changelog_view": ("at least", 15.0),
     "feed / create_changelog_view": ("at least", 5.0),
     "feed, merge-on-read / copy-on-write": ("at most", 1.0),
@@ -273,24 +275,17 @@ def main() -> int:
     return report(seconds, ratios, as_json=args.json)
 
 
-def _holds(value: float, how: str, limit: float) -> bool:
-    return value >= limit if how == "at least" else value <= limit
-
-
 def report(seconds: dict[str, float], ratios: dict[str, float], *, as_json: bool) -> int:
     """Print the figures; 1 where one misses what is required."""
-    missed = [name for name, value in ratios.items() if not _holds(value, *REQUIRED[name])]
+    missed = [name for name, value in ratios.items() if not holds(value, REQUIRED[name])]
     if as_json:
         print(json.dumps({"seconds": seconds, "ratios": ratios, "missed": missed}, indent=2))
         return bool(missed)
     print("| what | seconds |\n|---|---|")
     for name, value in seconds.items():
         print(f"| {name} | {value:.3f} |")
-    print("\n| ratio | measured | required |\n|---|---|---|")
-    for name, value in ratios.items():
-        how, limit = REQUIRED[name]
-        print(f"| {name} | {value:.2f}{' **missed**' if name in missed else ''} | {how} {limit:g} |")
-    return bool(missed)
+    print()
+    return show(ratios, REQUIRED)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from figures import Required, show
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
@@ -44,7 +45,7 @@ FORMATS = {
 }
 # A wide text would make the disk the limit: most tables have none.
 DISTINCT = 20_000
-REQUIRED = {
+REQUIRED: dict[str, Required] = {
     "debezium, with schema: events a second": ("at least", 200_000),
     "debezium, schema stripped: events a second": ("at least", 200_000),
     "debezium, with schema: times faster than a Python UDF": ("at least", 2.0),
@@ -264,7 +265,7 @@ def main() -> int:
             found |= memory(home, 500_000)
         if args.only in (None, "rates"):
             found |= rates(home, args.events, args.repeat, args.format)
-    return report(found)
+    return show(found, REQUIRED)
 
 
 def rates(home: Path, events: int, repeat: int, only: list[str] | None) -> dict[str, float]:
@@ -288,19 +289,6 @@ def rates(home: Path, events: int, repeat: int, only: list[str] | None) -> dict[
         print(f"{name}: {rows:,} events staged in {seconds:.2f} s", file=sys.stderr)
     lake.spark().stop()
     return found
-
-
-def report(found: dict[str, float]) -> int:
-    """Print the figures; 1 where one misses what is required."""
-    missed = False
-    print("| what | measured | required |\n|---|---|---|")
-    for name, value in found.items():
-        how, limit = REQUIRED.get(name, ("", 0.0))
-        holds = not how or (value >= limit if how == "at least" else value <= limit)
-        missed |= not holds
-        shown = f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
-        print(f"| {name} | {shown}{'' if holds else ' **missed**'} | {f'{how} {limit:,g}' if how else ''} |")
-    return missed
 
 
 if __name__ == "__main__":

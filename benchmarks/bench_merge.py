@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import Required, show
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -44,7 +45,7 @@ LAYOUTS = {
 }
 # So many changes are one partition, and so one file, where the product takes them in.
 FEW = small.SMALL_ROWS
-REQUIRED = {
+REQUIRED: dict[str, Required] = {
     "scattered, 1,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),
     "scattered, 50,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),
     "scattered, 1,000,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),
@@ -187,19 +188,6 @@ def state(lake: Lake) -> tuple[Any, ...]:
     )
 
 
-def report(found: dict[str, Any]) -> int:
-    """Print the figures; 1 where one misses what is required."""
-    missed = False
-    print("| what | measured | required |\n|---|---|---|")
-    for name, value in found.items():
-        how, limit = REQUIRED.get(name, ("", 0.0))
-        holds = not how or (value >= limit if how == "at least" else value <= limit)
-        missed |= not holds
-        shown = value if isinstance(value, str) else f"{value:.2f}"
-        print(f"| {name} | {shown}{'' if holds else ' **missed**'} | {f'{how} {limit:,g}' if how else ''} |")
-    return missed
-
-
 def main() -> int:
     """Run the benchmarks; exit code 1 where a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -234,7 +222,7 @@ def main() -> int:
                     found[f"{what}: bytes written, times the changed rows"] = fast.data / rows
                     found[f"{what}: kB of deletion vectors"] = fast.deletes / 1e3
         lake.spark().stop()
-    return report(found)
+    return show(found, REQUIRED)
 
 
 if __name__ == "__main__":
