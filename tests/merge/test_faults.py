@@ -31,6 +31,7 @@ from tests.merge.test_final import NAMES, emptied, expected, scattered, shifted,
 from tests.merge.test_whole_rows import debezium
 from tests.support.debezium import TEXT, Event, Table, write_lines
 from tests.support.histories import redelivered, shuffled, split
+from tests.support.kills import Killed, Points, verb
 from tests.support.oracle import final_rows, rows_of
 from tests.support.streams import Feed
 
@@ -116,55 +117,15 @@ EVERY = [*KEYED, "clicks", "items"]
 # --- killed -----------------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Stands for the end of the process: nothing in the product catches it."""
-
-
-class Points:
-    """Ends a step once at every point that it has not ended at before; what is ended does nothing any more."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-        self.armed, self.ended = False, False
-        self.hook: Callable[[str], None] | None = None
-
-    def cross(self, point: str) -> None:
-        if self.ended:
-            raise Killed(point)
-        # Before a statement is after the one before it.
-        if self.armed and point.startswith("after") and point not in self.seen:
-            self.seen.append(point)
-            self.ended = True
-            raise Killed(point)
-        if self.hook:
-            self.hook(point)
-
-    def around(self, call: Callable[..., Any], name: Callable[..., str | None]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            what = name(*args)
-            if what:
-                self.cross(f"before {what}")
-            result = call(*args, **kwargs)
-            if what:
-                self.cross(f"after {what}")
-            return result
-
-        return wrapped
-
-
-VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
-
-
-def _verb(_: object, sql: str, *__: object) -> str | None:
-    if not sql.startswith(VERBS):
-        return None
-    return next((v for v in ("CREATE BRANCH", "DROP BRANCH", "WRITE LOCALLY") if v in sql), " ".join(sql.split()[:2]))
+def named(_: object, sql: str, *__: object) -> str | None:
+    found = verb(_, sql)
+    return found and next((v for v in ("CREATE BRANCH", "DROP BRANCH", "WRITE LOCALLY") if v in sql), found)
 
 
 @pytest.fixture
 def points(monkeypatch: pytest.MonkeyPatch) -> Points:
-    found = Points()
-    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, _verb))
+    found = Points(only_after=True)
+    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, named))
     for call in ("append", "overwrite"):
         monkeypatch.setattr(
             DataFrameWriterV2, call, found.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)

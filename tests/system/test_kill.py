@@ -12,8 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -24,6 +22,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.merge import ledger
 from lake_assets.pipeline import pipeline as runner
+from tests.support.kills import Killed, Points, verb
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 
@@ -34,46 +33,6 @@ SELECT = [
 ]
 CITY = """SELECT c.city, count(*) AS population, sum(u.balance) AS balance
           FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY c.city"""
-VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nothing in the product catches it."""
-
-
-class Points:
-    """Kills once at every point it has not killed at before; what is killed does nothing any more, in any thread."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-        self.table = ""
-        self.armed, self.ended = True, False
-        self._lock = Lock()
-
-    def cross(self, what: str) -> None:
-        point = f"{self.table}: {what}"
-        with self._lock:
-            if self.armed and (self.ended or point not in self.seen):
-                if not self.ended:
-                    self.seen.append(point)
-                self.ended = True
-                raise Killed(point)
-
-    def around(self, call: Callable[..., Any], name: Callable[..., str | None]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            what = name(*args)
-            if what:
-                self.cross(f"before {what}")
-            result = call(*args, **kwargs)
-            if what:
-                self.cross(f"after {what}")
-            return result
-
-        return wrapped
-
-
-def _verb(_: object, sql: str, *__: object) -> str | None:
-    return next((" ".join(sql.split()[:2]) for verb in VERBS if sql.startswith(verb)), None)
 
 
 def _equal_to_postgres(lake: Lake, checkpoint: shop.Checkpoint) -> None:
@@ -91,7 +50,8 @@ def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = Points()
-    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, _verb))
+    points.armed = True
+    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, verb))
     monkeypatch.setattr(
         Transaction,
         "commit_transaction",

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import pipeline as runner
+from tests.support.kills import Killed, Points, verb
 from tests.support.oracle import rows_of
-from tests.system.test_kill import Killed, Points, _verb
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 
@@ -93,8 +93,7 @@ def test_a_step_killed_at_any_point_and_run_again_ends_in_the_same_table(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     points = Points()
-    points.armed = False
-    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, _verb))
+    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, verb))
     for name in WRITES:
         called = points.around(getattr(DataFrameWriterV2, name), lambda *_, what=name: f"write: {what}")
         monkeypatch.setattr(DataFrameWriterV2, name, called)
