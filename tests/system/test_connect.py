@@ -13,6 +13,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import shop
 from lake_assets.lake import SparkConfig, server
+from tests.conftest import SMALL
 from tests.support.oracle import rows_of
 from tests.system.processes import python, started
 
@@ -34,7 +35,7 @@ def free_port() -> int:
 def remote(tmp_path: Path) -> Iterator[str]:
     """The address of a server that is up."""
     port, log = free_port(), tmp_path / "server.log"
-    spark = SparkConfig(master="local[2]", driver_memory="1g", conf={"spark.sql.shuffle.partitions": "1"})
+    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL)
     command, env = server.command(LakeConfig(home=tmp_path, spark=spark), port)
     with started(command, log, env) as process:
         while process.poll() is None:

@@ -11,6 +11,7 @@ from lake_assets import Lake
 from lake_assets.examples import shop
 from tests.conftest import small_lake
 from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+from tests.system.processes import SMALL_SPARK
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
 
@@ -43,7 +44,7 @@ def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path) -> None:
     home.mkdir()
     landing = home / "landing" / "shop_events"
     first, second = shop.checkpoints()[:2]
-    with dagster_dev(tmp_path, LAKE_HOME=str(home), LAKE_SPARK__DRIVER_MEMORY="2g") as dagster:
+    with dagster_dev(tmp_path, **{**SMALL_SPARK, "LAKE_HOME": str(home)}) as dagster:
         dagster.start_sensor("shop_capture_sensor")
         shop.feed(landing, first)
         runs = wait_for("the first checkpoint", lambda: settled(dagster, 0), SECONDS, dagster.log)
