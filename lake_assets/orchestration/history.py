@@ -23,13 +23,11 @@ AT_WORK = [
 _OVER = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
-def at_work(instance: dg.DagsterInstance, job: str, keys: frozenset[dg.AssetKey]) -> dg.DagsterRun | None:
-    """A run of the pipeline that is queued or in progress, whoever asked for it; None if there is none."""
-    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=RUNS_LOOKED_AT):
-        # One started by hand is a run of Dagster's own job and carries no tags of ours, but says its assets.
-        if run.job_name == job or keys.intersection(run.asset_selection or ()):
-            return run
-    return None
+def at_work(instance: dg.DagsterInstance, job: str, keys: frozenset[dg.AssetKey]) -> list[dg.DagsterRun]:
+    """The runs of the pipeline that are queued or in progress, whoever asked for them."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=RUNS_LOOKED_AT)
+    # One started by hand is a run of Dagster's own job and carries no tags of ours, but says its assets.
+    return [run for run in runs if run.job_name == job or keys.intersection(run.asset_selection or ())]
 
 
 def past_runs(instance: dg.DagsterInstance, pipeline: str, wanted: frozenset[str]) -> list[PastRun]:

@@ -16,6 +16,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration import history
 from lake_assets.orchestration.checks import comparisons
+from lake_assets.orchestration.dead_runs import end_if_dead
 from lake_assets.orchestration.looking import Found, Size, look, measure, missing
 from lake_assets.orchestration.names import (
     PIPELINE_TAG,
@@ -112,7 +113,12 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     Raises:
         CatalogUnavailableError: the lake cannot be looked at; the next tick tries again, and nothing is lost.
     """
-    busy = history.at_work(context.instance, watch.job, watch.keys)
+    busy: dg.DagsterRun | None = None
+    for run in history.at_work(context.instance, watch.job, watch.keys):
+        if dead := end_if_dead(context.instance, run):
+            context.log.warning(dead)
+        else:
+            busy = busy or run
     if busy:
         stale = "" if context.instance.run_monitoring_enabled else f". But {UNMONITORED} (see dagster.yaml)"
         return dg.SkipReason(

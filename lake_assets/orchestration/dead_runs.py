@@ -1,0 +1,66 @@
+"""Runs that are at work in the books only: their process was killed, and the code server that would have said so.
+
+Dagster's default launcher starts a run as a process of the code server. When that one lives on, it reports a killed run
+itself. When both are killed (a container, a machine), nobody does: the run stays "started", and everything waits for
+it. A sensor is evaluated where the runs are started, so it can see that the process is no more.
+"""
+
+from __future__ import annotations
+
+import re
+
+import dagster as dg
+import psutil
+from dagster._core.events import JobFailureData, RunFailureReason
+from dagster._core.storage.tags import GRPC_INFO_TAG
+
+# What a run's process says first. Of several (a run that was resumed) the last one counts.
+_STARTED = re.compile(r"Started process for run \(pid: (\d+)\)")
+# A process began before it spoke. Clocks of files and processes differ by less.
+_CLOCKS_SECONDS = 2.0
+
+
+def end_if_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """Say that a run failed whose process is gone, so that Dagster starts it again and its slots are freed.
+
+    Args:
+        instance: where the run is.
+        run: one that is at work.
+
+    Returns:
+        What was found; None: its process is there, or is not to be seen from here (another launcher's, not begun yet).
+    """
+    # Set by the default launcher alone: what others start is on other machines, and they look after it themselves.
+    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING) or GRPC_INFO_TAG not in run.tags:
+        return None
+    pid = _gone(instance, run.run_id)
+    latest = instance.get_run_by_id(run.run_id)
+    if pid is None or latest is None or latest.status != run.status:
+        return None
+    text = f"run {run.run_id[:8]} was {run.status.value.lower()}, but its process {pid} is gone"
+    why = JobFailureData(None, RunFailureReason.UNEXPECTED_TERMINATION)
+    instance.report_run_failed(latest, f"{text}: killed together with its code server", why)
+    return text
+
+
+def _gone(instance: dg.DagsterInstance, run_id: str) -> int | None:
+    """The process of a run, if it is no more."""
+    said = [
+        (int(found[1]), entry.timestamp)
+        for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
+        if entry.dagster_event and (found := _STARTED.search(entry.dagster_event.message or ""))
+    ]
+    if not said or _is_there(*said[-1]):
+        return None
+    return said[-1][0]
+
+
+def _is_there(pid: int, spoke: float) -> bool:
+    """Whether the process is there that spoke then (seconds since 1970), and not another one with its number."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= spoke + _CLOCKS_SECONDS
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

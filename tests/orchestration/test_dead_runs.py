@@ -1,0 +1,86 @@
+"""Runs whose process is gone while the books call them started: the sensor ends them, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import dagster as dg
+import pytest
+from dagster._core.events import EngineEventData
+from dagster._core.storage.tags import GRPC_INFO_TAG
+
+from tests.orchestration.conftest import Harness, selected
+from tests.orchestration.test_sensor import ALL, feed
+
+LAUNCHED = {GRPC_INFO_TAG: json.dumps({"host": "127.0.0.1", "port": 4000})}
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def started(harness: Harness, pid: int | None, *, by_default_launcher: bool = True) -> dg.DagsterRun:
+    """A run of the pipeline that is started in the books, by a process that said so."""
+    run = harness.instance.create_run_for_job(
+        harness.job, status=dg.DagsterRunStatus.STARTED, tags=LAUNCHED if by_default_launcher else {}
+    )
+    if pid is not None:
+        text = f"Started process for run (pid: {pid})."
+        harness.instance.report_engine_event(text, run, EngineEventData.in_process(pid))
+    return run
+
+
+def status(harness: Harness, run: dg.DagsterRun) -> dg.DagsterRunStatus:
+    found = harness.instance.get_run_by_id(run.run_id)
+    assert found
+    return found.status
+
+
+def test_a_run_whose_process_is_gone_is_ended_and_holds_nothing_back(dry: Harness) -> None:
+    feed(dry)
+    run = started(dry, ended_process())
+    assert selected(dry.asked()) == ALL
+    assert status(dry, run) == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_process_with_the_number_of_one_that_is_gone_is_another_one(dry: Harness) -> None:
+    feed(dry)
+    now = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        run = started(dry, now.pid)
+        log = dry.instance.event_log_storage
+        # The run spoke long before that process began.
+        entries = [e for e in log.get_logs_for_run(run.run_id) if "Started process" in e.message]
+        log.delete_events(run.run_id)
+        for entry in entries:
+            log.store_event(entry._replace(timestamp=entry.timestamp - 3600))
+        assert selected(dry.asked()) == ALL
+        assert status(dry, run) == dg.DagsterRunStatus.FAILURE
+    finally:
+        now.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("pid", "by_default_launcher"),
+    [(os.getpid(), True), (None, True), (ended_process(), False)],
+    ids=["its process is there", "its process has not spoken", "it runs somewhere else"],
+)
+def test_a_run_that_may_be_at_work_is_left_alone(dry: Harness, pid: int | None, *, by_default_launcher: bool) -> None:
+    feed(dry)
+    run = started(dry, pid, by_default_launcher=by_default_launcher)
+    assert run.run_id[:8] in dry.skipped()
+    assert status(dry, run) == dg.DagsterRunStatus.STARTED
+
+
+def test_a_dead_run_behind_a_newer_one_is_ended_too(dry: Harness) -> None:
+    """It may hold what the other one waits for."""
+    feed(dry)
+    run = started(dry, ended_process())
+    newer = dry.instance.create_run_for_job(dry.job, status=dg.DagsterRunStatus.NOT_STARTED)
+    assert newer.run_id[:8] in dry.skipped()
+    assert status(dry, run) == dg.DagsterRunStatus.FAILURE
