@@ -60,11 +60,8 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
     target = lake.find(spec.table)
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
-    windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
     known = target is not None and is_same_query(target, spec)
-    begun = known and all(w.mark and w.mark.snapshot for w in windows.values())
-    size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
-    windows = (heads or Heads()).settled(lake, windows, tables, size)
+    windows, begun = next_of(lake, spec, target, tables, heads or Heads())
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
@@ -122,6 +119,29 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         name, "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
         snapshot.snapshot_id if snapshot else None, details, audits=audits,
     )  # fmt: skip
+
+
+def next_of(
+    lake: LakeBase, spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table], heads: Heads
+) -> tuple[dict[TableId, Window], bool]:
+    """What the next step takes of each source, and whether it goes on from what the table holds; reads metadata only.
+
+    Args:
+        lake: the lake.
+        spec: the model.
+        target: its table, where it is there.
+        tables: its sources.
+        heads: what other models of the run have settled; what this one takes is settled with it.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: see `window_of`.
+    """
+    windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
+    begun = (
+        target is not None and is_same_query(target, spec) and all(w.mark and w.mark.snapshot for w in windows.values())
+    )
+    size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
+    return heads.settled(lake, windows, tables, size), begun
 
 
 def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:

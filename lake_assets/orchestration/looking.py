@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lake_assets.errors import HistoryError, InputError, PipelineError
+from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import new_files
 from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
+from lake_assets.models.heads import Heads
 from lake_assets.orchestration.planning import Work, fingerprint
-from lake_assets.pipeline.pipeline import Pending, Spec, audited_by, may_wait, pending_of, sources
+from lake_assets.pipeline.pipeline import Pending, Spec, audited_by, may_wait, next_batch, pending_of, sources
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20
@@ -68,6 +69,34 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     return found
 
 
+def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[Found]) -> list[Found]:
+    """The same work with the windows that one run takes of it at most, where batches are limited.
+
+    What has to be done and how often it was tried stays counted by the whole windows (`fingerprint`).
+
+    Args:
+        lake: opened for this look.
+        specs: the tables, sources before what depends on them.
+        found: what is due, in the same order.
+    """
+    by_name = {str(s.table): s for s in specs}
+    if not any(by_name[f.work.table].batch.is_limited for f in found):
+        return list(found)
+    heads = Heads()
+    return [_batch(lake, by_name[f.work.table], f, heads) for f in found]
+
+
+def _batch(lake: Lake, spec: Spec, found: Found, heads: Heads) -> Found:
+    try:
+        taken = next_batch(lake, spec, found.windows, heads) if found.windows else []
+    except LakeError:
+        return found  # its step says what is wrong
+    if not taken:
+        return found
+    what = ", ".join(describe(w) for w in taken)
+    return replace(found, work=replace(found.work, what=what), windows=tuple(taken))
+
+
 def _head(lake: Lake, table: TableId) -> int | None:
     found = lake.find(table)
     return found.metadata.current_snapshot_id if found else None
@@ -90,7 +119,8 @@ def describe(window: Pending) -> str:
     """A window for people: `raw.events 12..34`, or the number of files that landed."""
     if window.end is None:
         return f"{window.files} files in {window.source}"
-    return f"{window.source} {window.start or 'empty'}..{window.end}"
+    left = f" (a batch; {window.left} snapshots are left)" if window.left else ""
+    return f"{window.source} {window.start or 'empty'}..{window.end}{left}"
 
 
 @dataclass(frozen=True)

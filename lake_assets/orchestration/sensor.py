@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
@@ -17,7 +17,7 @@ from lake_assets.lake import LakeConfig
 from lake_assets.orchestration import history
 from lake_assets.orchestration.checks import comparisons
 from lake_assets.orchestration.dead_runs import end_if_dead
-from lake_assets.orchestration.looking import Found, Size, look, measure, missing
+from lake_assets.orchestration.looking import Found, Size, batches, look, measure, missing
 from lake_assets.orchestration.names import (
     PIPELINE_TAG,
     asset_key,
@@ -143,7 +143,9 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         for text in misfits(context.instance, [pool(s.table) for s in watch.loaded]):
             context.log.warning(text)
         due = {w.table for w in decision.due}
-        size = measure(lake, [f for f in found if f.work.table in due])
+        taken = batches(lake, specs, [f for f in found if f.work.table in due])
+        decision = replace(decision, due=tuple(f.work for f in taken))
+        size = measure(lake, taken)
         asked = request(context.instance, watch, specs, found, decision, size)
         return asked.with_replaced_attrs(asset_check_keys=_checks(context.repository_def, watch, asked))
     finally:

@@ -10,13 +10,14 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from pyiceberg.table import Table
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.arriving import Read
-from lake_assets.merge.batches import LEFT, seconds_left
+from lake_assets.merge.batches import LEFT, cut, seconds_left
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.landing import Landed, land, land_records, new_files
 from lake_assets.merge.outcome import Absorbed, Outcome
@@ -28,12 +29,12 @@ from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, PartitionField,
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import pending_of as pending_of_staging
 from lake_assets.merge.staging import replay as replay_events
-from lake_assets.merge.steps import window_of
+from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.target import pending_of as pending_of_final
 from lake_assets.models.errors_at import Origin, located
 from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
-from lake_assets.models.run import absorb_sources
+from lake_assets.models.run import absorb_sources, next_of
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.asset_settings import shown
 from lake_assets.pipeline.audits import read_audits, read_comparisons
@@ -53,6 +54,7 @@ class Pending:
         source: a table, or a landing folder.
         start, end: snapshots (None for a folder).
         files: landed files that are new (0 for a table).
+        left: how many snapshots after `end` are left for the next step, where batches are limited.
     """
 
     table: str
@@ -60,6 +62,7 @@ class Pending:
     start: int | None = None
     end: int | None = None
     files: int = 0
+    left: int = 0
 
 
 class Pipeline:
@@ -547,6 +550,48 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
         if not w.is_absorbed and w.head.snapshot is not None:
             found.append(Pending(name, str(source), w.start, w.head.snapshot))
     return found
+
+
+def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: Heads) -> list[Pending]:
+    """What one step takes of a table's pending windows, as its sources are now; reads metadata only.
+
+    New files are all taken in by one step, in several commits.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        pending: its windows.
+        heads: what models before it in the run take.
+
+    Raises:
+        LakeError: see the steps.
+    """
+    if isinstance(spec, RawSpec) and spec.landing:
+        return list(pending)
+    table = lake.find(spec.table)
+    loaded = {s: t for s in sources(spec) if (t := lake.find(s)) is not None}
+    if len(loaded) < len(sources(spec)):
+        return list(pending)
+    if isinstance(spec, ModelSpec):
+        windows = list(next_of(lake, spec, table, loaded, heads)[0].values())
+    else:
+        windows = [_next_window(lake, spec, table, source) for source in loaded.values()]
+    taken = {str(w.source): w for w in windows if not w.is_absorbed}
+    return [
+        replace(p, end=w.head.snapshot, left=w.left) for p in pending if (w := taken.get(p.source)) and w.head.snapshot
+    ]
+
+
+def _next_window(lake: LakeBase, spec: RawSpec | StagingSpec | FinalSpec, table: Table | None, source: Table) -> Window:
+    match spec:
+        case RawSpec():
+            assert spec.source is not None
+            found, anew = window_of(spec.table, table, spec.source, source), None
+        case StagingSpec():
+            found, anew = pending_of_staging(spec, table, source)
+        case FinalSpec():
+            found, anew = pending_of_final(lake, spec, table, source)
+    return found if anew else cut(found, source, spec.batch)
 
 
 def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
