@@ -6,14 +6,16 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lake_assets import Lake, LakeConfig
+from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import shop
 from lake_assets.lake import SparkConfig, server
 from tests.conftest import SMALL
+from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import rows_of
 from tests.system.processes import python, started
 
@@ -31,12 +33,13 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
-    """The address of a server that is up."""
-    port, log = free_port(), tmp_path / "server.log"
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that is up; it knows no lake of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    port, log = free_port(), folder / "server.log"
     spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL)
-    command, env = server.command(LakeConfig(home=tmp_path, spark=spark), port)
+    command, env = server.command(LakeConfig(home=folder, spark=spark), port)
     with started(command, log, env) as process:
         while process.poll() is None:
             try:
@@ -49,6 +52,20 @@ def remote(tmp_path: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
+def run_over(remote: str, home: Path, pipeline: Path, log: Path) -> int:
+    """Run a pipeline in a process without Java or jars: nothing but the server can have done it.
+
+    Returns:
+        Its exit code: 1 where a table failed. What failed is in `log`.
+    """
+    none = log.with_name("none")
+    nothing = {"LAKE_SPARK__REMOTE": remote, "JAVA_HOME": str(log.parent), "LAKE_JARS": str(none)}
+    with started(python("tests.system.run_pipeline", home, pipeline), log, nothing) as run:
+        code = run.wait(timeout=600)
+    assert not none.exists()
+    return code
+
+
 def test_the_shop_equals_postgres_over_spark_connect(
     remote: str, new_lake: Callable[[str], Lake], tmp_path: Path
 ) -> None:
@@ -56,14 +73,96 @@ def test_the_shop_equals_postgres_over_spark_connect(
     for checkpoint in shop.checkpoints()[:2]:
         shop.feed(lake.config.home / "landing" / "shop_events", checkpoint)
         log = tmp_path / "run.log"
-        command = python("tests.system.run_pipeline", lake.config.home, shop.PIPELINE)
-        # Without a Java to be found nothing but the server can have done it.
-        nothing = {"LAKE_SPARK__REMOTE": remote, "JAVA_HOME": str(tmp_path), "LAKE_JARS": str(tmp_path / "none")}
-        with started(command, log, nothing) as run:
-            assert run.wait(timeout=300) == 0, log.read_text()
-        assert not (tmp_path / "none").exists()
+        assert run_over(remote, lake.config.home, Path(shop.PIPELINE), log) == 0, log.read_text()
         assert {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal} == {}
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY))
+
+
+AUDITED = """\
+type: lake_assets.LakePipeline
+attributes:
+  name: audited
+  streams:
+    - name: events
+      tables:
+        - public.users
+        - table: public.notes
+          audits:
+            - unique
+            - not_null: text
+            - accepted_values: {stars: [1, 2, 3]}
+            - relationships: {user_id: final.users.id}
+            - {row_count_change: 90%, severity: warn}
+            - {name: short, sql: "SELECT * FROM {table} WHERE length(text) > 20"}
+  models:
+    - name: agg.stars
+      sql: SELECT user_id, sum(stars) AS stars FROM final.notes GROUP BY user_id
+      audits:
+        - unique
+        - {name: no_more_than_five, sql: "SELECT * FROM {table} WHERE stars > 5"}
+"""
+USERS = Table({"id": BIGINT, "name": TEXT}, name="public.users")
+NOTES = Table({"id": BIGINT, "user_id": BIGINT, "text": TEXT, "stars": INT}, name="public.notes")
+
+
+def test_audits_hold_a_batch_back_until_it_is_corrected_over_spark_connect(remote: str, tmp_path: Path) -> None:
+    lake, pipeline, log = Lake(LakeConfig(home=tmp_path / "lake")), tmp_path / "defs.yaml", tmp_path / "run.log"
+    pipeline.write_text(AUDITED)
+    at = [0]
+
+    def land(*rows: tuple[Table, str, dict[str, Any]]) -> int:
+        at[0] += 1
+        events = [Event(table, op, (at[0], 100 * at[0] + n), row) for n, (table, op, row) in enumerate(rows)]  # type: ignore[arg-type]
+        write_lines(lake.config.home / "landing" / "events" / f"{at[0]}.jsonl", to_lines(events))
+        log.write_text("")
+        return run_over(remote, lake.config.home, pipeline, log)
+
+    def note(n: int, user: int, text: str | None, stars: int) -> dict[str, Any]:
+        return {"id": n, "user_id": user, "text": text, "stars": stars}
+
+    users = [(USERS, "c", {"id": n, "name": f"{n}"}) for n in (1, 2)]
+    assert land(*users, (NOTES, "c", note(1, 1, "a", 2)), (NOTES, "c", note(2, 1, "b", 3))) == 0, log.read_text()
+    good = [(1, 1, "a", 2), (2, 1, "b", 3)]
+    assert rows(lake, "final.notes") == good
+    assert rows(lake, "agg.stars") == [(1, 5)]
+    published = lake.table("final.notes").metadata.current_snapshot_id
+
+    # One row for each audit that a row can violate, and a new user, whose table has nothing to do with it.
+    wrong = [note(3, 2, None, 1), note(4, 2, "x", 9), note(5, 7, "y", 1), note(6, 2, "long " * 9, 1)]
+    assert land((USERS, "c", {"id": 3, "name": "3"}), *((NOTES, "c", row) for row in wrong)) == 1
+    assert "AuditFailedError: final.notes: 4 of 6 audits do not pass" in (said := log.read_text()), said
+    for audit in ("not_null_text", "accepted_values_stars", "relationships_user_id", "short"):
+        assert f"\n- {audit}: 1 rows" in said, said
+    table = lake.table("final.notes")
+    assert (table.metadata.current_snapshot_id, rows(lake, "final.notes")) == (published, good)
+    assert rows(lake, "agg.stars") == [(1, 5)]
+    assert len(rows(lake, "final.users")) == 3
+    assert len(rows(lake, "final.notes", "failed_audit")) == 6
+
+    # Corrected, it goes on; what it makes of the model does not pass the model's own audit.
+    right = [note(3, 2, "c", 1), note(4, 2, "d", 3), note(5, 1, "e", 1), note(6, 2, "f", 1)]
+    assert land(*((NOTES, "u", row) for row in right)) == 1
+    assert "AuditFailedError: agg.stars: 1 of 2 audits do not pass" in (said := log.read_text()), said
+    assert "AuditFailedError: final.notes" not in said
+    notes = [(*g,) for g in good] + [(r["id"], r["user_id"], r["text"], r["stars"]) for r in right]
+    assert rows(lake, "final.notes") == notes
+    assert rows(lake, "agg.stars") == [(1, 5)]
+
+    assert land((NOTES, "d", {"id": 5})) == 0, log.read_text()
+    assert rows(lake, "final.notes") == [n for n in notes if n[0] != 5]
+    assert rows(lake, "agg.stars") == [(1, 5), (2, 5)]
+    for name in ("final.notes", "agg.stars"):
+        assert "failed_audit" not in lake.table(name).metadata.refs
+    assert Pipeline.load(pipeline).pending(lake) == []
+
+
+def rows(lake: Lake, name: str, branch: str | None = None) -> list[tuple[Any, ...]]:
+    """A table's rows, or those of a branch of it, read without Spark."""
+    table = lake.table(name)
+    snapshot = table.metadata.refs[branch].snapshot_id if branch else None
+    columns = [f.name for f in table.schema().fields if not f.name.startswith("_")]
+    found = table.scan(snapshot_id=snapshot, selected_fields=tuple(columns)).to_arrow()
+    return sorted(tuple(row[c] for c in columns) for row in found.to_pylist())
 
 
 def test_a_server_that_is_away_is_named_at_once(tmp_path: Path) -> None:
