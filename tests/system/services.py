@@ -24,7 +24,7 @@ from tests.system.dagster_process import REPOSITORY, Dagster, free_port, wait_fo
 
 BIN = Path(sys.executable).parent
 # Dagster looks every so many seconds, and waits for so many before it gives up a run that does not start.
-POLL_SECONDS, START_SECONDS, FREE_SLOTS_SECONDS = 5, 90, 5
+POLL_SECONDS, START_SECONDS, FREE_SLOTS_SECONDS = 5, 120, 5
 
 
 @dataclass
