@@ -111,7 +111,8 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
+        # Beside what somebody sets as `extraJavaOptions`.
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
