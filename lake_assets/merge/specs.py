@@ -10,8 +10,10 @@ from typing import Literal, Self
 
 from lake_assets.errors import PipelineError
 from lake_assets.events import SourceTable
-from lake_assets.lake import TableId, quote
+from lake_assets.lake import TableId
 from lake_assets.merge.audits import Audit
+from lake_assets.merge.fields import PartitionField
+from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.selection import Computed, Star
 
 
@@ -192,55 +194,6 @@ OnChange = Literal["stop", "ignore"]
 Write = Literal["merge", "overwrite-partitions"]
 
 
-_PARTITION = re.compile(r"(?:(years|months|days|hours|bucket|truncate)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^\s(),]+)\s*(\)?)")
-
-
-@dataclass(frozen=True)
-class PartitionField:
-    """A field of an Iceberg partition spec.
-
-    Attributes:
-        column: the column that its values are made of.
-        transform: `years`, `months`, `days`, `hours`, `bucket`, `truncate`; empty: the value itself.
-        width: number of buckets, or length.
-    """
-
-    column: str
-    transform: str = ""
-    width: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """`city`, `days(ts)`, `bucket(16, id)`, `truncate(4, name)`.
-
-        Raises:
-            PipelineError: it is none of these.
-        """
-        match = _PARTITION.fullmatch(text.strip())
-        if match:
-            transform, width, column = match[1] or "", match[2], match[3].strip("`")
-            if bool(transform) == bool(match[4]) and (width is not None) == (transform in ("bucket", "truncate")):
-                return cls(column, transform, int(width) if width else None)
-        raise PipelineError(
-            f"{text!r} is no partition field: write column, years(column), months(column), days(column), "
-            "hours(column), bucket(16, column) or truncate(4, column)"
-        )
-
-    @property
-    def sql(self) -> str:
-        """As Spark's DDL has it."""
-        inner = ", ".join([*([str(self.width)] if self.width is not None else []), quote(self.column)])
-        return f"{self.transform}({inner})" if self.transform else inner
-
-    @property
-    def iceberg(self) -> str:
-        """The transform as Iceberg's metadata has it."""
-        if not self.transform:
-            return "identity"
-        # Spark's functions are named in the plural.
-        return f"{self.transform}[{self.width}]" if self.width is not None else self.transform.removesuffix("s")
-
-
 @dataclass(frozen=True)
 class FinalSpec:
     """The current state of one source table, its history, or its inserts.
@@ -256,6 +209,7 @@ class FinalSpec:
         track: columns whose change opens a new version (scd2); None: all.
         columns: the table's columns, made of those of staging; empty: these.
         partition_by: Iceberg partition transforms over the table's columns, as `days(ts)`.
+        partitions: what Dagster knows as its partitions; `partition_by` has the field for them then.
         sort_by: columns that the rows of a file are sorted by.
         horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
             well, and told of; None: any lateness is expected.
@@ -292,3 +246,4 @@ class FinalSpec:
     batch: BatchSize = BatchSize()
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
+    partitions: Partitions | None = None

@@ -222,6 +222,8 @@ class Target:
         if spec.by_row:
             self.items[ROW] = hash_of_row(list(self._source))
         self.types_of_items = self._types()
+        if spec.partitions:
+            spec.partitions.check(spec.table, self.types_of_items)
         self._check_names("partition_by", [p.column for p in spec.partition_by])
         self._check_names("sort_by", spec.sort_by)
         self._check_order()
@@ -261,6 +263,11 @@ class Target:
         # Their zeros have signs, which a filter does not tell apart and partitions do.
         elif floats := [p.column for p in spec.partition_by if self.types_of_items[p.column] in ("float", "double")]:
             why = f"{', '.join(floats)} is a floating-point number, and partitions of such cannot be told by a filter"
+        elif (by := spec.partitions) and not by.is_aligned(self.types_of_items[by.by]):
+            why = (
+                f"Iceberg's {by.field.transform} of {by.by} begin in UTC, and those of `partitions` in {by.timezone}: "
+                "rewriting one would touch two of the others"
+            )
         if why:
             raise PipelineError(f"{spec.table}: `write: overwrite-partitions`: {why}")
         if not self.key:

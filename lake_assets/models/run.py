@@ -68,7 +68,8 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         return Outcome(name, "nothing")
     if target is not None and not known and spec.on_query_change == "stop" and read_marks(target):
         raise DefinitionChangedError(
-            f"{name} was made by another query, and the model says `on_query_change: stop`. Set the query back, say "
+            f"{name} was made by another query, or with other partitions, and the model says `on_query_change: stop`. "
+            "Set them back, say "
             f"`rebuild` to have the table made again by the new one, or drop {name}"
         )
     model = planned(spec, tables)
@@ -218,7 +219,9 @@ def is_same_query(target: Table, spec: ModelSpec) -> bool:
 def definition(spec: ModelSpec) -> str:
     """A fingerprint of what a table is made by."""
     found = fingerprint(parse(str(spec.table), spec.sql))
-    return found if not spec.key else f"{found}:{','.join(spec.key)}"
+    found = found if not spec.key else f"{found}:{','.join(spec.key)}"
+    # Files are written by the fields of Iceberg's spec: with others, the table is made again.
+    return f"{found}:{spec.partitions.field.sql}" if spec.partitions else found
 
 
 def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:

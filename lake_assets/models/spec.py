@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 from pyiceberg.table import Table
 
@@ -13,6 +14,7 @@ from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.merge.audits import Audit, EqualsQuery
+from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.specs import BatchSize, Shown
 from lake_assets.models.errors_at import Origin
 
@@ -47,6 +49,7 @@ class ModelSpec:
         shown: its asset.
         audits: what has to hold of the table before a batch is published.
         comparisons: when the table is compared with its query, beside the batches.
+        partitions: of the table, in Iceberg and in Dagster.
     """
 
     table: TableId
@@ -63,6 +66,7 @@ class ModelSpec:
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
     comparisons: tuple[EqualsQuery, ...] = ()
+    partitions: Partitions | None = None
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:
@@ -74,6 +78,7 @@ def declared(spec: ModelSpec) -> dict[str, str]:
         "on_query_change": spec.on_query_change,
         "full_above": spec.full_above,
         "span": asdict(spec.span) if spec.span else None,
+        "partitions": _written(spec.partitions) if spec.partitions else None,
     }
     return {DECLARED_PROPERTY: json.dumps(said, ensure_ascii=False)}
 
@@ -98,4 +103,20 @@ def spec_of(name: TableId, table: Table) -> ModelSpec:
         on_query_change=found["on_query_change"],
         full_above=found["full_above"],
         span=Span(**found["span"]) if found["span"] else None,
+        partitions=_read(found["partitions"]) if found.get("partitions") else None,
+    )
+
+
+def _written(partitions: Partitions) -> dict[str, Any]:
+    return asdict(partitions) | {"start": partitions.start.isoformat() if partitions.start else None}
+
+
+def _read(said: dict[str, Any]) -> Partitions:
+    start, values = said["start"], said["values"]
+    return Partitions(
+        said["by"],
+        said["every"],
+        said["timezone"],
+        datetime.fromisoformat(start) if start else None,
+        tuple(values) if values is not None else None,
     )

@@ -89,6 +89,10 @@ class Step:
 
     def rebuild(self) -> None:
         """Compute everything and make (or replace) the table, in one commit."""
+        partitioned = ""
+        if by := self.spec.partitions:
+            by.check(self.spec.table, {f.name: f.dataType.simpleString() for f in self.query.schema.fields})
+            partitioned = f"PARTITIONED BY ({by.field.sql}) "
         if self.spec.key:
             self._check_key(self.query)
         properties = {
@@ -106,7 +110,8 @@ class Step:
         view = self.frames.view(rows)
         with committing(self.frames.spark, self.spec.table, self.marks, self._said("full")):
             self.frames.spark.sql(
-                f"CREATE OR REPLACE TABLE {name} USING iceberg TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+                f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({said}) "
+                f"AS SELECT * FROM {view}"
             )
 
     def full(self) -> None:

@@ -51,7 +51,24 @@ def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
             found += str(located(e, spec.origin)).splitlines()
         else:
             made[spec.table] = dict.fromkeys((s.alias_or_name for s in query.selects), "string")
-    return found + _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
+    return found + _of_partitions(specs, lake, made) + _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
+
+
+def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
+    """Columns of `partitions` that are not there; of types only the steps know."""
+    found: list[str] = []
+    for spec in specs:
+        if not isinstance(spec, FinalSpec | ModelSpec) or spec.partitions is None:
+            continue
+        try:
+            columns = made.get(spec.table) or _columns_of(lake, spec)
+        except PipelineError:  # told with the audits
+            continue
+        if columns and spec.partitions.by not in columns:
+            found.append(
+                f"{spec.table}: `partitions` names {spec.partitions.by}, and the table has {', '.join(columns)}"
+            )
+    return found
 
 
 def _of_audits(

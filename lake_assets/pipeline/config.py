@@ -16,12 +16,14 @@ from pydantic import (
 from lake_assets.events import SourceTable
 from lake_assets.events.types import normal
 from lake_assets.lake import TableId
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import Limit, PartitionField
+from lake_assets.merge.specs import Limit
 from lake_assets.models.plan import parse, sources_of
 from lake_assets.models.spec import Span
 from lake_assets.pipeline.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.audits import Audits, ModelAudits
+from lake_assets.pipeline.partitions import PartitionSettings, by_column
 from lake_assets.pipeline.settings import Names, OrText, Strict, said, seconds_of
 
 
@@ -113,6 +115,11 @@ class LayerTables(Batches, TableSettings):
         description="partition fields of the final table: a column, years(c), months(c), days(c), hours(c), "
         "bucket(16, c), truncate(4, c)",
     )
+    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+        default=None,
+        description="partitions of the final table, in Iceberg and in Dagster: by time (by, every, timezone, start), "
+        "by listed values (by, values), or by each value of a column (its name)",
+    )
     write: Literal["merge", "overwrite-partitions"] = Field(
         default="merge",
         description="how an scd1 table's changes are written: by MERGE, or by rewriting the partitions that they touch",
@@ -180,6 +187,16 @@ class LayerTables(Batches, TableSettings):
             raise ValueError(f"{self.table}: `audits` are of the final table, and `final: false` makes none")
         return self
 
+    @model_validator(mode="after")
+    def _one_partitioning(self) -> LayerTables:
+        if self.partitions and self.partition_by:
+            raise ValueError(
+                f"{self.table}: `partitions` says the fields of Iceberg's partitions as well: leave `partition_by` out"
+            )
+        if self.partitions and not self.final:
+            raise ValueError(f"{self.table}: `partitions` are of the final table, and `final: false` makes none")
+        return self
+
     @property
     def is_pattern(self) -> bool:
         """Whether it stands for the tables that the stream turns out to have."""
@@ -237,9 +254,10 @@ class LayerTables(Batches, TableSettings):
             )
         if self.track is not None and self.mode != "scd2":
             raise ValueError(f"{self.table}: `track` is for `mode: scd2`, which keeps versions")
-        if self.write == "overwrite-partitions" and (self.mode != "scd1" or not self.partition_by):
+        if self.write == "overwrite-partitions" and (self.mode != "scd1" or not (self.partition_by or self.partitions)):
             raise ValueError(
-                f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by`"
+                f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by` "
+                "or `partitions`"
             )
         return self
 
@@ -356,6 +374,11 @@ class SqlModel(Batches, TableSettings):
     )
     key: Names = Field(default_factory=list, description="columns that identify a row; default: what it groups by")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
+    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+        default=None,
+        description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
+        "listed values (by, values), or by each value of a column (its name)",
+    )
     range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
     on_query_change: Literal["rebuild", "stop"] = Field(
         default="rebuild", description="another query makes the table again, or is an error"

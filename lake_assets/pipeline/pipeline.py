@@ -18,6 +18,7 @@ from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.arriving import Read
 from lake_assets.merge.batches import LEFT, cut, seconds_left
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.landing import Landed, land, land_records, new_files
 from lake_assets.merge.outcome import Absorbed, Outcome
@@ -25,7 +26,7 @@ from lake_assets.merge.raw import offsets, routes
 from lake_assets.merge.retention import keep_own, keep_sources
 from lake_assets.merge.routing import replay as replay_records
 from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, PartitionField, RawSpec, StagingSpec
+from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import pending_of as pending_of_staging
 from lake_assets.merge.staging import replay as replay_events
@@ -142,6 +143,7 @@ class Pipeline:
                 )
                 specs.append(staging)
                 if declared.final:
+                    by = declared.partitions.declared if declared.partitions else None
                     specs.append(
                         FinalSpec(
                             TableId(("final", *below), name),
@@ -156,7 +158,7 @@ class Pipeline:
                             on_change=declared.on_change,
                             track=tuple(declared.track) if declared.track is not None else None,
                             columns=read_columns(declared.columns),
-                            partition_by=tuple(map(PartitionField.parse, declared.partition_by)),
+                            partition_by=(by.field,) if by else tuple(map(PartitionField.parse, declared.partition_by)),
                             sort_by=tuple(declared.sort_by),
                             horizon=seconds_of(declared.horizon) if declared.horizon is not None else None,
                             on_replaced=declared.on_replaced,
@@ -167,6 +169,7 @@ class Pipeline:
                             batch=batch,
                             shown=shown([declared, stream, self.config]),
                             audits=read_audits(TableId(("final", *below), name), declared.audits),
+                            partitions=by,
                         )
                     )
         specs += self._models({s.table for s in specs})
@@ -198,6 +201,7 @@ class Pipeline:
                 shown=shown([model, self.config]),
                 audits=read_audits(TableId.parse(model.name), model.audits),
                 comparisons=read_comparisons(model.audits),
+                partitions=model.partitions.declared if model.partitions else None,
             )
 
     def _raw(self, lake: LakeBase, stream: Stream) -> RawSpec:

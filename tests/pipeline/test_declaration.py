@@ -57,6 +57,15 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ("    - name: s\n", "    - name: s\n      formatt: debezium\n", 7, "formatt"),
         ("    - name: s\n", "    - name: a-b\n", 6, "name"),
         ("  name: p\n", "  nmae: p\n", 4, "nmae"),
+        ("key: [id]", "partitions: {by: at, every: week, start: 2024-01-01}", 10, "hour"),
+        ("key: [id]", "partitions: {by: at, every: day}", 10, "goes `start`"),
+        ("key: [id]", "partitions: {by: at, every: day, start: soon}", 10, "'soon' is no date"),
+        ("key: [id]", "partitions: {by: at, every: day, start: 2024-01-01, timezone: Mars}", 10, "no time zone"),
+        ("key: [id]", "partitions: {by: c, timezone: Europe/Berlin}", 10, "go with `every`"),
+        ("key: [id]", "partitions: {by: c, values: [a, a]}", 10, "named twice"),
+        ("key: [id]", "partitions: {by: at, every: day, start: 2024-01-01, values: [a]}", 10, "not by both"),
+        ("key: [id]", "partitions: {by: c}\n          partition_by: c", 9, "leave `partition_by` out"),
+        ("key: [id]", "partitions: c\n          final: false", 9, "`final: false` makes none"),
         ("        - public.users\n", "        - users\n", 8, "no table name"),
         ("        - public.users\n", "        - a.b.c\n", 8, "no source table"),
         ("          key: [id]\n", "          key: {a: 1}\n", 10, "key"),
@@ -253,3 +262,28 @@ def test_the_shipped_pipeline_is_right(plain_lake: Lake) -> None:
     assert found[0] == "raw.shop_events"
     assert found[-1] == "agg.city_population"
     assert json.loads((shop.DATA / "manifest.json").read_text())["stream"] == "debezium.jsonl.gz"
+
+
+def test_partitions_are_read(tmp_path: Path, plain_lake: Lake) -> None:
+    told = {
+        "{by: at, every: day, timezone: Europe/Berlin, start: 2024-01-01}": (
+            "days(`at`)",
+            "at every day in Europe/Berlin",
+        ),
+        "{by: at, every: month, start: 2024-02-17}": ("months(`at`)", "from 2024-02-01"),
+        "{by: at, every: hour, start: 2024-02-17T08:30}": ("hours(`at`)", "from 2024-02-17-08:00"),
+        "{by: c, values: [de, 1, true]}": ("`c`", "c in (1, de, true)"),
+        "c": ("`c`", "c"),
+    }
+    for text, (field, said) in told.items():
+        changed = GOOD.replace("key: [id]", f"partitions: {text}").replace(
+            "GROUP BY id", f"GROUP BY id\n      partitions: {text}"
+        )
+        specs = {str(s.table): s for s in load(tmp_path, changed).specs(plain_lake, alone=False)}
+        final, model = specs["final.orders"], specs["agg.m"]
+        assert isinstance(final, FinalSpec)
+        assert isinstance(model, ModelSpec)
+        assert final.partitions
+        assert final.partitions == model.partitions
+        assert [f.sql for f in final.partition_by] == [field]
+        assert said in final.partitions.text
