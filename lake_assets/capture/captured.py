@@ -19,6 +19,7 @@ from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.manifests import Entry, ManifestReader
 from lake_assets.capture.opened import OpenTables
 from lake_assets.capture.parts import Part, by_snapshot, whole
+from lake_assets.capture.pieces import Piece, pieces
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.ranges import FieldRange, field_ranges
 from lake_assets.capture.replaced import replaced
@@ -98,6 +99,21 @@ class Capture:
         for name, hull in field_ranges(before, self.schema, self._specs, unreadable=self._former).items():
             found[name] |= hull
         return found
+
+    def pieces(self, column: str) -> list[Piece]:
+        """The captured files with how many rows came and went, and the range of one column in each.
+
+        Raises:
+            ColumnNotFoundError: the table has no such column at the window's end.
+        """
+        self._check([column])
+        return [
+            piece
+            for part in self._parts
+            for piece in pieces(
+                part.plan, column, self.schema, self._specs, self._unpartitioned, self._former, part.window.since
+            )
+        ]
 
     @contextlib.contextmanager
     def icdc(self) -> Generator[IcdcTables]:

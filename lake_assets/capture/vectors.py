@@ -88,7 +88,7 @@ def gone(
     standing = {_place(d): d for e in kept for d in was.applying_to(e)}
     data = (*kept, *(e for e in planned.before.data if e.path in changed))
     before_side = replace(planned.before, data=data, deletes=(*standing.values(), *vectors)) if data else Side()
-    carried = tuple(e for e in planned.after.data if e.path not in told and _may_carry(e, schema, since))
+    carried = tuple(e for e in planned.after.data if e.path not in told and may_carry(e, schema, since))
     applying_there = {_place(d): d for e in carried for d in now.applying_to(e)}
     after_side = replace(planned.after, data=carried, deletes=tuple(applying_there.values())) if carried else Side()
     content = puffin.content()
@@ -105,7 +105,7 @@ def is_vector(e: Entry) -> bool:
     )
 
 
-def _may_carry(e: Entry, schema: Schema, since: int) -> bool:
+def may_carry(e: Entry, schema: Schema, since: int) -> bool:
     """Whether a file may hold rows of versions up to `since`: as old as itself, or where an older one is written."""
     if e.sequence_number <= since:
         return True

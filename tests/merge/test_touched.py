@@ -1,0 +1,148 @@
+"""Which partitions commits touched, as their metadata tells: those of the rows that are not as they were, and no others."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.capture import FieldRange
+from lake_assets.lake import TableId
+from lake_assets.merge.partitions import OTHER, Partitions
+from lake_assets.merge.touched import Touched, counted, keys_in, touched
+
+T = TableId(("final",), "t")
+START = datetime(2024, 1, 1)  # noqa: DTZ001
+DECLARED = {
+    "days of Berlin": Partitions("at", "day", "Europe/Berlin", START),
+    "days of UTC": Partitions("at", "day", "UTC", START),
+    "months of India": Partitions("at", "month", "Asia/Kolkata", START),
+    "hours of Berlin": Partitions("at", "hour", "Europe/Berlin", START),
+    "values": Partitions("c"),
+    "some values": Partitions("c", values=("x",)),
+}
+MOMENT = "CAST(timestamp_seconds(1729893600 + {n} * 5400) AS TIMESTAMP)"
+
+
+def statement(choose: random.Random) -> str:
+    """Something that somebody does to the table; a row that it writes is another one than before."""
+    id_, n, c = choose.randrange(30), choose.randrange(60), choose.choice(["'x'", "'y'", "''", "NULL", "'a,b'"])
+    at = choose.choice([MOMENT.format(n=n)] * 6 + ["NULL"])
+    return choose.choice(
+        [
+            f"INSERT INTO final.t VALUES ({id_}, {at}, {c}, {n}), ({id_ + 30}, {MOMENT.format(n=n + 1)}, {c}, {n})",
+            f"DELETE FROM final.t WHERE id = {id_}",
+            f"DELETE FROM final.t WHERE at < {MOMENT.format(n=choose.randrange(6))}",
+            f"UPDATE final.t SET v = v + 1 WHERE id BETWEEN {id_} AND {id_ + 2}",
+            f"UPDATE final.t SET at = {at}, v = v + 1 WHERE id = {id_}",
+            f"UPDATE final.t SET c = {c}, v = v + 1 WHERE id = {id_}",
+            "CALL lake.system.rewrite_data_files(table => 'final.t', options => map('rewrite-all', 'true'))",
+        ]
+    )
+
+
+def rows(lake: Lake) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(r) for r in lake.spark().table("final.t").collect())
+
+
+def keys(by: Partitions, changed: Counter[tuple[Any, ...]]) -> Counter[str | None]:
+    found: Counter[str | None] = Counter()
+    for row, n in changed.items():
+        value = row[1] if by.by == "at" else row[2]
+        found[by.key_of(value.replace(tzinfo=UTC) if isinstance(value, datetime) else value)] += n
+    return found
+
+
+def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
+    choose, by, sql = random.Random(seed), DECLARED[name], lake.spark().sql
+    lake.ensure_namespace(("final",))
+    modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
+    # Some files are of the time before there were partitions.
+    early = choose.random() < 0.3
+    field = "" if early else f"PARTITIONED BY ({by.field.sql})"
+    sql(f"CREATE TABLE final.t (id INT, at TIMESTAMP, c STRING, v INT) USING iceberg {field} "
+        f"TBLPROPERTIES ('format-version' = '3', {modes})")  # fmt: skip
+    sql("INSERT INTO final.t SELECT CAST(id AS INT), timestamp_seconds(1729893600 + id * 9000), "
+        "element_at(array('x', 'y', NULL), CAST(id % 3 + 1 AS INT)), 0 FROM range(40)")  # fmt: skip
+    if early:
+        sql(f"ALTER TABLE final.t ADD PARTITION FIELD {by.field.sql}")
+    assert set(touched(lake, T, by, None)) == set(keys(by, rows(lake)))
+    history: list[str] = []
+    for _ in range(steps):
+        start = lake.table(T).metadata.current_snapshot_id
+        came, went, count = Counter[str | None](), Counter[str | None](), choose.choice([1, 1, 2, 3])
+        for _ in range(count):
+            before = rows(lake)
+            history.append(statement(choose))
+            sql(history[-1])
+            now = rows(lake)
+            came, went = came + keys(by, now - before), went + keys(by, before - now)
+        found = touched(lake, T, by, start)
+        assert set(found) == set(came | went), (name, mode, history)
+        for key, part in found.items():
+            assert part.came in (None, came[key]), (key, history)
+            assert part.went in (None, went[key]), (key, history)
+        if mode == "merge-on-read" and by.every is None and not early:
+            # Nothing but metadata was needed: it says how many rows there are.
+            assert all(None not in (p.came, p.went, p.files) for p in found.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "seed"),
+    [("days of Berlin", "merge-on-read", 1), ("values", "merge-on-read", 2), ("days of UTC", "copy-on-write", 3)],
+)
+def test_random_histories(lake: Lake, name: str, mode: str, seed: int) -> None:
+    check(lake, seed, name, mode, 5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20, 23))
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("name", list(DECLARED))
+def test_many_random_histories(lake: Lake, name: str, mode: str, seed: int) -> None:
+    check(lake, seed, name, mode, 25)
+
+
+def moment(day: int, hour: int) -> datetime:
+    return datetime(2024, 5, day, hour, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "range_", "found"),
+    [
+        ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, False), {"2024-05-01"}),
+        ("days of Berlin", FieldRange(moment(1, 0), moment(1, 21), True, False), {"2024-05-01"}),
+        # 22:00 of UTC is midnight of Berlin.
+        ("days of Berlin", FieldRange(moment(1, 0), moment(1, 22), True, False), None),
+        ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, True), None),
+        ("days of UTC", FieldRange(None, moment(1, 23), False, False), None),
+        ("days of UTC", FieldRange(None, None, True, True, has_values=False), {None}),
+        ("days of UTC", FieldRange(None, None, True, False, has_values=False), set()),
+        ("values", FieldRange("x", "x", True, False), {"x"}),
+        ("values", FieldRange("x", "x", False, False), None),
+        ("values", FieldRange("x", "y", True, False), None),
+        ("some values", FieldRange("y", "y", True, True), {OTHER}),
+    ],
+)
+def test_a_file_has_a_key_where_all_that_it_may_hold_has_it(
+    name: str, range_: FieldRange, found: set[str | None] | None
+) -> None:
+    assert keys_in(DECLARED[name], range_) == found
+
+
+@pytest.mark.parametrize(
+    ("part", "updated", "said"),
+    [
+        (Touched(3, 1), 0, {"rows_inserted": 3, "rows_updated": 0, "rows_deleted": 1}),
+        (Touched(3, 1), 1, {}),
+        (Touched(3, 0), 1, {"rows_deleted": 0}),
+        (Touched(0, 2), 1, {"rows_inserted": 0}),
+        (Touched(None, None, None, None), 0, {}),
+    ],
+)
+def test_what_is_not_known_of_a_partition_is_not_said(part: Touched, updated: int, said: dict[str, int]) -> None:
+    assert counted(part, updated) == said
