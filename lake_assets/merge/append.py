@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import UnsupportedEventError
@@ -13,6 +14,20 @@ from lake_assets.merge.target import Batch, Target
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
     """Append the window's inserts; returns strategy and reason.
+
+    Raises:
+        UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
+    """
+    rows = anew(target, batch)
+    if target.is_new:
+        target.replace(rows, batch.marks)
+        return "rebuild", ""
+    append_if_unmoved(target.lake, target.spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
+    return "append", "every insert is a row" if target.key else "no key: every insert is a row"
+
+
+def anew(target: Target, batch: Batch) -> DataFrame:
+    """The rows that the window adds; of a window of all that staging held, all there are.
 
     Raises:
         UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
@@ -43,9 +58,4 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         once = events.where(numbered).dropDuplicates(same)
         events = once.unionByName(events.where(~numbered))
     types = target.types
-    rows = events.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in target.columns))
-    if target.is_new:
-        target.replace(rows, batch.marks)
-        return "rebuild", ""
-    append_if_unmoved(target.lake, spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
-    return "append", "every insert is a row" if target.key else "no key: every insert is a row"
+    return events.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in target.columns))

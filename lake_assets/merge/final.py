@@ -11,8 +11,13 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
 from lake_assets.capture import capture
-from lake_assets.lake import LakeBase
+from lake_assets.errors import NotRunError
+from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, scd1, scd2
 from lake_assets.merge.auditing import Finding, forget_failed
@@ -95,6 +100,35 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
         audits=audits,
     )  # fmt: skip
+
+
+def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.ExitStack) -> tuple[Target, DataFrame]:
+    """What a final table has to hold, computed from all that staging held at the snapshot which it has absorbed.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        table: as it was loaded.
+        scope: the rows can be read until it is closed.
+
+    Raises:
+        NotRunError: the table has absorbed nothing yet.
+        SnapshotExpiredError, SnapshotNotFoundError: that snapshot is gone.
+        KeyMissingError, UnsupportedEventError: see `absorb_changes`.
+    """
+    mark = read_marks(table).get(str(spec.staging))
+    if mark is None or mark.snapshot is None:
+        raise NotRunError(f"{spec.table} has absorbed nothing of {spec.staging} yet: run its pipeline first")
+    target = Target(lake, spec, is_new=True)
+    captured = scope.enter_context(capture(lake, spec.staging, None, mark.snapshot, table_uuid=mark.uuid))
+    scope.enter_context(fitting(lake, (spec.staging, spec.table), captured))
+    events = target.events(captured).persist()
+    scope.callback(events.unpersist)
+    stats = target.stats(events, None)
+    target.check(stats)
+    made = {"scd1": scd1.anew, "scd2": scd2.anew, "append": append.anew}[target.mode]
+    rows = made(target, Batch(events, stats, None, mark, {}, {}))
+    return target, rows.select(*(F.col(quote(c)) for c in target.wanted))
 
 
 def _told(old: int, spec: FinalSpec) -> dict[str, object]:

@@ -52,6 +52,11 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
 
 
+def anew(target: Target, batch: Batch) -> DataFrame:
+    """The rows of the table, made of all that staging held."""
+    return _inserted(target, _rows(target, batch, needs(target, batch)))
+
+
 def _may_write_blindly(target: Target, stats: Stats, pruning: Pruning) -> bool:
     """Whether updated rows are written without a look at what they were.
 

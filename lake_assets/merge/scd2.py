@@ -61,6 +61,12 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     return "merge", "; ".join([*why, pruning.why])
 
 
+def anew(target: Target, batch: Batch) -> DataFrame:
+    """All versions, made of all that staging held."""
+    rows, _ = _states(target, batch, needs(target, batch))
+    return versions(rows, target.key, target.columns, tracked(target))
+
+
 def tracked(target: Target) -> list[str]:
     """The columns whose change opens a new version.
 

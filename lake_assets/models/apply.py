@@ -33,6 +33,7 @@ class Writer:
         base: those that the table has before.
         said: other properties of the commit.
         gate: the audits of the table.
+        quiet: whether nothing is committed where nothing differs.
     """
 
     lake: LakeBase
@@ -43,6 +44,7 @@ class Writer:
     said: Mapping[str, str]
     frames: Frames
     gate: Gate
+    quiet: bool = False
 
     @property
     def name(self) -> str:
@@ -51,11 +53,13 @@ class Writer:
 
     def nothing(self) -> None:
         """Move the watermarks alone."""
+        if self.quiet:
+            return
         self._append(self.frames.spark.table(self.name).limit(0), None)
 
-    def overwrite(self, rows: DataFrame, where: str = "true") -> None:
+    def overwrite(self, rows: DataFrame, where: str = "true", *, exclusive: bool = False) -> None:
         """Replace all rows, or those of a condition."""
-        with self._to(False) as name, committing(self.frames.spark, self.table, self.marks, self.said):
+        with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.said):
             rows.select(*map(quote, self.types)).writeTo(name).overwrite(F.expr(where))
 
     def replace(self, rows: DataFrame, key: Sequence[str], *, exclusive: bool, at_most: int | None = None) -> None:

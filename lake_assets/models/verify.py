@@ -110,19 +110,8 @@ def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int =
     table = lake.find(spec.table)
     if table is None or (current := table.metadata.current_snapshot_id) is None:
         raise NotRunError(f"{spec.table} was never run: run pipeline {spec.pipeline!r} first")
-    query = parse(str(spec.table), spec.sql)
-    said = table.properties.get(FINGERPRINT_PROPERTY)
-    if said is None:
-        raise NotRunError(f"{spec.table} was not made by a model: there is no query that it could equal")
-    if not is_same_query(table, spec):
-        raise DefinitionChangedError(
-            f"the query of {spec.table} was changed since the table was computed: run pipeline {spec.pipeline!r}, "
-            "which rebuilds it, then verify"
-        )
-    marks = read_marks(table)
-    pinned = {source: _pinned(lake, spec.table, source, marks.get(str(source))) for source in spec.sources}
     with contextlib.ExitStack() as scope:
-        expected = _result(lake, spec, query, pinned, scope)
+        expected, pinned = expected_rows(lake, spec, table, scope)
         found = _at(lake, spec.table, current)
         # A column may have been renamed since without a snapshot of its own.
         wanted = dict(expected.dtypes)
@@ -146,6 +135,34 @@ def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int =
         str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
         differences, sample,
     )  # fmt: skip
+
+
+def expected_rows(
+    lake: LakeBase, spec: ModelSpec, table: Table, scope: contextlib.ExitStack
+) -> tuple[DataFrame, dict[TableId, int | None]]:
+    """A model's query over the snapshots that its table has absorbed, and these snapshots by source.
+
+    Args:
+        lake: the lake.
+        spec: the model as it is declared now.
+        table: its table as it was loaded.
+        scope: the rows can be read until it is closed.
+
+    Raises:
+        NotRunError, DefinitionChangedError, SnapshotExpiredError, TableReplacedError, ModelError: see `verify`.
+    """
+    query = parse(str(spec.table), spec.sql)
+    said = table.properties.get(FINGERPRINT_PROPERTY)
+    if said is None:
+        raise NotRunError(f"{spec.table} was not made by a model: there is no query that it could equal")
+    if not is_same_query(table, spec):
+        raise DefinitionChangedError(
+            f"the query of {spec.table} was changed since the table was computed: run pipeline {spec.pipeline!r}, "
+            "which rebuilds it, then verify"
+        )
+    marks = read_marks(table)
+    pinned = {source: _pinned(lake, spec.table, source, marks.get(str(source))) for source in spec.sources}
+    return _result(lake, spec, query, pinned, scope), pinned
 
 
 def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Mark | None) -> int | None:

@@ -1,7 +1,8 @@
 """Assets: one a table, whose step catches up with everything that is pending for it."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec
 from lake_assets.models.heads import Heads
 from lake_assets.models.spec import ModelSpec
-from lake_assets.orchestration import metadata
+from lake_assets.orchestration import metadata, partitions
 from lake_assets.orchestration.checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.lineage import column_lineage
 from lake_assets.orchestration.names import (
@@ -32,9 +33,12 @@ from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.auditing import audit
 from lake_assets.pipeline.pipeline import Spec, absorb, after
+from lake_assets.pipeline.recompute import recompute
 
 
-def table_asset(spec: Spec, config: LakeConfig, above: Sequence[TableId]) -> dg.AssetsDefinition:
+def table_asset(
+    spec: Spec, config: LakeConfig, above: Sequence[TableId], made: Mapping[TableId, Spec] | None = None
+) -> dg.AssetsDefinition:
     """The asset of one table. Materializing it absorbs what its sources have and it has not, in one step.
 
     Its audits are checks that the same step reports. Executed by themselves, they look at what is published.
@@ -43,12 +47,20 @@ def table_asset(spec: Spec, config: LakeConfig, above: Sequence[TableId]) -> dg.
         spec: the table.
         config: where it is.
         above: the tables that it is made after.
+        made: the pipeline's tables.
     """
     checks, shown = check_specs(spec), spec.shown
     foreign = map(dg.AssetKey.from_user_string, shown.depends_on)
     asset = dg.AssetSpec(
         asset_key(spec.table),
-        deps=[*(asset_key(t) for t in above), *foreign],
+        deps=[
+            *(
+                dg.AssetDep(asset_key(t), partition_mapping=partitions.mapping(spec, (made or {}).get(t)))
+                for t in above
+            ),
+            *foreign,
+        ],
+        partitions_def=partitions.definition(spec),
         description=metadata.describe(spec),
         metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
         # Landing appends through PyIceberg: it needs no Spark.
@@ -67,6 +79,7 @@ def table_asset(spec: Spec, config: LakeConfig, above: Sequence[TableId]) -> dg.
         can_subset=bool(checks),
         pool=pool(spec.table),
         required_resource_keys={PYSPARK},
+        backfill_policy=partitions.BACKFILL if asset.partitions_def else None,
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
         with opened(context, config) as lake:
@@ -76,16 +89,35 @@ def table_asset(spec: Spec, config: LakeConfig, above: Sequence[TableId]) -> dg.
                     yield from check_results(spec, audit(lake, spec, asked))
                     return
                 outcome = absorb(lake, spec, heads_of(context.run.run_id))
+                chosen = partitions.chosen(context, spec)
+                if chosen and isinstance(spec, FinalSpec | ModelSpec):
+                    _log(context, outcome)
+                    outcome = _both(outcome, recompute(lake, spec, chosen))
+                marks = partitions.mark(context, lake, spec, outcome, chosen)
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
                 fail(context, error)
             except LakeError as error:
                 fail(context, error)
             _log(context, outcome)
-            yield result(lake, spec, outcome)
+            yield result(lake, spec, outcome, marks)
             yield from check_results(spec, outcome.audits)
 
-    return step
+    return partitions.behind_gate(step) if asset.partitions_def else step
+
+
+def _both(absorbed: Outcome, recomputed: Outcome) -> Outcome:
+    """What a step did that first absorbed what was pending, then recomputed partitions."""
+    return replace(
+        recomputed,
+        windows=absorbed.windows,
+        inserted=absorbed.inserted + recomputed.inserted,
+        updated=absorbed.updated + recomputed.updated,
+        deleted=absorbed.deleted + recomputed.deleted,
+        seconds=absorbed.seconds + recomputed.seconds,
+        details=absorbed.details,
+        audits=recomputed.audits or absorbed.audits,
+    )
 
 
 def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
@@ -182,19 +214,22 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
 
 def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> list[dg.AssetsDefinition]:
     """All assets of a pipeline."""
-    above = after(specs)
-    assets = [table_asset(spec, config, above[spec.table]) for spec in specs]
+    above, made = after(specs), {s.table: s for s in specs}
+    assets = [table_asset(spec, config, above[spec.table], made) for spec in specs]
     return [*assets, new_tables_asset(pipeline, specs, config)] if has_patterns(pipeline) else assets
 
 
-def result(lake: Lake, spec: Spec, outcome: Outcome) -> dg.MaterializeResult[Any]:
+def result(
+    lake: Lake, spec: Spec, outcome: Outcome, more: Mapping[str, Any] | None = None
+) -> dg.MaterializeResult[Any]:
     """What the step did and what the table is now."""
     table = metadata.of_table(lake, spec.table)
     if found := column_lineage(lake, spec):
         table["dagster/column_lineage"] = found
     # The snapshot is the data's version: a step that changed nothing does not make what lies below look outdated.
     version = dg.DataVersion(table["snapshot"]) if "snapshot" in table else None
-    return dg.MaterializeResult(metadata={**metadata.of_outcome(outcome), **table}, data_version=version)
+    described = {**metadata.of_outcome(outcome), **table, **(more or {})}
+    return dg.MaterializeResult(metadata=described, data_version=version)
 
 
 def summary(outcome: Outcome) -> str:

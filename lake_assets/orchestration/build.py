@@ -58,19 +58,31 @@ def build_definitions(
     compared = comparison_definitions(pipeline, specs, config, executor)
     # Checks that are ops of their own run by themselves, not with each batch.
     alone = [key for c in compared.asset_checks or [] for key in c.check_keys]
+    tables = dg.AssetSelection.assets(*(key for a in assets for key in a.keys))
     job = dg.define_asset_job(
         valid_name(pipeline.name),
-        selection=dg.AssetSelection.assets(*(key for a in assets for key in a.keys)) - dg.AssetSelection.checks(*alone),
+        selection=tables - dg.AssetSelection.checks(*alone),
         description=f"Absorb what is pending in pipeline {pipeline.name}.",
         tags={PIPELINE_TAG: pipeline.name},
         executor_def=executor,
     )
+    # A job of one's own may have one partitions definition at most; what the sensor asks for then runs in Dagster's
+    # own job over all assets, which may have any.
+    is_one = len({s.partitions_def for a in assets for s in a.specs if s.partitions_def}) <= 1
     interval = math.ceil(seconds_of(pipeline.config.interval)) if interval_seconds is None else interval_seconds
-    sensor = capture_sensor(pipeline, specs, config, job, interval_seconds=interval, status=sensor_status)
+    sensor = capture_sensor(
+        pipeline,
+        specs,
+        config,
+        job if is_one else None,
+        assets=None if is_one else tables,
+        interval_seconds=interval,
+        status=sensor_status,
+    )
     return dg.Definitions(
         assets=assets,
         asset_checks=compared.asset_checks,
-        jobs=[job, *(compared.jobs or [])],
+        jobs=[*([job] if is_one else []), *(compared.jobs or [])],
         schedules=compared.schedules,
         sensors=[sensor],
         resources={PYSPARK: pyspark or _PYSPARK},

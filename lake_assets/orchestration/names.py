@@ -26,6 +26,11 @@ def op_name(*parts: str) -> str:
     return name if name == plain else f"{name}_{hashlib.sha256(plain.encode()).hexdigest()[:6]}"
 
 
+def inner_op_name(name: str) -> str:
+    """The name of the step within a graph of this name: no table's."""
+    return f"{name}__step_of_partitions"
+
+
 def valid_name(text: str) -> str:
     """`text` in the letters that names of ops, jobs and groups may have."""
     return re.sub(r"[^A-Za-z0-9_]", "_", text)

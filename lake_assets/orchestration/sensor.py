@@ -7,7 +7,7 @@ lost, set back or never written changes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dagster as dg
@@ -27,9 +27,12 @@ from lake_assets.orchestration.names import (
     pool,
     valid_name,
 )
+from lake_assets.orchestration.partitions import is_unmarked, partitions_of, step_key
 from lake_assets.orchestration.planning import (
     Decision,
+    Work,
     decide,
+    fingerprint,
     plan_id,
     run_key,
     shortened,
@@ -78,17 +81,29 @@ def capture_sensor(
     pipeline: Pipeline,
     specs: Sequence[Spec],
     config: LakeConfig,
-    job: dg.ExecutableDefinition,
+    job: dg.ExecutableDefinition | None,
     *,
+    assets: dg.AssetSelection | None = None,
     interval_seconds: int,
     status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """The sensor of a pipeline; see the module."""
+    """The sensor of a pipeline; see the module.
+
+    Args:
+        pipeline: what is watched.
+        specs: its tables that have an asset.
+        config: where they are.
+        job: what it asks for; None: the assets have no job of their own, see `assets`.
+        assets: those that it asks for, in Dagster's job over all assets.
+        interval_seconds: how often it looks, at most.
+        status: whether it is on from the beginning.
+    """
     watch = Watch(pipeline, tuple(specs), config)
 
     @dg.sensor(
         name=f"{valid_name(pipeline.name)}_capture_sensor",
         job=job,
+        asset_selection=assets,
         minimum_interval_seconds=interval_seconds,
         default_status=status,
         description=(
@@ -131,6 +146,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
         now = time.time() if now is None else now
         seen = look(lake, specs, _steps(watch, specs), now)
+        seen += _unmarked(context.instance, lake, watch, {f.work.table for f in seen})
         found = [f for f in seen if not f.wait]
         wanted = frozenset(f.work.fingerprint for f in found)
         runs = history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
@@ -155,7 +171,19 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
 
 def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
     known = set(watch.known)
-    return {str(s.table): op_name(*s.table.parts) if str(s.table) in known else watch.new_tables_step for s in specs}
+    return {str(s.table): step_key(s) if str(s.table) in known else watch.new_tables_step for s in specs}
+
+
+def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: Collection[str]) -> list[Found]:
+    """Tables with nothing to absorb, and with partitions that were touched and are not marked."""
+    found: list[Found] = []
+    for spec in watch.loaded:
+        if partitions_of(spec) is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
+            continue
+        head = lake.table(spec.table).metadata.current_snapshot_id
+        mark = fingerprint(spec, "marks", head)
+        found.append(Found(Work(str(spec.table), step_key(spec), mark, "partitions that are not marked"), ()))
+    return found
 
 
 def request(

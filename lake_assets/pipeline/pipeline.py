@@ -313,7 +313,7 @@ class Pipeline:
         while spec := next((s for s in self.specs(lake, alone=False) if s.table not in done), None):
             done.add(spec.table)
             if isinstance(spec, RawSpec | StagingSpec) and (select is None or str(spec.table) in select):
-                outcomes.append(_guarded(lambda s=spec: _retried(s, lambda: _replay(lake, s)), spec))
+                outcomes.append(_guarded(lambda s=spec: retried(s, lambda: _replay(lake, s)), spec))
         return outcomes
 
     # --- what is to be done -------------------------------------------------------------------------------------
@@ -445,10 +445,15 @@ def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
             _keep(lake, spec)
         return outcome
 
-    return _retried(spec, step)
+    return retried(spec, step)
 
 
-def _retried(spec: Spec, step: Callable[[], Outcome]) -> Outcome:
+def retried(spec: Spec, step: Callable[[], Outcome]) -> Outcome:
+    """Run a step of a table; one that lost a race to another writer is run again.
+
+    Raises:
+        ConcurrentWriteError: it lost again and again.
+    """
     try:
         for attempt in Retrying(
             retry=retry_if_exception_type(ConcurrentWriteError),

@@ -44,7 +44,10 @@ class Harness:
 
     @property
     def job(self) -> dg.JobDefinition:
-        return self.defs.resolve_job_def(self.pipeline.name)
+        repository = self.defs.get_repository_def()
+        # Tables with several partitions definitions have no job of their own.
+        own = repository.has_job(self.pipeline.name)
+        return repository.get_job(self.pipeline.name) if own else repository.get_implicit_global_asset_job_def()
 
     def tick(self, now: float | None = None) -> dg.RunRequest | dg.SkipReason:
         repository = self.defs.get_repository_def()

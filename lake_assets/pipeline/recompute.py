@@ -1,0 +1,171 @@
+"""Recomputing chosen partitions of a table, and publishing what differs.
+
+The sources are read at the very snapshots that the table has absorbed, and its watermarks stay: what is absorbed after
+that fits to it as before, and what is below follows the one commit as any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyiceberg.table import Table
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
+from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.watermark import find_property, read_marks
+from lake_assets.merge.auditing import Finding, Gate, forget_failed
+from lake_assets.merge.commit import counts
+from lake_assets.merge.final import all_rows
+from lake_assets.merge.outcome import Outcome
+from lake_assets.merge.partitions import Partitions
+from lake_assets.merge.small import fitting
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.tables import check_owner_in, columns_of, key_in
+from lake_assets.merge.target import FROM
+from lake_assets.models.apply import Writer, is_countable
+from lake_assets.models.frames import SIGN, Frames
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.verify import expected_rows
+from lake_assets.pipeline.pipeline import retried
+
+RECOMPUTED_PROPERTY = "lake-assets.recomputed"
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What a table has to hold.
+
+    Attributes:
+        key: what tells its rows apart; empty: nothing does.
+    """
+
+    rows: DataFrame
+    key: tuple[str, ...]
+    gate: Gate
+
+
+def recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, keys: Sequence[str]) -> Outcome:
+    """Compute partitions of a table again and write the rows that differ, in one commit; none where none differs.
+
+    A row that the table holds in one of the partitions and that belongs to another one is moved there, so that no two
+    rows share a key.
+
+    Args:
+        lake: the lake.
+        spec: the table, with `partitions`.
+        keys: of the partitions.
+
+    Raises:
+        NotRunError: there is no such table yet, or it has absorbed nothing.
+        DefinitionChangedError: it was made by another declaration: absorb first.
+        SnapshotExpiredError, SnapshotNotFoundError: a snapshot that it has absorbed is gone.
+        PipelineError: a key is none of the declared partitions'.
+        ConcurrentWriteError: another writer was at it at the same time, again and again.
+        AuditFailedError: what it would hold does not pass its audits. Nothing is published.
+    """
+    by = spec.partitions
+    if by is None:
+        raise PipelineError(f"{spec.table} has no `partitions`")
+    return retried(spec, lambda: _recompute(lake, spec, by, keys))
+
+
+def _recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, by: Partitions, keys: Sequence[str]) -> Outcome:
+    began, name = time.monotonic(), str(spec.table)
+    table = lake.find(spec.table)
+    if table is None or table.metadata.current_snapshot_id is None:
+        raise NotRunError(f"{name} was never run: there is nothing to recompute partitions of")
+    check_owner_in(table, spec.table, spec.pipeline)
+    forget_failed(lake, spec.table, table)
+    head, marks = table.metadata.current_snapshot_id, read_marks(table)
+    with contextlib.ExitStack() as scope:
+        expected = _expected(lake, spec, table, scope)
+        types = columns_of(lake, spec.table)
+        if wrong := {c for c in types if c not in expected.rows.columns} ^ {
+            c for c in expected.rows.columns if c not in types
+        }:
+            raise DefinitionChangedError(
+                f"{name}: {', '.join(sorted(wrong))} is not both in the table and in what it is made of now: absorb "
+                "what is pending first"
+            )
+        expected.gate.check(types)
+        said = {RECOMPUTED_PROPERTY: f"{len(keys)} partitions"}
+        frames = Frames(lake.spark(), scope)
+        writer = Writer(lake, spec.table, types, marks, marks, said, frames, expected.gate, quiet=True)
+        _write(lake, writer, expected, head, by.condition(keys, types[by.by]))
+    done = lake.table(spec.table)
+    found = find_property(done, RECOMPUTED_PROPERTY)
+    snapshot = found[1] if found and done.metadata.current_snapshot_id != head else None
+    inserted, updated, deleted = counts(snapshot) if snapshot else (0, 0, 0)
+    audits: tuple[Finding, ...] = ()
+    if snapshot:
+        audits = expected.gate.audit_published(snapshot.snapshot_id, head)
+    why = "what differs is written" if snapshot else "no row differs"
+    return Outcome(
+        name, "absorbed", (), inserted, updated, deleted, "recompute", f"{len(keys)} partitions: {why}",
+        time.monotonic() - began, snapshot.snapshot_id if snapshot else None, audits=audits,
+    )  # fmt: skip
+
+
+def _expected(lake: LakeBase, spec: FinalSpec | ModelSpec, table: Table, scope: contextlib.ExitStack) -> _Expected:
+    if isinstance(spec, FinalSpec):
+        target, rows = all_rows(lake, spec, table, scope)
+        keys = {"scd1": target.key, "scd2": (*target.key, FROM), "append": ()}
+        return _Expected(rows, keys[target.mode], target.gate)
+    scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
+    rows, _ = expected_rows(lake, spec, table, scope)
+    key = key_in(table)
+    return _Expected(rows, key, Gate(lake, spec.table, spec.audits, key))
+
+
+def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where: str) -> None:
+    types, frames, key = writer.types, writer.frames, expected.key
+    should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
+    stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
+    new, old = frames.kept(should.where(where)), frames.kept(stands.where(where))
+    if column := is_countable(types):
+        # Values that cannot be compared: the partitions are written as a whole.
+        if key and (_others(new, old, key).limit(1).count() or _others(old, new, key).limit(1).count()):
+            raise PipelineError(
+                f"{writer.table}: rows have come to other partitions than they belong to, and rows with a column like "
+                f"{column} cannot be compared one by one: drop the table and run its pipeline to rebuild it"
+            )
+        writer.overwrite(new, where, exclusive=True)
+        return
+    come, gone = [new], [old]
+    if key:
+        # Rows of the same keys that are, or should be, in other partitions.
+        keys = new.select(*map(quote, key)).union(old.select(*map(quote, key))).distinct()
+        come.append(frames.kept(_with(should, _others(old, new, key))))
+        gone.append(frames.kept(_with(stands.where(f"NOT coalesce({where}, false)"), keys)))
+    listed = ", ".join(map(quote, types))
+    sides = [(f, sign) for fs, sign in ((come, 1), (gone, -1)) for f in fs]
+    delta = " UNION ALL ".join(f"SELECT {listed}, {sign} AS {SIGN} FROM {frames.view(f)}" for f, sign in sides)
+    # Rows that share a key, which no step writes, are told apart by all of their values.
+    if key and not _twice(gone[0].unionByName(gone[1]), key):
+        writer.change(delta, key)
+    else:
+        writer.count_copies(delta)
+
+
+def _twice(rows: DataFrame, key: Sequence[str]) -> bool:
+    return not rows.groupBy(*map(quote, key)).count().where("count > 1").isEmpty()
+
+
+def _with(rows: DataFrame, keys: DataFrame) -> DataFrame:
+    """The rows of some keys."""
+    names = {k: f"__lake_k{i}" for i, k in enumerate(keys.columns)}
+    renamed = keys.select(*(F.col(quote(k)).alias(n) for k, n in names.items()))
+    same = reduce(Column.__and__, (F.col(quote(k)).eqNullSafe(F.col(n)) for k, n in names.items()))
+    return rows.join(renamed, same, "left_semi")
+
+
+def _others(some: DataFrame, others: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The keys of `some` that `others` does not have; null is a value."""
+    left = some.select(*map(quote, key)).distinct()
+    return left.exceptAll(others.select(*map(quote, key)).distinct())

@@ -1,0 +1,190 @@
+"""Partitioned tables in Dagster: marks of micro-batches, late data, mixed runs, kills."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake
+from lake_assets.lake import TableId
+from lake_assets.lake.watermark import read_marks
+from lake_assets.models.verify import verify
+from lake_assets.orchestration import partitions
+from lake_assets.orchestration.partitions import marked
+from tests.orchestration.conftest import selected
+from tests.orchestration.partitioned import MODELS, Days
+
+
+def check(lake: Lake, instance: dg.DagsterInstance, seed: int, steps: int) -> None:
+    days = Days(lake, instance, seed)
+    days.land(30)
+    days.run()
+    for _ in range(steps):
+        days.land(days.orders.choose.choice([1, 2, 5]))
+        days.run()
+    days.check()
+
+
+BY_TIME = {"by": "at", "every": "month", "timezone": "Europe/Berlin", "start": "2024-02-10"}
+READS = "SELECT id, at, country FROM final.orders"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "kind"),
+    [
+        (BY_TIME, dg.MonthlyPartitionsDefinition),
+        ({"by": "country", "values": ["de", "a,b"]}, dg.StaticPartitionsDefinition),
+        ("country", dg.DynamicPartitionsDefinition),
+    ],
+)
+def test_one_declaration_is_dagsters_too(
+    plain_lake: Lake, instance: dg.DagsterInstance, partitions: Any, kind: type[dg.PartitionsDefinition[str]]
+) -> None:
+    below = {"name": "agg.below", "sql": READS, "partitions": BY_TIME}
+    days = Days(plain_lake, instance, 0, {"partitions": partitions}, [below])
+    repository = days.harness.defs.get_repository_def()
+    node = repository.asset_graph.get(dg.AssetKey(["final", "orders"]))
+    assert isinstance(node.partitions_def, kind)
+    assert node.backfill_policy == dg.BackfillPolicy.single_run()
+    assert node.parent_keys == {dg.AssetKey(["staging", "orders"])}
+    assert repository.asset_graph.get(dg.AssetKey(["staging", "orders"])).partitions_def is None
+    keys = [] if kind is dg.DynamicPartitionsDefinition else node.partitions_def.get_partition_keys()
+    if kind is dg.StaticPartitionsDefinition:
+        assert keys == ["de", "a%2Cb", "__other__"]
+    elif keys:
+        assert keys[0] == "2024-02-01"
+        # The month that is not over has a partition.
+        assert keys[-1] == datetime.now(ZoneInfo("Europe/Berlin")).strftime("%Y-%m-01")
+    # One partitions definition in the pipeline: its job has it. Several: only Dagster's own job may.
+    assert repository.has_job("p") == (kind is dg.MonthlyPartitionsDefinition)
+    (sensor,) = repository.sensor_defs
+    days.land(1)
+    with dg.build_sensor_context(instance=instance, repository_def=repository) as context:
+        (request,) = sensor.evaluate_tick(context).run_requests or []
+    assert request.partition_key is None
+    assert (request.job_name or sensor.job_name) == ("p" if repository.has_job("p") else "__ASSET_JOB")
+    assert dg.AssetKey(["agg", "below"]) in (request.asset_selection or [])
+
+
+def test_late_data_reaches_all_tables_below_and_marks_the_partitions_that_changed(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    days = Days(lake, instance, 1)
+    days.land(30)
+    result = days.run()
+    # One run, without a partition key, of tables with three partitions definitions and of tables without any.
+    assert not result.dagster_run.tags.get("dagster/partition")
+    assert [str(f.transform) for f in lake.table("final.orders").spec().fields] == ["day"]
+    assert [str(f.transform) for f in lake.table("agg.some").spec().fields] == ["identity"]
+    countries = {str(row[0] or "__null__") for row in days.rows("agg.countries")}
+    assert set(instance.get_dynamic_partitions("agg.countries")) == countries
+    for _ in range(3):
+        days.land(days.orders.choose.choice([1, 2, 5]))
+        days.run()
+        for name in days.partitioned:
+            progress = marked(instance, TableId.parse(name))
+            assert progress
+            assert progress.snapshot == lake.table(name).metadata.current_snapshot_id
+    days.check()
+    assert days.harness.skipped().startswith("nothing new")
+
+
+def test_a_backfill_recomputes_its_partitions_and_publishes_what_differs(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    days = Days(lake, instance, 2, models=MODELS[:2])
+    days.land(40)
+    days.run()
+    by, table = days.partitioned["final.orders"], lake.sql_name("final.orders")
+    keys = {row[0]: str(by.key_of(row[1].replace(tzinfo=UTC))) for row in days.rows("final.orders")}
+    (first, n), (second, _) = Counter(keys.values()).most_common(2)
+    assert n > 3
+    damaged, deleted, moved = [i for i, k in keys.items() if k == first][:3]
+    there = next(i for i, k in keys.items() if k == second)
+    good = days.rows("final.orders")
+    # Somebody damages two partitions, and moves a row from the one to the other.
+    lake.spark().sql(f"UPDATE {table} SET amount = 77 WHERE id IN ({damaged}, {there})")
+    lake.spark().sql(f"DELETE FROM {table} WHERE id = {deleted}")
+    lake.spark().sql(f"UPDATE {table} SET at = (SELECT max(at) FROM {table} WHERE id = {there}) WHERE id = {moved}")
+    history, watermark = len(lake.table("final.orders").history()), read_marks(lake.table("final.orders"))
+
+    result = backfill(days, first, "final.orders", "agg.wide")
+    rest = days.rows("final.orders")
+    wrong = list(rest - good)
+    assert [(row[0], row[3]) for row in wrong] == [(there, 77)]
+    assert rest.total() == good.total()
+    assert len(lake.table("final.orders").history()) == history + 1
+    assert read_marks(lake.table("final.orders")) == watermark
+    marks = days.marks(result)
+    assert {first, second} == set(marks["final.orders"])
+    # What somebody did is in it as well: the partitions were not marked since.
+    assert first in marks["agg.wide"]
+    assert verify(lake, days.specs["agg.wide"]).equal  # type: ignore[arg-type]
+
+    # Again: nothing differs, nothing is written; the chosen partition is marked all the same.
+    heads = [lake.table(t).metadata.current_snapshot_id for t in ("final.orders", "agg.wide")]
+    again = days.marks(backfill(days, first, "final.orders", "agg.wide"))
+    assert heads == [lake.table(t).metadata.current_snapshot_id for t in ("final.orders", "agg.wide")]
+    assert {name: set(found) for name, found in again.items() if found} == {
+        "final.orders": {first}, "agg.wide": {first}
+    }  # fmt: skip
+
+    # What is below follows by the sensor, and absorbing goes on as before.
+    days.land(3)
+    days.run()
+    backfill(days, second, "final.orders")
+    days.run()
+    days.check()
+
+
+def backfill(days: Days, key: str, *tables: str) -> dg.ExecuteInProcessResult:
+    """What Dagster's backfill of one partition runs."""
+    assets = frozenset(dg.AssetKey(t.split(".")) for t in tables)
+    tags = {"dagster/asset_partition_range_start": key, "dagster/asset_partition_range_end": key}
+    job = days.harness.job.get_subset(asset_selection=assets)
+    result = job.execute_in_process(instance=days.harness.instance, tags=tags, raise_on_error=False)
+    assert result.success, [e.message for e in result.all_events if e.is_failure]
+    return result
+
+
+def test_what_a_killed_run_has_not_marked_is_marked_by_the_next(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = Days(lake, instance, 3, models=[])
+    days.land(30)
+    with monkeypatch.context() as patch:
+        patch.setattr(partitions, "_text", killed)
+        assert not days.harness.run(days.harness.asked()).success
+    whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
+    assert marked(instance, TableId.parse("final.orders")) is None
+    # The table is absorbed: it is the marks alone that are asked for.
+    request = days.harness.asked()
+    assert selected(request) == {"final.orders"}
+    found = days.marks(days.harness.run(request))["final.orders"]
+    assert {key: said["rows"] for key, said in found.items()} == dict(whole)
+    assert days.harness.skipped().startswith("nothing new")
+    # Compaction exchanges files, and touches nothing.
+    lake.spark().sql(
+        "CALL lake.system.rewrite_data_files(table => 'final.orders', options => map('rewrite-all', 'true'))"
+    )
+    assert days.harness.skipped().startswith("nothing new")
+    days.land(2)
+    days.run()
+    # What somebody else writes is marked too.
+    lake.spark().sql("DELETE FROM final.orders WHERE id = (SELECT min(id) FROM final.orders)")
+    assert len(days.marks(days.harness.run(days.harness.asked()))["final.orders"]) == 1
+
+
+def killed(_: object) -> str:
+    raise RuntimeError("killed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_random_histories(lake: Lake, instance: dg.DagsterInstance, seed: int) -> None:
+    check(lake, instance, seed, 12)
