@@ -63,11 +63,14 @@ def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
 def mapping(spec: Spec, above: Spec | None) -> dg.PartitionMapping | None:
     """Which partitions of `above` those of a table are made of, where Dagster has to be told.
 
-    A table may begin earlier than one that it is made of.
+    A table may begin earlier than one that it is made of. Windows of two time zones Dagster does not map: then each
+    partition is made of all.
     """
     times = [p for s in (spec, above) if s is not None and (p := partitions_of(s)) is not None and p.every]
     if len(times) < 2:
         return None
+    if times[0].timezone != times[1].timezone:
+        return dg.AllPartitionMapping()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)

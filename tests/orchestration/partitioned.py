@@ -36,7 +36,7 @@ MODELS: Sequence[Mapping[str, Any]] = [
     {
         "name": "agg.days",
         "sql": f"SELECT {DAY} AS day, count(*) AS n, sum(twice) AS total, max(country) AS most FROM agg.wide GROUP BY {DAY}",
-        "partitions": {"by": "day", "every": "day", "start": "2024-10-20"},
+        "partitions": {"by": "day", "every": "day", "timezone": "Europe/Berlin", "start": "2024-10-21"},
     },
     {
         "name": "agg.countries",
