@@ -24,11 +24,16 @@ def ended_process() -> int:
     return process.pid
 
 
-def started(harness: Harness, pid: int | None, *, by_default_launcher: bool = True) -> dg.DagsterRun:
+def started(
+    harness: Harness,
+    pid: int | None,
+    *,
+    by_default_launcher: bool = True,
+    status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED,
+) -> dg.DagsterRun:
     """A run of the pipeline that is started in the books, by a process that said so."""
-    run = harness.instance.create_run_for_job(
-        harness.job, status=dg.DagsterRunStatus.STARTED, tags=LAUNCHED if by_default_launcher else {}
-    )
+    tags = LAUNCHED if by_default_launcher else {}
+    run = harness.instance.create_run_for_job(harness.job, status=status, tags=tags)
     if pid is not None:
         text = f"Started process for run (pid: {pid})."
         harness.instance.report_engine_event(text, run, EngineEventData.in_process(pid))
@@ -41,9 +46,12 @@ def status(harness: Harness, run: dg.DagsterRun) -> dg.DagsterRunStatus:
     return found.status
 
 
-def test_a_run_whose_process_is_gone_is_ended_and_holds_nothing_back(dry: Harness) -> None:
+@pytest.mark.parametrize("at_work", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
+def test_a_run_whose_process_is_gone_is_ended_and_holds_nothing_back(
+    dry: Harness, at_work: dg.DagsterRunStatus
+) -> None:
     feed(dry)
-    run = started(dry, ended_process())
+    run = started(dry, ended_process(), status=at_work)
     assert selected(dry.asked()) == ALL
     assert status(dry, run) == dg.DagsterRunStatus.FAILURE
 
