@@ -35,6 +35,14 @@ def test_the_shipped_settings_fit() -> None:
     assert said() == []
 
 
+def test_a_code_server_that_is_started_again_fails_no_run_in_the_queue() -> None:
+    with dg.instance_for_test(overrides=settings()) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+    assert queue
+    assert queue.max_user_code_failure_retries * queue.user_code_failure_retry_delay >= 60
+    assert queue.max_concurrent_runs == 2, "the coordinator's own settings are beside those of `concurrency`"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
