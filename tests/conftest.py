@@ -19,7 +19,7 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
 }
 
-# A JVM lives for some minutes, in which its second compiler takes longer than it saves.
+# The JVM of a process that lives for a minute or two: its second compiler takes longer than it saves.
 SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 # Where tests run beside each other there is no terminal whose width could be asked for.
@@ -55,9 +55,7 @@ def _no_settings_of_the_user() -> Iterator[None]:
 
 def small_lake(home: Path) -> Lake:
     """An embedded lake in `home` with settings for little data."""
-    return Lake(
-        LakeConfig(home=home, spark=SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL | SHORT_LIVED))
-    )
+    return Lake(LakeConfig(home=home, spark=SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL)))
 
 
 @pytest.fixture(scope="session")

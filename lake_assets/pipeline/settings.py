@@ -36,7 +36,7 @@ def share_of(text: str | float) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is no sample: write a share above 0 and up to 1, as 0.01 or 1%")
+        raise ValueError(f"{text!r} is no share: write one above 0 and up to 1, as 0.01 or 1%")
     return share
 
 

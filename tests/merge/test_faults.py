@@ -264,7 +264,8 @@ def together(streams: Streams, points: Points, batches: list[list[Event]], kinds
         assert absorb_changes(streams.lake, spec).status == "nothing"
 
 
-@pytest.mark.parametrize("kinds", [QUICK, pytest.param([k for k in EVERY if k not in QUICK], marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [QUICK, [k for k in EVERY if k not in QUICK]])
 def test_two_runs_at_once_of_every_kind_end_in_one_table(lake: Lake, points: Points, kinds: list[str]) -> None:
     together(Streams(lake), points, small(random.Random(9), 4), kinds)
 
@@ -342,6 +343,7 @@ def test_what_another_writer_does_during_a_merge_is_kept_and_the_step_done_again
     streams.compare(kind, spec, "after a compaction and a foreign update")
 
 
+@pytest.mark.long
 def test_a_race_that_is_lost_again_and_again_ends_in_an_error_that_says_so(
     lake: Lake, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,7 +181,7 @@ def shifted_and_scattered(choose: random.Random) -> Batches:
 
 KINDS = [in_order, scattered, emptied, shifted, shifted_and_scattered]
 QUICK = [
-    (scattered, ["soft", "made_versions", "parts"]),
+    pytest.param(scattered, ["soft", "made_versions", "parts"], marks=pytest.mark.long),
     (emptied, ["made_soft"]),
     (in_order, ["large"]),
     (shifted, ["versions"]),
@@ -318,6 +318,7 @@ def test_what_comes_later_than_the_horizon_is_absorbed_and_told_of(lake: Lake) -
     assert rows_of(feed.rows("final.t"), ["k", "n"]) == Counter({(1, 9): 1, (2, 4): 1})
 
 
+@pytest.mark.long
 def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Tables(lake, [])
     batches = scattered(random.Random(7))[:2]

@@ -106,6 +106,7 @@ def raise_failures(outcomes: list[Any]) -> None:
             raise outcome.exception
 
 
+@pytest.mark.long
 def test_any_cutting_gives_the_same_tables(new_lake: Callable[[str], Lake]) -> None:
     check(new_lake, seed=3, files=3, events=12)
 

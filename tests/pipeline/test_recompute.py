@@ -67,7 +67,7 @@ def damage(feed: Feed, table: str) -> None:
         pytest.param({"partitions": "city"}, id="scd1"),
         pytest.param({"partitions": {"by": "city", "values": ["a", "b"]}, "deletes": "soft"}, id="soft",
                      marks=pytest.mark.long),
-        pytest.param({"partitions": "city", "mode": "scd2"}, id="scd2"),
+        pytest.param({"partitions": "city", "mode": "scd2"}, id="scd2", marks=pytest.mark.long),
         pytest.param({"partitions": "city", "mode": "append"}, id="append", marks=pytest.mark.long),
     ],
 )  # fmt: skip

@@ -88,7 +88,8 @@ def check(lake: Lake, names: Collection[str] = tuple(MODELS)) -> None:
         assert rows_of(lake.spark().table(name)) == rows_of(lake.spark().sql(MODELS[name][0])), name
 
 
-@pytest.mark.parametrize("names", [FEW, pytest.param([m for m in MODELS if m not in FEW[1:]], marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("names", [FEW, [m for m in MODELS if m not in FEW[1:]]])
 def test_a_step_killed_at_any_point_and_run_again_ends_in_the_same_table(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:

@@ -49,6 +49,7 @@ def days_of(lake: Lake) -> Counter[str | None]:
     return Counter(BY.key_of(r.at.replace(tzinfo=UTC)) for r in lake.spark().table("final.orders").collect())
 
 
+@pytest.mark.long
 def test_the_sensors_run_marks_the_partitions_that_it_touched(tmp_path: Path) -> None:
     home, pipelines, orders = tmp_path / "lake", tmp_path / "pipelines", Orders(random.Random(5))
     home.mkdir()
