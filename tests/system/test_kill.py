@@ -90,7 +90,7 @@ def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
         pytest.param("land", "after", 1, marks=pytest.mark.long),
         pytest.param("MERGE INTO", "during", 2, marks=pytest.mark.long),
         pytest.param("MERGE INTO", "after", 3, marks=pytest.mark.long),
-        ("fast_forward", "before", 1),
+        pytest.param("fast_forward", "before", 1, marks=pytest.mark.long),
         pytest.param("fast_forward", "after", 3, marks=pytest.mark.long),
         pytest.param("`agg`.`city_population` USING iceberg", "during", 1, marks=pytest.mark.long),
     ],
