@@ -40,8 +40,8 @@ spark-server: setup ## Start a Spark Connect server that stays warm between runs
 test: setup ## Run all tests but the long ones
 	$(PYTEST) -m "not long" $(ARGS)
 
-test-fast: setup ## Run the tests that need no other service
-	$(PYTEST) -m "not system and not long" $(ARGS)
+test-fast: setup ## Run the tests that start neither Spark nor another program
+	$(PYTEST) -m "not spark and not system and not long" $(ARGS)
 
 test-long: setup ## Run the long tests: big random histories, soak runs
 	$(PYTEST) -m "long" $(ARGS)
