@@ -20,8 +20,8 @@ from lake_assets.events.model import DELETE, OP
 from lake_assets.lake import quote
 from lake_assets.merge.carried import Carried, carried
 from lake_assets.merge.commit import committing, on_branch, say_counts
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.reduce import KEEP, KNOWN
-from lake_assets.merge.specs import PartitionField
 from lake_assets.merge.target import DELETED, Batch, Target
 from lake_assets.merge.views import held
 

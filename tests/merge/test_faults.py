@@ -23,8 +23,9 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import read_marks
 from lake_assets.merge import target
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.specs import FinalSpec, PartitionField
+from lake_assets.merge.specs import FinalSpec
 from lake_assets.pipeline import pipeline as runner
 from lake_assets.pipeline.pipeline import absorb
 from tests.merge.test_final import NAMES, emptied, expected, scattered, shifted, source, transactions

@@ -16,9 +16,10 @@ from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
 from lake_assets.lake import TableId
 from lake_assets.merge import pruning
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import FinalSpec, PartitionField
+from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.target import Target
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred

@@ -16,8 +16,9 @@ from lake_assets.errors import ConcurrentWriteError, KeyMissingError, PipelineEr
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import read_marks
 from lake_assets.merge import overwrite
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.specs import FinalSpec, PartitionField
+from lake_assets.merge.specs import FinalSpec
 from lake_assets.pipeline import PipelineConfig
 from tests.support.debezium import BIGINT, DATE, INT, TEXT, TIMESTAMP, Event, Table, decimal
 from tests.support.histories import Source, redelivered, shuffled, split

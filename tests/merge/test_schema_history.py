@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from lake_assets import Lake
 from lake_assets.errors import LakeError
 from lake_assets.lake import TableId
+from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import FinalSpec, PartitionField
+from lake_assets.merge.specs import FinalSpec
 from tests.merge.test_final import START, keys, value
 from tests.merge.test_rejects import ITEMS, Stream
 from tests.merge.test_whole_rows import debezium
