@@ -32,7 +32,8 @@ from lake_assets.orchestration.opening import fail, opened
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.auditing import audit
-from lake_assets.pipeline.pipeline import Spec, absorb, after
+from lake_assets.pipeline.graph import Spec, after
+from lake_assets.pipeline.pipeline import absorb
 from lake_assets.pipeline.recompute import recompute
 
 

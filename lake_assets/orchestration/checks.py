@@ -26,7 +26,7 @@ from lake_assets.orchestration.names import asset_key, valid_name
 from lake_assets.orchestration.opening import fail, opened
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline import Spec
+from lake_assets.pipeline.graph import Spec
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
     "error": dg.AssetCheckSeverity.ERROR,

@@ -17,7 +17,7 @@ from lake_assets.merge.specs import FinalSpec
 from lake_assets.models.plan import parse
 from lake_assets.models.spec import ModelSpec
 from lake_assets.orchestration.names import asset_key
-from lake_assets.pipeline.pipeline import Spec
+from lake_assets.pipeline.graph import Spec
 
 
 def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:

@@ -13,7 +13,8 @@ from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
 from lake_assets.models.heads import Heads
 from lake_assets.orchestration.planning import Work, fingerprint
-from lake_assets.pipeline.pipeline import Pending, Spec, audited_by, may_wait, next_batch, pending_of, sources
+from lake_assets.pipeline.graph import Spec, audited_by, sources
+from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20

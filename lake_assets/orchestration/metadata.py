@@ -11,7 +11,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.models.spec import ModelSpec
-from lake_assets.pipeline.pipeline import Spec
+from lake_assets.pipeline.graph import Spec
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),

@@ -26,7 +26,7 @@ from lake_assets.merge.touched import Touched, counted, touched
 from lake_assets.models.spec import ModelSpec
 from lake_assets.orchestration.names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.planning import shortened
-from lake_assets.pipeline.pipeline import Spec
+from lake_assets.pipeline.graph import Spec
 
 # One object for all assets: Dagster puts assets of one backfill into one run only where they share it.
 BACKFILL = dg.BackfillPolicy.single_run()

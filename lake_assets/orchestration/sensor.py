@@ -40,7 +40,7 @@ from lake_assets.orchestration.planning import (
 )
 from lake_assets.orchestration.settings import UNMONITORED, misfits
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline import Spec, after, sources
+from lake_assets.pipeline.graph import Spec, after, sources
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from lake_assets.models.errors_at import column_problems, located
 from lake_assets.models.plan import plan
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.audits import AUDITED, parse_assertion
-from lake_assets.pipeline.pipeline import Pipeline, Spec
+from lake_assets.pipeline.graph import Spec
+from lake_assets.pipeline.pipeline import Pipeline
 
 
 def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyiceberg.table import Table
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError, TableClaimedError
+from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError
 from lake_assets.events import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.arriving import Read
-from lake_assets.merge.batches import LEFT, cut, seconds_left
+from lake_assets.merge.batches import LEFT
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.landing import Landed, land, land_records, new_files
+from lake_assets.merge.landing import Landed, land, land_records
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.raw import offsets, routes
 from lake_assets.merge.retention import keep_own, keep_sources
@@ -28,42 +26,21 @@ from lake_assets.merge.routing import replay as replay_records
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
-from lake_assets.merge.staging import pending_of as pending_of_staging
 from lake_assets.merge.staging import replay as replay_events
-from lake_assets.merge.steps import Window, window_of
-from lake_assets.merge.target import pending_of as pending_of_final
 from lake_assets.models.errors_at import Origin, located
 from lake_assets.models.heads import Heads
 from lake_assets.models.plan import parse, sources_of
-from lake_assets.models.run import absorb_sources, next_of
+from lake_assets.models.run import absorb_sources
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.asset_settings import shown
 from lake_assets.pipeline.audits import read_audits, read_comparisons
 from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.graph import Spec, ordered, sources
+from lake_assets.pipeline.pending import Pending, pending_of
 from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.yaml_file import read_pipeline
 
-Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
 ATTEMPTS = 4
-
-
-@dataclass(frozen=True)
-class Pending:
-    """What one table has still to absorb of one source: found in metadata alone.
-
-    Attributes:
-        source: a table, or a landing folder.
-        start, end: snapshots (None for a folder).
-        files: landed files that are new (0 for a table).
-        left: how many snapshots after `end` are left for the next step, where batches are limited.
-    """
-
-    table: str
-    source: str
-    start: int | None = None
-    end: int | None = None
-    files: int = 0
-    left: int = 0
 
 
 class Pipeline:
@@ -176,7 +153,7 @@ class Pipeline:
         self._check_foreign(specs)
         if alone:
             self._check_sources(lake, specs)
-        return _ordered(specs, self.name)
+        return ordered(specs, self.name)
 
     def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
         made = {*made, *(TableId.parse(m.name) for m in self.config.models)}
@@ -525,84 +502,6 @@ def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
                 raise located(e, spec.origin) from e
 
 
-def sources(spec: Spec) -> tuple[TableId, ...]:
-    """The lake tables that a table is made of."""
-    match spec:
-        case RawSpec():
-            return (spec.source,) if spec.source else ()
-        case StagingSpec():
-            return (spec.raw,)
-        case FinalSpec():
-            return (spec.staging,)
-        case ModelSpec():
-            return spec.sources
-
-
-def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
-    """What one table has still to absorb of its sources as they are now."""
-    name = str(spec.table)
-    if isinstance(spec, RawSpec) and spec.landing:
-        files = new_files(lake, spec)
-        return [Pending(name, str(spec.landing), files=len(files))] if files else []
-    found: list[Pending] = []
-    table = lake.find(spec.table)
-    for source in sources(spec):
-        loaded = lake.find(source)
-        if loaded is None:
-            continue
-        if isinstance(spec, FinalSpec):
-            w, _ = pending_of_final(lake, spec, table, loaded)
-        elif isinstance(spec, StagingSpec):
-            w, _ = pending_of_staging(spec, table, loaded)
-        else:
-            w = window_of(spec.table, table, source, loaded)
-        if not w.is_absorbed and w.head.snapshot is not None:
-            found.append(Pending(name, str(source), w.start, w.head.snapshot))
-    return found
-
-
-def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: Heads) -> list[Pending]:
-    """What one step takes of a table's pending windows, as its sources are now; reads metadata only.
-
-    New files are all taken in by one step, in several commits.
-
-    Args:
-        lake: the lake.
-        spec: the table.
-        pending: its windows.
-        heads: what models before it in the run take.
-
-    Raises:
-        LakeError: see the steps.
-    """
-    if isinstance(spec, RawSpec) and spec.landing:
-        return list(pending)
-    table = lake.find(spec.table)
-    loaded = {s: t for s in sources(spec) if (t := lake.find(s)) is not None}
-    if len(loaded) < len(sources(spec)):
-        return list(pending)
-    if isinstance(spec, ModelSpec):
-        windows = list(next_of(lake, spec, table, loaded, heads)[0].values())
-    else:
-        windows = [_next_window(lake, spec, table, source) for source in loaded.values()]
-    taken = {str(w.source): w for w in windows if not w.is_absorbed}
-    return [
-        replace(p, end=w.head.snapshot, left=w.left) for p in pending if (w := taken.get(p.source)) and w.head.snapshot
-    ]
-
-
-def _next_window(lake: LakeBase, spec: RawSpec | StagingSpec | FinalSpec, table: Table | None, source: Table) -> Window:
-    match spec:
-        case RawSpec():
-            assert spec.source is not None
-            found, anew = window_of(spec.table, table, spec.source, source), None
-        case StagingSpec():
-            found, anew = pending_of_staging(spec, table, source)
-        case FinalSpec():
-            found, anew = pending_of_final(lake, spec, table, source)
-    return found if anew else cut(found, source, spec.batch)
-
-
 def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
     """The limits that are declared, the innermost first."""
     files, rows = (
@@ -611,70 +510,6 @@ def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
     return BatchSize(files, rows, seconds_of(wait or 0))
 
 
-def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:
-    """How many seconds a table's pending windows may still wait for more; 0: it is due. New files have waited."""
-    windows = [(p, p.end) for p in pending if p.end is not None] if spec.batch.wait else []
-    return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)
-
-
-def audited_by(spec: Spec) -> tuple[TableId, ...]:
-    """The other tables that the audits of a table look at, each once."""
-    if not isinstance(spec, FinalSpec | ModelSpec):
-        return ()
-    return tuple(dict.fromkeys(t for a in spec.audits for t in a.reads if t != spec.table))
-
-
-def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
-    """By table, those that it is made after: its sources, and those of the same pipeline that its audits look at.
-
-    A batch that brings a new city and people in it passes only when the cities come first. Of tables whose audits look
-    at each other, one has to come first: the later one by name.
-    """
-    found = {spec.table: list(sources(spec)) for spec in specs}
-    for spec in sorted(specs, key=lambda s: s.table):
-        for other in audited_by(spec):
-            if other in found and other not in found[spec.table] and spec.table not in _above(other, found):
-                found[spec.table].append(other)
-    return {t: tuple(names) for t, names in found.items()}
-
-
-def _above(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[TableId]:
-    """A table and all that it is made after."""
-    found, todo = set[TableId](), [table]
-    while todo:
-        at = todo.pop()
-        if at not in found:
-            found.add(at)
-            todo += graph.get(at, ())
-    return found
-
-
 def _landing(lake: LakeBase, stream: Stream) -> Path:
     folder = stream.landing or Path("landing") / stream.name
     return lake.config.home / folder
-
-
-def _ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
-    by_name: dict[TableId, Spec] = {}
-    for spec in specs:
-        if spec.table in by_name:
-            raise TableClaimedError(
-                f"pipeline {pipeline!r} declares {spec.table} twice: give one of them another `name`"
-            )
-        by_name[spec.table] = spec
-    graph = {t: [s for s in sources(spec) if s in by_name] for t, spec in by_name.items()}
-    try:
-        list(TopologicalSorter(graph).static_order())
-    except CycleError as e:
-        raise PipelineError(
-            f"pipeline {pipeline!r}: models depend on each other in a circle: {' -> '.join(str(t) for t in e.args[1])}"
-        ) from e
-    graph = {t: [s for s in found if s in by_name] for t, found in after(specs).items()}
-    order = list(TopologicalSorter(graph).static_order())
-    # In the order of declaration as far as dependencies allow: what belongs together stays together.
-    rank = {t: i for i, t in enumerate(by_name)}
-    return [by_name[t] for t in sorted(order, key=lambda t: (_depth(t, graph), rank[t]))]
-
-
-def _depth(table: TableId, graph: dict[TableId, list[TableId]]) -> int:
-    return 1 + max((_depth(s, graph) for s in graph[table]), default=0)

@@ -17,7 +17,7 @@ from lake_assets.models.spec import ModelSpec
 from lake_assets.models.verify import verify
 from lake_assets.orchestration.partitions import partitions_of
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.pipeline import Spec
+from lake_assets.pipeline.graph import Spec
 from tests.orchestration.conftest import Harness
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 

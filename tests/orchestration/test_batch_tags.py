@@ -17,7 +17,8 @@ from lake_assets.merge.steps import head_of
 from lake_assets.models.run import FINGERPRINT_PROPERTY, definition
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.pipeline import absorb, pending_of
+from lake_assets.pipeline.pending import pending_of
+from lake_assets.pipeline.pipeline import absorb
 from tests.orchestration.conftest import Harness
 
 ROWS = pa.schema([pa.field("k", pa.int64()), pa.field("value", pa.string())])

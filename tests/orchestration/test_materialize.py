@@ -13,7 +13,8 @@ from lake_assets.models.heads import Heads
 from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.resources import session_of
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.pipeline import Spec, absorb
+from lake_assets.pipeline.graph import Spec
+from lake_assets.pipeline.pipeline import absorb
 from tests.orchestration.conftest import Harness, selected
 from tests.orchestration.test_sensor import feed
 

@@ -23,7 +23,7 @@ from lake_assets.merge.audits import (
 from lake_assets.merge.specs import FinalSpec, Limit
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.checks import mistakes
-from lake_assets.pipeline.pipeline import after
+from lake_assets.pipeline.graph import after
 
 HEAD = """\
 type: lake_assets.LakePipeline
