@@ -8,6 +8,7 @@ routed to a table is kept as well, with the reason (see `rejects`); a file that 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from lake_assets.merge.arriving import Batch, FileBatch, PythonBatch, Read, Tabl
 from lake_assets.merge.batches import cut
 from lake_assets.merge.inputs import is_due, listing
 from lake_assets.merge.raw import (
+    ARRIVED_PROPERTY,
     ARROW,
     OFFSETS_PROPERTY,
     POSITION_PROPERTY,
@@ -212,6 +214,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
             {
                 POSITION_PROPERTY: str(reading.position),
                 ROUTES_PROPERTY: json.dumps(sorted(reading.routes)),
+                ARRIVED_PROPERTY: json.dumps(reading.arrived, sort_keys=True),
                 **rejects.landed(raw, reading.rejected),
             }
         )
@@ -240,6 +243,7 @@ class _Reading:
         self.spec, self.event_format, self.routes = spec, event_format, routes
         self.first = self.position = position
         self.rejected = 0
+        self.arrived = Counter[str]()
         self.why = ""
         self.arrived_at = datetime.now(UTC)
 
@@ -252,6 +256,8 @@ class _Reading:
             if routed.problem:
                 self.rejected += 1
                 self.why = self.why or f"{file}, line {record.number}: {routed.problem}"
+            if routed.source_table is not None:
+                self.arrived[routed.source_table] += 1
             where = (self.position, routed.source_table, file, record.number, self.arrived_at)
             rows.append((*where, record.text, routed.problem, routed.key, routed.payload))
             counts[file] = counts.get(file, 0) + 1

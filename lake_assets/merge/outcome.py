@@ -50,8 +50,8 @@ class Outcome:
 
     Attributes:
         table: `namespace.name`.
-        status: `absorbed` (a commit was made), `nothing` (the sources are where they were), `waiting` (a source does
-            not exist yet), `failed`.
+        status: `absorbed` (a commit was made), `nothing` (the sources are where they were, or brought nothing for it),
+            `waiting` (a source does not exist yet), `failed`.
         inserted, updated, deleted: rows of the target that changed.
         strategy: how the change was applied, with the reason in `why`.
         seconds: time taken.

@@ -9,17 +9,20 @@ import pyarrow as pa
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.capture import capture
 from lake_assets.errors import SnapshotExpiredError
 from lake_assets.events import SourceTable
+from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, find_property
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property
 
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
+ARRIVED_PROPERTY = "lake-assets.arrived"
 ROWS_A_GROUP = 20_000
 
 RAW_SCHEMA = Schema(
@@ -74,6 +77,48 @@ def routes_of(raw: Table) -> list[SourceTable]:
     """The same, of a table that is loaded."""
     found = find_property(raw, ROUTES_PROPERTY)
     return [SourceTable.parse(r) for r in json.loads(found[0])] if found else []
+
+
+def nothing_until(raw: Table, start: int | None, end: int | None, source: SourceTable) -> int | None:
+    """The last snapshot of a window before the first one that may have brought records of a source table.
+
+    Landings say how many they bring of which; reads what was loaded only.
+
+    Args:
+        raw: the raw table.
+        start, end: the window; None: the beginning, and a table that is empty.
+        source: the source table.
+
+    Returns:
+        `start` where that is the first one, `end` where there is none.
+    """
+    steps: list[Snapshot] = []
+    for snapshot in ancestors(raw, end) if end is not None else ():
+        if snapshot.snapshot_id == start:
+            break
+        steps.append(snapshot)
+    # Else the one does not lead to the other: the table was rolled back, or snapshots have expired.
+    if steps and steps[-1].parent_snapshot_id == start and (start is not None or _is_first(steps[-1])):
+        for snapshot in reversed(steps):
+            if _may_hold(snapshot, source):
+                break
+            start = snapshot.snapshot_id
+    return start
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Whether nothing was in the table before; who expires snapshots may leave their children without parents."""
+    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    return said.get("total-records", "") == said.get("added-records")
+
+
+def _may_hold(snapshot: Snapshot, source: SourceTable) -> bool:
+    said = snapshot.summary
+    if said is not None and said.operation == Operation.REPLACE:
+        return False  # compaction brings nothing
+    counts = said.additional_properties.get(ARRIVED_PROPERTY) if said else None
+    # Without them, records were routed anew: they may be of any table.
+    return counts is None or not json.loads(counts).keys().isdisjoint((str(source), MANY))
 
 
 def offsets(lake: LakeBase, table: TableId) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import Parsed, parse
+from lake_assets.merge.raw import nothing_until
 from lake_assets.merge.schema import Change
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
@@ -52,6 +53,8 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     if not anew:
         pending = cut(pending, raw, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
+        if table is None:
+            return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
     base = read_marks(table) if table is not None else {}
     marks = {**base, str(spec.raw): pending.head}
@@ -93,10 +96,16 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     """What has still to be absorbed of the raw table, and whether that is all of it, once more: updates are parted by
     the declared key (one that changes it is a delete and an insert), and it is another one now.
 
+    Many tables share a raw table: the window begins where its commits say that they brought something for this one.
+    Where none has, nothing is pending, and the watermark stays where it is.
+
     Raises:
         TableReplacedError, SnapshotExpiredError: see `steps.window_of`.
     """
     found = window_of(spec.table, table, spec.raw, raw)
+    reached = nothing_until(raw, found.start, found.head.snapshot, spec.source_table)
+    if reached != found.start:
+        found = replace(found, mark=replace(found.mark or found.head, snapshot=reached))
     said = table.properties.get(PARTED_PROPERTY) if table is not None else None
     if table is None or said is None:
         return found, False
