@@ -32,6 +32,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
         **config.spark.conf,
     }

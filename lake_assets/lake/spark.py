@@ -116,6 +116,8 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+        # Else PySpark looks for the caller of each of its functions, which takes longer than what most of them do.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Of compiled queries: each table has some of its own, and Spark keeps no more than 100.
         "spark.sql.codegen.cache.maxEntries": "2000",
         **catalog_conf(config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.events import EventPlan
@@ -20,6 +20,8 @@ from lake_assets.events.model import (
     UNAVAILABLE,
     UPDATE,
 )
+from lake_assets.lake import quote
+from lake_assets.lake.names import literal
 
 BAD = "_bad"
 UNREADABLE = "the record cannot be read as its format says"
@@ -58,44 +60,45 @@ def rows_of(
         unsaid: columns of the table that these events say nothing of.
         elsewhere: columns of the table that are left out where one of the plan is, by its place.
     """
+    # As text: each function of PySpark's that is called takes some messages to the JVM, and there are dozens a column.
     fixed = {
-        OP: F.expr(plan.op),
-        SEQUENCE: F.coalesce(F.expr(plan.sequence), F.lit("")),
-        POSITION: F.col("position"),
-        INDEX: F.coalesce(F.expr(plan.index).cast("int"), F.lit(0)),
-        EVENT_TIME: F.expr(plan.event_time),
-        ARRIVED_AT: F.col("arrived_at"),
+        OP: plan.op,
+        SEQUENCE: f"coalesce({plan.sequence}, '')",
+        POSITION: "position",
+        INDEX: f"coalesce(CAST({plan.index} AS INT), 0)",
+        EVENT_TIME: plan.event_time,
+        ARRIVED_AT: "arrived_at",
     }
-    absent = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
-    stage = events.select(
-        F.col("e").isNull().alias("none"),
-        *(value.alias(name) for name, value in fixed.items()),
-        *(
-            F.when(~gone, F.expr(c.text)).alias(f"t{i}")
-            for i, (c, gone) in enumerate(zip(plan.columns, absent, strict=True))
-        ),
-        *(gone.alias(f"u{i}") for i, gone in enumerate(absent)),
+    columns = list(enumerate(plan.columns))
+    absent = [f"({c.unavailable})" if c.unavailable else "false" for c in plan.columns]
+    stage = events.selectExpr(
+        "e IS NULL AS none",
+        *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
+        *(f"CASE WHEN NOT {absent[i]} THEN {c.text} END AS t{i}" for i, c in columns),
+        *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
     )
     stage = in_steps(stage, plan)
     bad = [
-        F.when(F.col("none"), F.lit(UNREADABLE)),
-        F.when(F.col(OP).isNull(), F.lit(plan.no_op)),
-        *(_misfit(i, c.name, types[c.name]) for i, c in enumerate(plan.columns) if c.steps),
+        f"CASE WHEN none THEN {literal(UNREADABLE)} END",
+        f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
+        *(_misfit(i, c.name, types[c.name]) for i, c in columns if c.steps),
         *(
-            F.when((F.col(OP) != TRUNCATE) & F.col(f"v{i}").isNull(), F.lit(f"key column {c.name} is missing"))
-            for i, c in enumerate(plan.columns)
+            f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL "
+            f"THEN {literal(f'key column {c.name} is missing')} END"
+            for i, c in columns
             if c.name in plan.key
         ),
     ]
-    gone = [F.when(F.col(f"u{i}"), F.lit(c.name)) for i, c in enumerate(plan.columns) if c.unavailable]
-    gone += [F.when(F.col(OP) == UPDATE, F.lit(name)) for name in unsaid]
-    gone += [F.when(F.col(f"u{i}"), F.lit(name)) for name, i in elsewhere.items() if plan.columns[i].unavailable]
-    unavailable = F.array_compact(F.array(*gone)) if gone else F.array().cast("array<string>")
-    return stage.select(
-        *(F.col(f"v{i}").cast(types[c.name]).alias(c.name) for i, c in enumerate(plan.columns)),
-        *(F.col(name) for name in fixed),
-        F.when(F.size(unavailable) > 0, unavailable).alias(UNAVAILABLE),
-        F.coalesce(*bad).alias(BAD),
+    gone = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in columns if c.unavailable]
+    gone += [f"CASE WHEN {quote(OP)} = {literal(UPDATE)} THEN {literal(name)} END" for name in unsaid]
+    gone += [f"CASE WHEN u{i} THEN {literal(name)} END" for name, i in elsewhere.items() if plan.columns[i].unavailable]
+    listed = f"array_compact(array({', '.join(gone)}))"
+    unavailable = f"CASE WHEN size({listed}) > 0 THEN {listed} END" if gone else "NULL"
+    return stage.selectExpr(
+        *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
+        *map(quote, fixed),
+        f"CAST({unavailable} AS ARRAY<STRING>) AS {quote(UNAVAILABLE)}",
+        f"coalesce({', '.join(bad)}) AS {quote(BAD)}",
     )
 
 
@@ -104,19 +107,17 @@ def in_steps(stage: DataFrame, plan: EventPlan) -> DataFrame:
 
     One projection a step: Spark computes a column that later ones use more than once only once.
     """
-    stage = stage.select("*", *(F.col(f"t{i}").alias(f"v{i}") for i in range(len(plan.columns))))
+    kept = [quote(c) for c in stage.columns]
+    stage = stage.selectExpr("*", *(f"t{i} AS v{i}" for i in range(len(plan.columns))))
     for step in range(max((len(c.steps) for c in plan.columns), default=0)):
-        stage = stage.withColumns(
-            {
-                f"v{i}": F.expr(c.steps[step].replace("{t}", f"v{i}"))
-                for i, c in enumerate(plan.columns)
-                if step < len(c.steps)
-            }
+        values = (
+            f"{c.steps[step].replace('{t}', f'v{i}') if step < len(c.steps) else f'v{i}'} AS v{i}"
+            for i, c in enumerate(plan.columns)
         )
+        stage = stage.selectExpr(*kept, *values)
     return stage
 
 
-def _misfit(i: int, name: str, kind: str) -> Column:
-    text = F.col(f"t{i}")
-    shown = F.concat(F.lit(f"{name} does not fit {kind}: "), F.left(text.cast("string"), F.lit(100)))
-    return F.when(text.isNotNull() & F.col(f"v{i}").isNull(), shown)
+def _misfit(i: int, name: str, kind: str) -> str:
+    shown = f"concat({literal(f'{name} does not fit {kind}: ')}, left(CAST(t{i} AS STRING), 100))"
+    return f"CASE WHEN t{i} IS NOT NULL AND v{i} IS NULL THEN {shown} END"

@@ -128,7 +128,7 @@ def _shapes(records: DataFrame, reader: EventFormat) -> list[_Found]:
         F.max("position").alias("last"),
         (F.count("payload") == F.count("*")).alias("short"),
     )
-    rows = keys.orderBy("last").collect()
+    rows = sorted(keys.collect(), key=lambda r: r["last"])
     if not rows:
         return []
     # One record tells the schema of all that have the same key.
