@@ -38,7 +38,7 @@ spark-server: setup ## Start a Spark Connect server that stays warm between runs
 	$(BIN)/lake-assets spark-server
 
 test: setup ## Run all tests but the long ones
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) -m "not long" --durations=30 --durations-min=15 $(ARGS)
 
 test-fast: setup ## Run the tests that start neither Spark nor another program
 	$(PYTEST) -m "not spark and not system and not long" $(ARGS)

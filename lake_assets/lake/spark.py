@@ -72,6 +72,8 @@ def catalog_conf(config: LakeConfig) -> dict[str, str]:
         **{f"{prefix}.{k}": v for k, v in conf.items()},
         "spark.sql.defaultCatalog": config.name,
         "spark.sql.session.timeZone": "UTC",
+        # Else ${...} is replaced in whatever SQL says, also in names and in values that come from data.
+        "spark.sql.variable.substitute": "false",
         # Times of change streams go back to 4713 BC and to year 294276; the proleptic calendar is what Postgres uses.
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",

@@ -70,18 +70,16 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *,
     values: dict[str, Any] = {}
     parts: list[str] = []
     for i, column in enumerate(usable):
-        name, bound = f"t.{quote(column)}", row[f"low{i}"] is not None
-        if bound:
-            values |= {f"low{i}": row[f"low{i}"], f"high{i}": row[f"high{i}"]}
-        low, high = (how[column].comes.format(v=f":{what}{i}", type=types[column]) for what in ("low", "high"))
-        range_ = f"{name} BETWEEN {low} AND {high}" if bound else "1 = 0"
+        name, range_ = f"t.{quote(column)}", "1 = 0"
+        if row[f"low{i}"] is not None:
+            ends = {f"{what}{i}": row[f"{what}{i}"] for what in ("low", "high")}
+            low, high = _said(ends, how[column], types[column], values)
+            range_ = f"{name} BETWEEN {low} AND {high}"
         parts.append(range_ if row[f"held{i}"] == row["n"] else f"({name} IS NULL OR {range_})")
     why = f"{row['n']} keys, pruned by their range"
     if listed and row["n"] <= MAX_LITERALS and row["held0"] == row["n"]:
-        come = how[key[0]].comes
         found = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_left(how, key[0]))).collect()]
-        values |= {f"k{i}": value for i, value in enumerate(found)}
-        literals = (come.format(v=f":k{i}", type=types[key[0]]) for i in range(len(found)))
+        literals = _said({f"k{i}": v for i, v in enumerate(found)}, how[key[0]], types[key[0]], values)
         parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
         return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", rows >= MIN_ROWS)
     if (
@@ -96,6 +94,23 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *,
     values["bits"] = _bits(source, key, row["n"])
     why = f"{row['n']} keys, pruned by their range and told by their hashes"
     return Pruning(" AND ".join(parts), values, why, rows >= MIN_ROWS)
+
+
+def _said(found: Mapping[str, Any], how: Carried, kind: str, values: dict[str, Any]) -> list[str]:
+    """SQL of values that have left Spark.
+
+    Each bound value takes some messages to the JVM, so only texts are: what stands in one may mean something to Spark.
+
+    Args:
+        found: by the name that they are bound by.
+        how: they are carried.
+        kind: their type.
+        values: what is bound.
+    """
+    if base(kind) != "string":
+        return [how.sql(value, kind) for value in found.values()]
+    values |= found
+    return [how.comes.format(v=f":{name}", type=kind) for name in found]
 
 
 def _left(how: Mapping[str, Carried], column: str) -> str:

@@ -1,0 +1,20 @@
+"""What a session makes of the SQL that it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.lake import quote
+from lake_assets.lake.names import literal
+
+TEXTS = ("${env:HOME}", "${spark.app.name}", "${system:user.name}", "${nothing}", "a\\${env:HOME}", "$", ":k0", "'--")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_stays_what_it_is(spark_lake: Lake, text: str) -> None:
+    spark = spark_lake.spark()
+    said = f"{literal(text)} AS {quote(text)}"
+    for rows in (spark.sql(f"SELECT {said}"), spark.range(1).selectExpr(said)):
+        assert rows.columns == [text]
+        assert [tuple(r) for r in rows.collect()] == [(text,)]
