@@ -104,7 +104,7 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     """
     found = window_of(spec.table, table, spec.raw, raw)
     reached = nothing_until(raw, found.start, found.head.snapshot, spec.source_table)
-    if reached != found.start:
+    if reached != found.start and not _has_former_names(spec, table):
         found = replace(found, mark=replace(found.mark or found.head, snapshot=reached))
     said = table.properties.get(PARTED_PROPERTY) if table is not None else None
     if table is None or said is None:
@@ -113,6 +113,11 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     if by == set(_declared_key(spec, table)):
         return found, False
     return replace(found, mark=None), True
+
+
+def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
+    """Whether columns are declared to be called otherwise: what lies below follows with the next step, of whatever."""
+    return table is not None and not spec.rename.keys().isdisjoint(f.name for f in table.schema().fields)
 
 
 def _declared_key(spec: StagingSpec, table: Table) -> tuple[str, ...]:

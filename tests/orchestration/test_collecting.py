@@ -124,7 +124,8 @@ def test_a_stream_from_a_table_waits_as_well(plain_lake: Lake, instance: dg.Dags
     raw, *_ = harness.pipeline.specs(plain_lake)
     assert absorb(plain_lake, raw).inserted == 1
     table.append(pa.table({"value": ["{}"]}, schema=records))
-    assert selected(harness.asked()) == {"staging.a", "final.a"}
+    # What came is about no table that could be told, so that there is nothing for others to do meanwhile.
+    assert "raw.e collects changes" in harness.skipped()
     table.append(pa.table({"value": ["{}"]}, schema=records))
     assert "raw.e" in selected(harness.asked())
 
