@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lake_assets import Lake
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
-from lake_assets.merge.raw import nothing_until
+from lake_assets.merge.raw import nothing_until, routes_of
 from lake_assets.merge.specs import RawSpec
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
@@ -61,6 +62,35 @@ def test_what_is_left_out_held_nothing_and_what_comes_next_does(plain_lake: Lake
                 following = ids[at + 1] if at < last else None
                 assert following is None or came(raw, reached, following, name) > 0
     assert skipped
+
+
+@pytest.mark.parametrize(
+    "name", ["public.b", 'public.q"b', 'public."b"', "public.b\\", "public.ü", "pub.lic.b", "public.*"]
+)
+def test_no_name_hides_what_came_for_it(plain_lake: Lake, tmp_path: Path, name: str) -> None:
+    spec = RawSpec(RAW, tmp_path, "debezium", "p")
+    table = SourceRows({"id": BIGINT}, name=name)
+    for n, about in enumerate((A, table, A)):
+        write_lines(tmp_path / f"{n}.jsonl", to_lines([Event(about, "c", (n, 1), {"id": n})]))
+        land(plain_lake, spec)
+    raw = plain_lake.table(RAW)
+    first, _, third = (s.snapshot_id for s in raw.metadata.snapshots)
+    (source,) = [r for r in routes_of(raw) if str(r) != A.name]
+    assert nothing_until(raw, None, third, source) == first
+    assert nothing_until(raw, None, third, SourceTable("public", "nobody")) == third
+
+
+def test_a_record_about_several_tables_is_for_all_of_them(plain_lake: Lake, tmp_path: Path) -> None:
+    spec = RawSpec(RAW, tmp_path, "wal2json-v1", "p")
+    change = {"kind": "insert", "schema": "public", "columnnames": ["id"], "columntypes": ["int8"], "columnvalues": [1]}
+    for n, tables in enumerate((["a"], ["a", "b"])):
+        record = {"change": [{**change, "table": t} for t in tables]}
+        write_lines(tmp_path / f"{n}.jsonl", [json.dumps(record).encode() + b"\n"])
+        land(plain_lake, spec)
+    raw = plain_lake.table(RAW)
+    first, second = (s.snapshot_id for s in raw.metadata.snapshots)
+    for name, reached in (("public.a", None), ("public.b", first), ("public.c", first)):
+        assert nothing_until(raw, None, second, SourceTable.parse(name)) == reached
 
 
 def test_a_window_that_does_not_lead_on_is_looked_at(plain_lake: Lake, tmp_path: Path) -> None:
