@@ -469,6 +469,7 @@ KEYS: list[tuple[str, dict[str, Any], list[Any]]] = [
     ("timestamp", TIMESTAMP, [dt.datetime(2024, 11, 3, 1, 30, n) for n in range(3)]),  # noqa: DTZ001
     ("date", DATE, [dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]),
     ("decimal", decimal(38, 10), [Decimal("1.5"), Decimal("-1E+27"), Decimal("1E-10")]),
+    ("bigint", BIGINT, [-(2**63), 2**63 - 1, 0]),
     ("text", TEXT, ["", "a'b\\", "z" * 40 + "😀"]),
     ("boolean", {"type": "boolean"}, [True, False]),
     ("double", {"type": "double"}, [0.1, -1e300, 5e-324]),
