@@ -121,7 +121,7 @@ install() {
   "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$VENV/uv.lock"
   pip_settings_for_uv
   # Build constraints: pyspark is only published as source, and the tool that builds it is pinned as well. Compiled here:
-  # where Python may not write beside its modules, every run of Dagster would compile them again, for ten seconds.
+  # where Python may not write beside its modules, every run of Dagster would compile them again.
   "$VENV/bin/uv" pip sync -q --require-hashes --compile-bytecode --build-constraints requirements.lock \
     --python "$VENV/bin/python" requirements.lock
   "$VENV/bin/uv" pip install -q --no-deps --no-build-isolation --python "$VENV/bin/python" -e .
