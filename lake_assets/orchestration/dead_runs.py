@@ -2,7 +2,8 @@
 
 Dagster's default launcher starts a run as a process of the code server. When that one lives on, it reports a killed run
 itself. When both are killed (a container, a machine), nobody does: the run stays "started", and everything waits for
-it. A sensor is evaluated where the runs are started, so it can see that the process is no more.
+it. A sensor is evaluated where the runs are started, so it can see that the process is no more. The same goes for a run
+of `lake_assets.launcher` and the daemon that started it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import dagster as dg
 import psutil
 from dagster._core.events import JobFailureData, RunFailureReason
 from dagster._core.storage.tags import GRPC_INFO_TAG
+
+from lake_assets.lake.processes import RunProcess
 
 # What a run's process says first. Of several (a run that was resumed) the last one counts.
 _STARTED = re.compile(r"Started process for run \(pid: (\d+)\)")
@@ -30,16 +33,21 @@ def end_if_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
     Returns:
         What was found; None: its process is there, or is not to be seen from here (another launcher's, not begun yet).
     """
-    # Set by the default launcher alone: what others start is on other machines, and they look after it themselves.
-    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING) or GRPC_INFO_TAG not in run.tags:
+    # What other launchers start is on other machines, and they look after it themselves.
+    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING):
         return None
-    pid = _gone(instance, run.run_id)
+    if named := RunProcess.of(run.run_id, run.tags):
+        pid = named.pid if named.is_here and not named.is_there() else None
+    elif GRPC_INFO_TAG in run.tags:
+        pid = _gone(instance, run.run_id)
+    else:
+        return None
     latest = instance.get_run_by_id(run.run_id)
     if pid is None or latest is None or latest.status != run.status:
         return None
     text = f"run {run.run_id[:8]} was {run.status.value.lower()}, but its process {pid} is gone"
     why = JobFailureData(None, RunFailureReason.UNEXPECTED_TERMINATION)
-    instance.report_run_failed(latest, f"{text}: killed together with its code server", why)
+    instance.report_run_failed(latest, f"{text}: killed together with what had started it", why)
     return text
 
 

@@ -13,7 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
 from lake_assets.errors import SparkUnavailableError
-from lake_assets.lake import LakeConfig
+from lake_assets.lake import LakeConfig, warm
 from lake_assets.lake.java import find_java
 from lake_assets.lake.spark import adopt_session, check_remote, session_conf
 
@@ -76,10 +76,15 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
         check_remote(remote)
     else:
         os.environ["JAVA_HOME"] = str(find_java())
+    settings = {**session_conf(config), **more}
     try:
-        session: SparkSession = LazyPySparkResource(spark_config={**session_conf(config), **more}).spark_session
-        # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
-        session = session if remote else session.newSession()
+        session: SparkSession
+        if not remote and warm.is_kept():
+            session = warm.session(settings, config.home / "logs" / "spark.log")
+        else:
+            session = LazyPySparkResource(spark_config=settings).spark_session
+            # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
+            session = session if remote else session.newSession()
         adopt_session(session, config)
         return session
     except (PySparkException, RuntimeError, OSError) as e:

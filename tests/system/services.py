@@ -82,8 +82,8 @@ class Services:
         return [p for p in self.running() if _says(p, "SparkSubmit")]
 
     def workers(self) -> list[psutil.Process]:
-        """The processes of runs, also those whose code server is no more."""
-        return [p for p in self.running() if _says(p, "spawn_main")]
+        """The processes of runs, also those that nobody waits for any more."""
+        return [p for p in self.running() if _says(p, "multiprocessing.forkserver") and _is_fork(p)]
 
     def kill_code_and_runs(self) -> None:
         """What the end of a container or of a machine does."""
@@ -97,6 +97,13 @@ class Services:
 def _says(process: psutil.Process, what: str) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
         return any(what in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _is_fork(process: psutil.Process) -> bool:
+    """Whether it is a fork of a process that says the same."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return (parent := process.parent()) is not None and parent.cmdline() == process.cmdline()
     return False
 
 

@@ -1,0 +1,284 @@
+"""Local Spark that outlives the process that started it, so that the next one does not wait for a cold JVM.
+
+A JVM is kept by a process of its own, the keeper (`python -m lake_assets.lake.warm`), which lends it to one process at
+a time over a socket in a folder that only its user can enter. A process that ends without having given the JVM back (it
+was killed, interrupted, or failed half-way) may have left something at work in there: the JVM ends with it. An idle JVM
+ends after a while, after so many loans, when other settings are asked for, and when its owner is gone.
+
+What one loan leaves in the JVM is dropped before the next one: the objects that Python referred to, and with them, once
+the JVM collects its garbage, cached rows. Each loan has Spark sessions of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lake_assets.errors import SparkUnavailableError
+from lake_assets.lake.processes import is_there
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS = 1.0
+# A keeper answers at once; one that does not is ending.
+_ANSWER_SECONDS = 10.0
+_GIVEN_BACK = b"given back"
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How JVMs are kept.
+
+    Attributes:
+        folder: for the keepers' sockets; nobody else may be able to enter it.
+        owner: the process for whom they are kept, as `lake_assets.lake.processes.identity` gives it.
+        idle_seconds: how long a JVM waits for its next loan.
+        loans: how often a JVM is lent before it is replaced.
+    """
+
+    folder: str
+    owner: Sequence[float]
+    idle_seconds: float
+    loans: int
+
+
+class _Loan:
+    """What this process has borrowed, and how the JVMs of this process are kept."""
+
+    keeping: Keeping | None = None
+    connection: socket.socket | None = None
+
+
+def keep(keeping: Keeping) -> None:
+    """From now on the local sessions of this process are of borrowed JVMs."""
+    _Loan.keeping = keeping
+
+
+def is_kept() -> bool:
+    """Whether local sessions of this process are of borrowed JVMs."""
+    return _Loan.keeping is not None
+
+
+def session(conf: Mapping[str, str], log: Path) -> SparkSession:
+    """A new session in a borrowed JVM. A process borrows one JVM; later sessions are of the same.
+
+    Args:
+        conf: all settings; only a JVM that was started with the same ones is borrowed.
+        log: where the JVM's messages go.
+
+    Raises:
+        SparkUnavailableError: the JVM did not start.
+    """
+    from pyspark.sql import SparkSession
+
+    assert _Loan.keeping is not None
+    if _Loan.connection is None:
+        _borrow(_Loan.keeping, conf, log)
+    return SparkSession.builder.getOrCreate().newSession()
+
+
+def give_back() -> None:
+    """Give the JVM back, if one is borrowed. Nothing of this process may be at work in it any more."""
+    if _Loan.connection is not None:
+        with contextlib.suppress(OSError):
+            _Loan.connection.sendall(_GIVEN_BACK)
+            _Loan.connection.close()
+        _Loan.connection = None
+
+
+def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
+    name = hashlib.sha256(json.dumps(sorted(conf.items())).encode()).hexdigest()[:12]
+    folder = Path(keeping.folder)
+    for path in sorted(folder.glob("*.sock")):
+        mine = path.name.startswith(name)
+        # Borrowed and not given back, an idle JVM with other settings ends: as many are kept as are used at a time.
+        if (lent := _ask(path)) and mine and _attach(*lent):
+            return
+    path = folder / f"{name}-{uuid.uuid4().hex[:8]}.sock"
+    _start_keeper(keeping, conf, path, log)
+    if not ((lent := _ask(path)) and _attach(*lent)):
+        raise SparkUnavailableError(f"Spark started, and ended at once. Its log is {log}")
+
+
+def _ask(path: Path) -> tuple[socket.socket, int, str] | None:
+    """The connection of a loan with the JVM's port and secret; None: it is lent already, or its keeper is gone."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_ANSWER_SECONDS)
+    try:
+        connection.connect(str(path))
+        with connection.makefile() as answers:
+            answer = answers.readline()
+    except OSError:
+        answer = ""
+    if not answer:
+        connection.close()
+        return None
+    said = json.loads(answer)
+    return connection, said["port"], said["secret"]
+
+
+def _attach(connection: socket.socket, port: int, secret: str) -> bool:
+    """Make the JVM this process's; False: it does not answer, and the loan is over."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    # What PySpark looks for where a JVM is there before Python (`spark-submit` of a Python program).
+    given = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(given)
+    try:
+        gateway = launch_gateway()
+        jvm: Any = gateway.jvm
+        context = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
+        SparkContext(conf=SparkConf(_jvm=jvm, _jconf=context.sc().conf()), gateway=gateway, jsc=context)
+    except (Py4JError, OSError):
+        import traceback
+
+        traceback.print_exc()
+        connection.close()
+        return False
+    finally:
+        for setting in given:
+            del os.environ[setting]
+    _Loan.connection = connection
+    return True
+
+
+def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Path) -> None:
+    """Start a keeper and wait until its JVM is up."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as said:
+        # A group of its own: an interrupt of whoever asked for it is not for a JVM that others will use.
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
+        )  # fmt: skip
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    with keeper.stdin, keeper.stdout, contextlib.suppress(BrokenPipeError):
+        keeper.stdin.write(json.dumps({"keeping": asdict(keeping), "conf": dict(conf), "path": str(path)}).encode())
+        keeper.stdin.close()
+        if keeper.stdout.read():
+            return
+    raise SparkUnavailableError(f"Spark did not start. Its log is {log}")
+
+
+def main() -> None:
+    """Keep one JVM. Settings come as JSON at standard input; something is said at standard output once it is up."""
+    given = json.load(sys.stdin)
+    # Who waits reads to the end, so the JVM must not have this file too: what it prints goes where its errors go.
+    told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    keeping, path = Keeping(**given["keeping"]), Path(given["path"])
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    # A session too, so that the first loan does not wait for what comes with it.
+    SparkSession(_pyspark()(conf=SparkConf().setAll(list(given["conf"].items()))))
+    gateway = _pyspark()._gateway
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.bind(str(path))
+        server.listen()
+        with contextlib.suppress(BrokenPipeError), told:  # whoever waited was killed: it is there for the next one
+            told.write("ready")
+        _lend(server, gateway, keeping)
+    except Exception:
+        # Into the log, before this process ends without looking back.
+        traceback.print_exc()
+    finally:
+        path.unlink(missing_ok=True)
+        server.close()
+        gateway.proc.kill()
+        if not is_there(keeping.owner):
+            with contextlib.suppress(OSError):  # others are still in there
+                path.parent.rmdir()
+        os._exit(0)
+
+
+def _lend(server: socket.socket, gateway: Any, keeping: Keeping) -> None:
+    """Lend the JVM until it should end."""
+    parameters = gateway.gateway_parameters
+    lent = (json.dumps({"port": parameters.port, "secret": parameters.auth_token}) + "\n").encode()
+    borrower: socket.socket | None = None
+    loans, idle_since = 0, time.monotonic()
+    own = _bound(gateway)
+    while gateway.proc.poll() is None:
+        ready, _, _ = select.select([server, *([borrower] if borrower else [])], [], [], _LOOK_SECONDS)
+        if borrower is not None and borrower in ready:
+            if _received(borrower) != _GIVEN_BACK or loans >= keeping.loans:
+                return
+            borrower.close()
+            borrower, idle_since = None, time.monotonic()
+            # A Python process that ends tells nobody which Java objects it had.
+            _bound(gateway, keep=own)
+        if server in ready:
+            peer, _ = server.accept()
+            if borrower is None and _sent(peer, lent):
+                borrower, loans = peer, loans + 1
+            else:
+                peer.close()
+        idle = time.monotonic() - idle_since
+        if borrower is None and (idle > keeping.idle_seconds or not is_there(keeping.owner)):
+            return
+
+
+def _received(peer: socket.socket) -> bytes:
+    try:
+        return peer.recv(len(_GIVEN_BACK))
+    except OSError:
+        return b""
+
+
+def _sent(peer: socket.socket, what: bytes) -> bool:
+    try:
+        peer.sendall(what)
+    except OSError:
+        return False
+    return True
+
+
+def _pyspark() -> Any:
+    """Its context with what it does not show."""
+    from pyspark import SparkContext
+
+    return SparkContext
+
+
+def _bound(gateway: Any, keep: Any = None) -> Any:
+    """The names of the Java objects that Python refers to, as a set of the JVM's.
+
+    Args:
+        gateway: to the JVM.
+        keep: drop all others.
+    """
+    from py4j.java_gateway import JavaObject
+
+    server: Any = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
+    names = server.getGateway().getBindings().keySet()
+    if keep is not None:
+        names.retainAll(keep)
+        return keep
+    found = gateway.jvm.java.util.HashSet(names)
+    found.add(found._target_id)
+    return found
+
+
+if __name__ == "__main__":
+    main()

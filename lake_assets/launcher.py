@@ -1,0 +1,263 @@
+"""A run launcher whose runs do not wait for imports, nor for a JVM to start.
+
+A run is a process of its own, as with Dagster's default launcher, but one that is forked from a process that has
+imported what runs need (a fork server). It loads the code location's definitions as they are now. Local Spark is
+borrowed from a JVM that stays when the run has ended (`lake_assets.lake.warm`).
+
+Each run's process is known by its tag: any process on the same machine sees whether it is there, and can interrupt it.
+Whatever does not run here as this process would (a code location on another machine, in a container, of another
+interpreter) goes to the default launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from multiprocessing import process as processes
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster._core.events import JobFailureData, RunFailureReason
+from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
+from dagster._utils import get_run_crash_explanation
+
+if TYPE_CHECKING:
+    from dagster._serdes import ConfigurableClassData
+
+    from lake_assets.lake.processes import RunProcess
+    from lake_assets.lake.warm import Keeping
+
+_HERE = (None, "localhost", "127.0.0.1", "::1")
+# How long an interrupted run may take to end, where Dagster's run monitoring does not say.
+_KILL_SECONDS = 120.0
+# What runs import. None of it may start threads or open files: those do not survive a fork.
+_PRELOADED = [
+    "dagster._cli.api",
+    "dagster._daemon.cli",  # the module that a fork of the daemon takes for its main one
+    "lake_assets.definitions",
+    "lake_assets.models.run",
+    "pyspark.sql.connect.session",
+    "pyspark.sql.functions",
+]
+
+
+class WarmRunLauncher(DefaultRunLauncher):
+    """Starts runs as forks of a process that has imported what they need, with a JVM that is warm.
+
+    ```yaml
+    run_launcher:
+      module: lake_assets.launcher
+      class: WarmRunLauncher
+      config:
+        spark_idle_seconds: 600
+    ```
+    """
+
+    def __init__(
+        self,
+        inst_data: ConfigurableClassData | None = None,
+        spark_idle_seconds: float = 600.0,
+        spark_runs: int = 200,
+    ) -> None:
+        """As Dagster makes it.
+
+        Args:
+            inst_data: Dagster's own.
+            spark_idle_seconds: how long a local JVM waits for its next run before it ends; 0: one JVM a run.
+            spark_runs: how many runs a JVM serves before it is replaced.
+        """
+        super().__init__(inst_data)
+        self._idle_seconds, self._spark_runs = spark_idle_seconds, spark_runs
+        self._lock = threading.Lock()
+
+    @classmethod
+    def config_type(cls) -> Any:
+        """What `config` may hold (Dagster's)."""
+        return {
+            "spark_idle_seconds": dg.Field(
+                float,
+                is_required=False,
+                default_value=600.0,
+                description="how long a local JVM waits for its next run before it ends; 0: each run starts its own",
+            ),
+            "spark_runs": dg.Field(
+                int,
+                is_required=False,
+                default_value=200,
+                description="how many runs a local JVM serves before it is replaced",
+            ),
+        }
+
+    @classmethod
+    def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> WarmRunLauncher:
+        """As configured (Dagster's)."""
+        return cls(inst_data, **config_value)
+
+    @cached_property
+    def _sockets(self) -> str:
+        """A folder for the JVMs' sockets, which nobody else may enter."""
+        return tempfile.mkdtemp(prefix="lake-assets-")
+
+    @cached_property
+    def _code(self) -> float:
+        """When the newest file of this package was changed, as the fork server has imported it."""
+        return _newest()
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Start a run's process."""
+        run = context.dagster_run
+        if not self._is_here(context):
+            super().launch_run(context)
+            return
+        with self._lock:
+            # A fork of what was imported before the package was changed would run the old code.
+            why = None if _newest() == self._code else "the code of lake_assets was changed since Dagster was started"
+            if why is None:
+                try:
+                    self._start(run)
+                except (OSError, EOFError) as error:
+                    why = f"the fork server failed ({type(error).__name__}: {error})"
+        if why is not None:
+            self._instance.report_engine_event(f"Started without a warm process: {why}.", run, cls=type(self))
+            super().launch_run(context)
+
+    def _is_here(self, context: LaunchRunContext) -> bool:
+        """Whether a fork of this process's interpreter is what the code location would start."""
+        origin = context.dagster_run.job_code_origin
+        if (
+            context.workspace is None
+            or origin is None
+            or "forkserver" not in multiprocessing.get_all_start_methods()
+            or origin.repository_origin.container_image
+            or _environment(origin.executable_path) != _environment(sys.executable)
+        ):
+            return False
+        remote = context.dagster_run.remote_job_origin
+        assert remote is not None
+        name = remote.repository_origin.code_location_origin.location_name
+        return getattr(context.workspace.get_code_location(name), "host", "?") in _HERE
+
+    def _start(self, run: dg.DagsterRun) -> None:
+        from dagster._grpc.types import ExecuteRunArgs
+        from dagster._serdes import serialize_value
+
+        from lake_assets.lake.processes import identity
+        from lake_assets.lake.warm import Keeping
+
+        assert run.job_code_origin is not None
+        args = ExecuteRunArgs(run.job_code_origin, run.run_id, self._instance.get_ref(), set_exit_code_on_failure=True)
+        keeping = Keeping(self._sockets, identity(), self._idle_seconds, self._spark_runs)
+        forks = multiprocessing.get_context("forkserver")
+        forks.set_forkserver_preload(_PRELOADED)
+        process = forks.Process(
+            target=execute, args=(run.run_id, serialize_value(args), keeping), name=f"run {run.run_id[:8]}"
+        )
+        process.start()
+        # Else this process would, at its end, wait for the end of its runs.
+        processes._children.discard(process)  # pyright: ignore[reportAttributeAccessIssue]
+        self._run_ids.add(run.run_id)
+        watch = threading.Thread(target=self._look_after, args=(process, run.run_id), daemon=True, name=process.name)
+        watch.start()
+
+    def _look_after(self, process: processes.BaseProcess, run_id: str) -> None:
+        """Wait for the process's end, and say so if the run is not over by then."""
+        process.join()
+        assert process.exitcode is not None
+        run = self._instance.get_run_by_id(run_id) if self.has_instance else None
+        if run is None or run.is_finished:
+            return
+        text = get_run_crash_explanation(f"The process of run {run_id[:8]}", process.exitcode)
+        if run.status == dg.DagsterRunStatus.CANCELING:
+            self._instance.report_run_canceled(run, text)
+        else:
+            why = JobFailureData(None, RunFailureReason.UNEXPECTED_TERMINATION)
+            self._instance.report_run_failed(run, text, why)
+
+    def terminate(self, run_id: str) -> bool:
+        """Interrupt a run; kill it where that is of no use. False: it is not there any more."""
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        if (at := process_of(run)) is None:
+            return super().terminate(run_id)
+        self._instance.report_run_canceling(run)
+        if not at.is_here or not at.is_there():
+            text = f"Its process {at.pid} is gone." if at.is_here else f"Its process is on another machine, {at.host}."
+            self._instance.report_engine_event(text, run, cls=type(self))
+            return False
+        os.kill(at.pid, signal.SIGINT)
+        seconds = self._instance.run_monitoring_cancel_timeout_seconds or _KILL_SECONDS
+        late = threading.Timer(seconds, at.kill)
+        late.daemon = True
+        late.start()
+        return True
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Yes: Dagster's run monitoring ends runs whose process is gone."""
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        """Whether a run's process is there. One that is not to be seen from here is taken for running."""
+        at = process_of(run)
+        if at is None or not at.is_here or at.is_there():
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        return CheckRunHealthResult(WorkerStatus.FAILED, f"its process {at.pid} is gone")
+
+    def dispose(self) -> None:
+        """Leave nothing behind."""
+        if "_sockets" in vars(self):
+            with contextlib.suppress(OSError):  # JVMs are still in there; the last one removes it
+                Path(self._sockets).rmdir()
+        super().dispose()
+
+
+def process_of(run: dg.DagsterRun) -> RunProcess | None:
+    """The process of a run that this launcher has started; None: another launcher has."""
+    from lake_assets.lake.processes import RunProcess
+
+    return RunProcess.of(run.run_id, run.tags)
+
+
+def execute(run_id: str, args: str, keeping: Keeping) -> None:
+    """Execute a run in this process, a fresh fork.
+
+    Args:
+        run_id: the run.
+        args: Dagster's, serialized.
+        keeping: how the JVM of local Spark is borrowed.
+    """
+    from dagster._cli.api import execute_run_command
+    from dagster._grpc.types import ExecuteRunArgs
+    from dagster._serdes import deserialize_value
+
+    from lake_assets.lake import warm
+    from lake_assets.lake.processes import RunProcess
+
+    # Said by the process itself: whoever has started it may be killed meanwhile.
+    ref = deserialize_value(args, ExecuteRunArgs).instance_ref
+    assert ref is not None
+    with dg.DagsterInstance.from_ref(ref) as instance:
+        instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
+    if keeping.idle_seconds > 0:
+        warm.keep(keeping)
+    # Exits with 1 where the run failed or was interrupted: something of it may be at work in the JVM, which ends.
+    execute_run_command.main([args], standalone_mode=False)
+    warm.give_back()
+
+
+def _environment(executable: str) -> Path:
+    """What an interpreter belongs to: those of two virtual environments may be links to one file."""
+    return Path(executable).parent.resolve()
+
+
+def _newest() -> float:
+    return max(p.stat().st_mtime for p in Path(__file__).parent.rglob("*.py"))
