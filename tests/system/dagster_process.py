@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,3 +127,22 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def processes_of(home: Path) -> Iterator[psutil.Process]:
+    """Every process that belongs to an instance."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            if process.environ().get("DAGSTER_HOME") == str(home) and process.pid != os.getpid():
+                yield process
+
+
+def sparks(home: Path) -> list[psutil.Process]:
+    """The JVMs of an instance's runs."""
+    return [p for p in processes_of(home) if says(p, "SparkSubmit")]
+
+
+def says(process: psutil.Process, what: str) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return any(what in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -20,11 +20,13 @@ import dagster as dg
 import psutil
 import yaml
 
-from tests.system.dagster_process import REPOSITORY, Dagster, free_port, wait_for
+from tests.system.dagster_process import REPOSITORY, Dagster, free_port, processes_of, says, sparks, wait_for
 
 BIN = Path(sys.executable).parent
 # Dagster looks every so many seconds, and waits for so many before it gives up a run that does not start.
 POLL_SECONDS, START_SECONDS, FREE_SLOTS_SECONDS = 5, 120, 5
+# A JVM that nobody uses is there for so long.
+IDLE_SECONDS = 15.0
 
 
 @dataclass
@@ -72,18 +74,15 @@ class Services:
 
     def running(self) -> Iterator[psutil.Process]:
         """Every process that belongs to the instance."""
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                if process.environ().get("DAGSTER_HOME") == str(self.home) and process.pid != os.getpid():
-                    yield process
+        return processes_of(self.home)
 
     def sparks(self) -> list[psutil.Process]:
         """The JVMs of runs."""
-        return [p for p in self.running() if _says(p, "SparkSubmit")]
+        return sparks(self.home)
 
     def workers(self) -> list[psutil.Process]:
         """The processes of runs, also those that nobody waits for any more."""
-        return [p for p in self.running() if _says(p, "multiprocessing.forkserver") and _is_fork(p)]
+        return [p for p in self.running() if says(p, "multiprocessing.forkserver") and _is_fork(p)]
 
     def kill_code_and_runs(self) -> None:
         """What the end of a container or of a machine does."""
@@ -92,12 +91,6 @@ class Services:
         for process in [*runs, *self.workers(), *self.sparks()]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-
-
-def _says(process: psutil.Process, what: str) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-        return any(what in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _is_fork(process: psutil.Process) -> bool:
@@ -156,6 +149,7 @@ def _quick(file: Path) -> dict[str, Any]:
         "start_timeout_seconds": START_SECONDS,
         "free_slots_after_run_end_seconds": FREE_SLOTS_SECONDS,
     }
+    settings["run_launcher"]["config"]["spark_idle_seconds"] = IDLE_SECONDS
     return settings
 
 

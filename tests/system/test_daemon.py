@@ -9,8 +9,9 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.examples import shop
+from lake_assets.lake.processes import RunProcess
 from tests.conftest import small_lake
-from tests.system.dagster_process import Dagster, dagster_dev, wait_for
+from tests.system.dagster_process import Dagster, dagster_dev, sparks, wait_for
 from tests.system.processes import SMALL_SPARK
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
@@ -51,8 +52,14 @@ def test_what_lands_reaches_the_final_tables_by_itself(tmp_path: Path) -> None:
         assert [r["status"] for r in runs] == ["SUCCESS"]
         lake = small_lake(home)
         assert_equals_postgres(lake, first)
+        (jvm,) = sparks(tmp_path / "dagster_home")
 
         shop.feed(landing, second)
         runs = wait_for("the micro-batch", lambda: settled(dagster, len(runs)), SECONDS, dagster.log)
         assert [r["status"] for r in runs] == ["SUCCESS"]
         assert_equals_postgres(lake, second)
+        # The second run did not wait for a JVM: it had the first one's.
+        assert sparks(tmp_path / "dagster_home") == [jvm]
+        processes = [RunProcess.of(r["runId"], {t["key"]: t["value"] for t in r["tags"]}) for r in dagster.runs()]
+        assert len({p.pid for p in processes if p}) == 2
+    jvm.wait(60)

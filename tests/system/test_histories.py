@@ -296,7 +296,7 @@ def test_a_history_of_kills_ends_in_the_tables_that_its_events_lead_to(
         assert pipeline.pending(lake) == [], history.told("something is pending that the sensor does not see")
         lake.catalog.close()
         assert history.wait(lambda: not held(instance), 90), history.told(f"pools are held: {held(instance)}")
-        assert history.wait(lambda: not running.sparks(), 60), history.told("a JVM outlives its run")
+        assert history.wait(lambda: not running.sparks(), 60), history.told("a JVM that nobody uses stays")
         ended = Counter(r.status.value for r in instance.get_runs())
         record_property("summary", f"{history.kills} kills, runs: {dict(ended)}, {history.said[-1].strip()}")
 

@@ -1,0 +1,224 @@
+"""Runs as processes of the warm launcher: what it starts, ends and hears of them, and what it leaves to Dagster's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.launcher import DefaultRunLauncher, WorkerStatus
+
+from lake_assets import launcher
+from lake_assets.lake.processes import RunProcess, identity
+from lake_assets.launcher import WarmRunLauncher
+
+STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
+HEEDS = "input()"
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()"
+SECONDS = 60
+
+
+@dg.job
+def nothing() -> None:
+    """A job for runs that nobody executes."""
+
+
+@pytest.fixture
+def instance() -> Generator[dg.DagsterInstance]:
+    monitored = {"run_monitoring": {"enabled": True, "cancel_timeout_seconds": 1}}
+    with dg.instance_for_test(overrides=monitored) as found:
+        yield found
+
+
+@pytest.fixture
+def warm(instance: dg.DagsterInstance) -> WarmRunLauncher:
+    made = WarmRunLauncher()
+    made.register_instance(instance)
+    return made
+
+
+@pytest.fixture
+def process() -> Generator[Callable[[str], subprocess.Popen[bytes]]]:
+    with ExitStack() as stack:
+
+        def start(code: str) -> subprocess.Popen[bytes]:
+            made = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            stack.callback(made.communicate)
+            stack.callback(made.kill)
+            return made
+
+        yield start
+
+
+def run_of(
+    instance: dg.DagsterInstance, pid: int, *, host: str | None = None, status: dg.DagsterRunStatus = STARTED
+) -> dg.DagsterRun:
+    """A run that a process has said it executes."""
+    run = instance.create_run_for_job(nothing, status=status)
+    at = RunProcess(run.run_id, host or socket.gethostname(), *identity(pid))
+    instance.add_run_tags(run.run_id, at.tags)
+    return latest(instance, run)
+
+
+def latest(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun:
+    found = instance.get_run_by_id(run.run_id)
+    assert found
+    return found
+
+
+def messages(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    return "\n".join(e.message for e in instance.all_logs(run.run_id))
+
+
+@pytest.mark.parametrize(("code", "ended_by"), [(HEEDS, signal.SIGINT), (DEAF, signal.SIGKILL)])
+def test_a_run_is_interrupted_and_killed_where_that_is_of_no_use(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any, code: str, ended_by: signal.Signals
+) -> None:
+    made = process(code)
+    if code == DEAF:
+        made.stdout.readline()
+    run = run_of(instance, made.pid)
+    assert warm.terminate(run.run_id)
+    assert latest(instance, run).status == CANCELING
+    assert made.wait(SECONDS) in (-ended_by, 1 if ended_by == signal.SIGINT else -ended_by)
+
+
+def test_a_run_that_is_not_there_any_more_is_not_interrupted(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any
+) -> None:
+    made = process(HEEDS)
+    gone, elsewhere = run_of(instance, made.pid), run_of(instance, made.pid, host="another")
+    made.communicate(b"\n")
+    assert not warm.terminate(gone.run_id)
+    assert f"Its process {made.pid} is gone" in messages(instance, gone)
+    assert not warm.terminate(elsewhere.run_id)
+    assert "on another machine, another" in messages(instance, elsewhere)
+
+
+def test_a_run_that_is_over_is_left_as_it_is(warm: WarmRunLauncher, instance: dg.DagsterInstance) -> None:
+    run = run_of(instance, os.getpid(), status=dg.DagsterRunStatus.SUCCESS)
+    assert not warm.terminate(run.run_id)
+    assert latest(instance, run).status == dg.DagsterRunStatus.SUCCESS
+
+
+def test_health_is_that_of_the_runs_own_process(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any
+) -> None:
+    made = process(HEEDS)
+    run, elsewhere = run_of(instance, made.pid), run_of(instance, made.pid, host="another")
+    # Dagster gives a run that repeats another one its tags.
+    again = instance.create_run_for_job(nothing, status=STARTED, tags=dict(run.tags))
+    assert warm.check_run_worker_health(run).status == WorkerStatus.RUNNING
+    made.communicate(b"\n")
+    found = warm.check_run_worker_health(run)
+    assert (found.status, found.msg) == (WorkerStatus.FAILED, f"its process {made.pid} is gone")
+    assert warm.check_run_worker_health(elsewhere).status == WorkerStatus.RUNNING
+    assert warm.check_run_worker_health(again).status == WorkerStatus.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "becomes", "says"),
+    [
+        (STARTED, 3, dg.DagsterRunStatus.FAILURE, "exited with code 3"),
+        (STARTED, -signal.SIGKILL, dg.DagsterRunStatus.FAILURE, "SIGKILL"),
+        (CANCELING, -signal.SIGKILL, dg.DagsterRunStatus.CANCELED, "SIGKILL"),
+        (dg.DagsterRunStatus.SUCCESS, 0, dg.DagsterRunStatus.SUCCESS, ""),
+    ],
+)
+def test_the_end_of_a_process_is_the_end_of_its_run(
+    warm: WarmRunLauncher,
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus,
+    code: int,
+    becomes: dg.DagsterRunStatus,
+    says: str,
+) -> None:
+    run = instance.create_run_for_job(nothing, status=status)
+    forks = multiprocessing.get_context("forkserver")
+    what = (os._exit, (code,)) if code >= 0 else (signal.raise_signal, (-code,))
+    made = forks.Process(target=what[0], args=what[1])
+    made.start()
+    warm._look_after(made, run.run_id)
+    assert latest(instance, run).status == becomes
+    assert says in messages(instance, run)
+
+
+class Asked:
+    """What a launcher is asked for, and who has started it."""
+
+    def __init__(self, run: dg.DagsterRun, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run, self.started, self.host = run, list[str](), "localhost"
+        self.executable, self.image = sys.executable, ""
+        monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda *_: self.started.append("Dagster's"))
+        monkeypatch.setattr(WarmRunLauncher, "_start", lambda *_: self.started.append("warm"))
+
+    @property
+    def context(self) -> Any:
+        repository = SimpleNamespace(
+            container_image=self.image, code_location_origin=SimpleNamespace(location_name="here")
+        )
+        origin = SimpleNamespace(repository_origin=repository, executable_path=self.executable)
+        run = SimpleNamespace(run_id=self.run.run_id, job_code_origin=origin, remote_job_origin=origin)
+        locations = SimpleNamespace(get_code_location=lambda _: SimpleNamespace(host=self.host))
+        return SimpleNamespace(dagster_run=run, workspace=locations)
+
+
+@pytest.fixture
+def asked(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(instance.create_run_for_job(nothing), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("differs", "by"),
+    [
+        ({}, "warm"),
+        ({"host": "another"}, "Dagster's"),
+        ({"executable": "/opt/other/bin/python"}, "Dagster's"),
+        ({"image": "an-image"}, "Dagster's"),
+    ],
+)
+def test_what_runs_elsewhere_or_otherwise_is_left_to_dagsters_own_launcher(
+    warm: WarmRunLauncher, asked: Asked, differs: dict[str, str], by: str
+) -> None:
+    vars(asked).update(differs)
+    warm.launch_run(asked.context)
+    assert asked.started == [by]
+
+
+def test_changed_code_is_not_run_as_it_was_imported(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm.launch_run(asked.context)
+    monkeypatch.setattr(launcher, "_newest", lambda: 0.0)
+    # Engine events want Dagster's run.
+    monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: asked.started.append(text))
+    warm.launch_run(asked.context)
+    assert asked.started == [
+        "warm",
+        "Started without a warm process: the code of lake_assets was changed since Dagster was started.",
+        "Dagster's",
+    ]
+
+
+def test_a_broken_fork_server_holds_no_run_up(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise EOFError("nobody answers")
+
+    monkeypatch.setattr(WarmRunLauncher, "_start", broken)
+    monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: asked.started.append(text))
+    warm.launch_run(asked.context)
+    assert asked.started == [
+        "Started without a warm process: the fork server failed (EOFError: nobody answers).",
+        "Dagster's",
+    ]
