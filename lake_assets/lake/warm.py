@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.lake.processes import is_there
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 # A keeper answers at once; one that does not is ending.
 _ANSWER_SECONDS = 10.0
+_ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _GIVEN_BACK = b"given back"
 
 
@@ -62,6 +63,7 @@ class _Loan:
 
     keeping: Keeping | None = None
     connection: socket.socket | None = None
+    sessions: ClassVar[list[SparkSession]] = []
 
 
 def keep(keeping: Keeping) -> None:
@@ -89,16 +91,38 @@ def session(conf: Mapping[str, str], log: Path) -> SparkSession:
     assert _Loan.keeping is not None
     if _Loan.connection is None:
         _borrow(_Loan.keeping, conf, log)
-    return SparkSession.builder.getOrCreate().newSession()
+    _Loan.sessions.append(SparkSession.builder.getOrCreate().newSession())
+    return _Loan.sessions[-1]
 
 
 def give_back() -> None:
     """Give the JVM back, if one is borrowed. Nothing of this process may be at work in it any more."""
-    if _Loan.connection is not None:
-        with contextlib.suppress(OSError):
-            _Loan.connection.sendall(_GIVEN_BACK)
-            _Loan.connection.close()
-        _Loan.connection = None
+    from py4j.protocol import Py4JError
+
+    if _Loan.connection is None:
+        return
+    with contextlib.suppress(OSError, Py4JError):  # a JVM that is not given back in order ends
+        for made in _Loan.sessions:
+            _close_catalogs(made)
+        _Loan.connection.sendall(_GIVEN_BACK)
+    _Loan.connection.close()
+    _Loan.connection = None
+    _Loan.sessions.clear()
+
+
+def _close_catalogs(session: Any) -> None:
+    """Close a session's connections to catalogs, which Spark leaves open."""
+    from py4j.java_gateway import is_instance_of
+
+    gateway = session.sparkContext._gateway
+    manager = session._jsparkSession.sessionState().catalogManager()
+    names = manager.listCatalogs(gateway.jvm.scala.Option.empty())
+    for n in range(names.size()):
+        catalog = manager.catalog(names.apply(n))
+        if is_instance_of(gateway, catalog, _ICEBERG_CATALOG) and is_instance_of(
+            gateway, inner := catalog.icebergCatalog(), "java.io.Closeable"
+        ):
+            inner.close()
 
 
 def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
@@ -137,6 +161,7 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
 
     # What PySpark looks for where a JVM is there before Python (`spark-submit` of a Python program).
     given = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
@@ -146,6 +171,10 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
         jvm: Any = gateway.jvm
         context = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
         SparkContext(conf=SparkConf(_jvm=jvm, _jconf=context.sc().conf()), gateway=gateway, jsc=context)
+        # The session that `getOrCreate` gives is this process's too.
+        own: Any = SparkSession.builder.getOrCreate().newSession()
+        jvm.org.apache.spark.sql.classic.SparkSession.setDefaultSession(own._jsparkSession)
+        SparkSession._instantiatedSession = own  # pyright: ignore[reportPrivateUsage]
     except (Py4JError, OSError):
         import traceback
 

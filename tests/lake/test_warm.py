@@ -111,6 +111,11 @@ def wait_for(done: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def open_catalogs(borrower: Borrower) -> list[str]:
+    """Files of the catalog that the JVM has open."""
+    return [f.path for f in borrower.jvm.open_files() if Path(f.path).name.startswith("catalog.db")]
+
+
 @pytest.mark.spark
 def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
     keeping: warm.Keeping, conf: dict[str, str], tmp_path: Path
@@ -119,13 +124,19 @@ def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
     at_first = first.do(REFERRED_TO)
     first.do("session.range(7).createOrReplaceTempView('left')")
     first.do("session.conf.set('spark.sql.shuffle.partitions', '77')")
+    first.do("session.builder.getOrCreate().range(3).createOrReplaceTempView('left')")
+    first.do("session.sql('CREATE NAMESPACE lake.found') and None")
+    assert open_catalogs(first)
     assert first.do("[kept := [session.range(i) for i in range(500)], len(kept)][1]") == 500
     assert first.do(REFERRED_TO) > at_first + 300
     first.give_back()
+    wait_for(lambda: not open_catalogs(first))
 
     second = Borrower(keeping, conf, tmp_path / "spark.log")
     assert second.jvm == first.jvm
     assert not second.do("session.catalog.dropTempView('left')")
+    assert not second.do("session.builder.getOrCreate().catalog.dropTempView('left')")
+    assert second.do("session.sql('SHOW NAMESPACES IN lake').count()") == 1
     assert second.do("session.conf.get('spark.sql.shuffle.partitions')") == conf["spark.sql.shuffle.partitions"]
     assert second.do("session.range(5).count()") == 5
     assert second.do(REFERRED_TO) < at_first + 100
