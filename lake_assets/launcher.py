@@ -41,11 +41,25 @@ _KILL_SECONDS = 120.0
 # What runs import. None of it may start threads or open files: those do not survive a fork.
 _PRELOADED = [
     "dagster._cli.api",
+    "dagster._core.definitions.repository_definition.repository_data_builder",
+    "dagster._core.execution.plan.active",
+    "dagster._core.executor.in_process",
+    "dagster._core.storage.local_compute_log_manager",
+    "dagster._core.storage.sqlite_storage",
     "dagster._daemon.cli",  # the module that a fork of the daemon takes for its main one
+    "dagster.components.core.snapshot",
+    "grpc._channel",
+    "lake_assets.capture.rows",
     "lake_assets.definitions",
+    "lake_assets.examples.defs",
     "lake_assets.models.run",
+    "pyiceberg.catalog.sql",
+    "pyspark.sql.connect.catalog",
     "pyspark.sql.connect.session",
     "pyspark.sql.functions",
+    "sqlglot.dialects.spark",
+    "upath",
+    "watchdog.observers.polling",
 ]
 
 
