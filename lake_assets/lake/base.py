@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lake_assets.errors import CatalogUnavailableError, TableNotFoundError
+from lake_assets.lake.catalog import knowing
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId
 from lake_assets.lake.spark import adopt_session, open_session
@@ -57,7 +58,7 @@ class LakeBase:
                 props["uri"] = _prepare_sqlite(uri, self.config.home)
             if self.config.warehouse:
                 props["warehouse"] = self.config.warehouse
-            return load_catalog(self.config.name, **props)
+            return knowing(load_catalog(self.config.name, **props))
         except CatalogUnavailableError:
             raise
         except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as e:
