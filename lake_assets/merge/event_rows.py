@@ -70,6 +70,7 @@ def rows_of(
         ARRIVED_AT: "arrived_at",
     }
     columns = list(enumerate(plan.columns))
+    kept = ["none", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
     absent = [f"({c.unavailable})" if c.unavailable else "false" for c in plan.columns]
     stage = events.selectExpr(
         "e IS NULL AS none",
@@ -77,7 +78,7 @@ def rows_of(
         *(f"CASE WHEN NOT {absent[i]} THEN {c.text} END AS t{i}" for i, c in columns),
         *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
     )
-    stage = in_steps(stage, plan)
+    stage = in_steps(stage, plan, kept)
     bad = [
         f"CASE WHEN none THEN {literal(UNREADABLE)} END",
         f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
@@ -102,12 +103,11 @@ def rows_of(
     )
 
 
-def in_steps(stage: DataFrame, plan: EventPlan) -> DataFrame:
-    """Values `v0`, ... of the texts `t0`, ... of a plan's columns.
+def in_steps(stage: DataFrame, plan: EventPlan, kept: Sequence[str]) -> DataFrame:
+    """Values `v0`, ... of the texts `t0`, ... of a plan's columns, beside `kept`, the quoted columns of `stage`.
 
     One projection a step: Spark computes a column that later ones use more than once only once.
     """
-    kept = [quote(c) for c in stage.columns]
     stage = stage.selectExpr("*", *(f"t{i} AS v{i}" for i in range(len(plan.columns))))
     for step in range(max((len(c.steps) for c in plan.columns), default=0)):
         values = (

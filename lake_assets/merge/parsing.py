@@ -22,6 +22,7 @@ from lake_assets.events.model import (
     Seen,
 )
 from lake_assets.events.types import widest
+from lake_assets.lake.names import literal
 from lake_assets.merge.event_rows import BAD, UNREADABLE, events_of, rows_of
 from lake_assets.merge.schema import routed_name, unite
 from lake_assets.merge.specs import StagingSpec
@@ -123,25 +124,27 @@ class _Found:
 
 def _shapes(records: DataFrame, reader: EventFormat) -> list[_Found]:
     """The schemas in a batch, and what their records look like where that is not all; oldest first."""
-    keys = records.groupBy("schema_key").agg(
-        F.min("position").alias("first"),
-        F.max("position").alias("last"),
-        (F.count("payload") == F.count("*")).alias("short"),
-    )
-    rows = sorted(keys.collect(), key=lambda r: r["last"])
-    if not rows:
-        return []
-    # One record tells the schema of all that have the same key.
-    samples = (
-        records.where(F.col("position").isin(*(r["first"] for r in rows))).select("schema_key", "record").collect()
-    )
-    schemas = {s["schema_key"]: reader.schema_of(decode(s["record"])) for s in samples}
-    asked = [key for key, schema in schemas.items() if reader.shape and not reader.says_all(schema)]
-    shapes: dict[str, str] = {}
-    if asked:
+    # One look: of a small batch, to plan a query takes Spark longer than to read it. What records without a schema look
+    # like is asked for anyway; with one, only where it does not say all.
+    columns = ["schema_key", "position", "payload", "record AS sample"]
+    looks = [
+        "max(position) AS last",
+        "count(payload) = count(*) AS short",
+        # One record tells the schema of all that have the same key.
+        "min_by(sample, position) AS sample",
+    ]
+    if reader.shape:
+        columns.append(f"CASE WHEN coalesce(schema_key, '') = {literal(schema_key(''))} THEN record END AS record")
+        looks.append(f"{reader.shape} AS shape")
+    looked = records.selectExpr(*columns).groupBy("schema_key").agg(*map(F.expr, looks))
+    rows = sorted(looked.collect(), key=lambda r: r["last"])
+    schemas = {r["schema_key"]: reader.schema_of(decode(r["sample"])) for r in rows}
+    unsaid = [r for r in rows if reader.shape and not reader.says_all(schemas[r["schema_key"]])]
+    shapes: dict[str, str] = {r["schema_key"]: r["shape"] for r in unsaid if not r["schema_key"]}
+    if asked := [r["schema_key"] for r in unsaid if r["schema_key"]]:
         some = records.where(F.col("schema_key").isin(*asked)) if len(asked) < len(rows) else records
         of_key = some.groupBy("schema_key").agg(F.expr(reader.shape or "").alias("shape"))
-        shapes = {r["schema_key"]: r["shape"] for r in of_key.collect()}
+        shapes |= {r["schema_key"]: r["shape"] for r in of_key.collect()}
     return [_Found(Seen(schemas[r["schema_key"]], shapes.get(r["schema_key"])), r["last"], r["short"]) for r in rows]
 
 

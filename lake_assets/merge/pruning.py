@@ -41,7 +41,14 @@ class Pruning:
     is_large: bool = False
 
 
-def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *, at_most: int | None = None) -> Pruning:
+def prune(
+    source: DataFrame,
+    key: Sequence[str],
+    target: Table | None = None,
+    *,
+    at_most: int | None = None,
+    types: Mapping[str, str] | None = None,
+) -> Pruning:
     """A condition that every target row with one of `source`'s keys meets.
 
     Args:
@@ -50,8 +57,9 @@ def prune(source: DataFrame, key: Sequence[str], target: Table | None = None, *,
         key: key columns.
         target: the table as it is; None: it is small.
         at_most: how many keys there can be, where that is known: then one look is enough for few of them.
+        types: of the source's columns, where they are known.
     """
-    types = {f.name: f.dataType.simpleString() for f in source.schema.fields}
+    types = types or {f.name: f.dataType.simpleString() for f in source.schema.fields}
     how = {k: found for k in key if base(types[k]) in ORDERED and (found := carried(types[k]))}
     usable = list(how)
     bounds = [

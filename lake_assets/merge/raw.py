@@ -92,19 +92,47 @@ def nothing_until(raw: Table, start: int | None, end: int | None, source: Source
     Returns:
         `start` where that is the first one, `end` where there is none.
     """
+    named = tuple(f"{json.dumps(name)}:" for name in (str(source), MANY))
+    for snapshot in _steps(raw, start, end) or ():
+        if _may_hold(snapshot, named):
+            break
+        start = snapshot.snapshot_id
+    return start
+
+
+def arrived(raw: Table, start: int | None, end: int | None, source: SourceTable) -> int | None:
+    """How many records a window has that are about a source table, alone or with others; None: its commits do not say.
+
+    Args:
+        raw: the raw table.
+        start, end: the window; None: the beginning, and a table that is empty.
+        source: the source table.
+    """
+    steps = _steps(raw, start, end)
+    if steps is None:
+        return None
+    found = 0
+    for snapshot in steps:
+        said = snapshot.summary
+        counts = said.additional_properties.get(ARRIVED_PROPERTY) if said else None
+        if said is None or (counts is None and said.operation != Operation.REPLACE):
+            return None
+        of = json.loads(counts) if counts else {}
+        found += int(of.get(str(source), 0)) + int(of.get(MANY, 0))
+    return found
+
+
+def _steps(raw: Table, start: int | None, end: int | None) -> list[Snapshot] | None:
+    """The snapshots of a window, oldest first; None: the one end does not lead to the other, since the table was rolled
+    back, or snapshots have expired."""
     steps: list[Snapshot] = []
     for snapshot in ancestors(raw, end) if end is not None else ():
         if snapshot.snapshot_id == start:
             break
         steps.append(snapshot)
-    # Else the one does not lead to the other: the table was rolled back, or snapshots have expired.
-    if steps and steps[-1].parent_snapshot_id == start and (start is not None or _is_first(steps[-1])):
-        named = tuple(f"{json.dumps(name)}:" for name in (str(source), MANY))
-        for snapshot in reversed(steps):
-            if _may_hold(snapshot, named):
-                break
-            start = snapshot.snapshot_id
-    return start
+    if steps and (steps[-1].parent_snapshot_id != start or (start is None and not _is_first(steps[-1]))):
+        return None
+    return steps[::-1]
 
 
 def _is_first(snapshot: Snapshot) -> bool:

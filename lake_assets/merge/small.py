@@ -16,12 +16,16 @@ from lake_assets.capture import Capture
 from lake_assets.lake import LakeBase, TableId
 
 SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
+# So many times as much may be captured, where it is known to be mostly of others.
+_SKIPPED = 10
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 @contextlib.contextmanager
-def fitting(lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None) -> Generator[None]:
+def fitting(
+    lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None, of_it: int | None = None
+) -> Generator[None]:
     """Interpret queries in the body where all that they may read together is small; else compile them.
 
     Settings in the lake's own configuration win.
@@ -30,11 +34,12 @@ def fitting(lake: LakeBase, read: Iterable[TableId], captured: Capture | None = 
         lake: its Spark session is set, and set back.
         read: the tables that are read as a whole, or of which it is not known how much.
         captured: what is read of another one.
+        of_it: how many of the captured rows go on from there; None: all.
     """
     settings = [k for k in _INTERPRETED if k not in lake.config.spark.conf]
     sizes = [size(lake, t) for t in read] if settings else []
     if captured is not None:
-        sizes.append(_captured(captured))
+        sizes.append(_captured(captured, of_it))
     conf = lake.spark().conf
     before = {key: conf.get(key, None) for key in settings}
     for key, value in (_INTERPRETED if _is_small(sizes) else _COMPILED).items():
@@ -55,14 +60,19 @@ def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:
     return sum(b for b, _ in sizes) <= SMALL_BYTES and sum(n for _, n in sizes) <= SMALL_ROWS
 
 
-def _captured(captured: Capture) -> tuple[int, int]:
-    return sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
+def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
+    """Bytes and rows of a capture, or of the share of it that is looked for. Rows of one kind lie beside each other, so
+    that others are mostly skipped; but not where there are very many of them."""
+    size, rows = sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
+    if of_it is None or of_it >= rows or size > _SKIPPED * SMALL_BYTES or rows > _SKIPPED * SMALL_ROWS:
+        return size, rows
+    return size * of_it // rows, of_it
 
 
-def in_one_piece(rows: DataFrame, captured: Capture) -> DataFrame:
+def in_one_piece(rows: DataFrame, captured: Capture, of_it: int | None = None) -> DataFrame:
     """The rows of a small capture as one partition: to be grouped they need not be shuffled then, and what is made of
-    them is written as one file instead of one a partition."""
-    return rows.coalesce(1) if _is_small([_captured(captured)]) else rows
+    them is written as one file instead of one a partition. `of_it`: see `fitting`."""
+    return rows.coalesce(1) if _is_small([_captured(captured, of_it)]) else rows
 
 
 def size(lake: LakeBase, table: TableId) -> tuple[int, int]:

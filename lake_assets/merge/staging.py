@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
@@ -21,7 +21,7 @@ from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import Parsed, parse
-from lake_assets.merge.raw import nothing_until
+from lake_assets.merge.raw import arrived, nothing_until
 from lake_assets.merge.schema import Change
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import StagingSpec
@@ -33,7 +33,7 @@ from lake_assets.merge.tables import (
     key_of,
     key_set_of,
 )
-from lake_assets.merge.views import temp_view
+from lake_assets.merge.views import observed, temp_view
 
 
 def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
@@ -58,14 +58,16 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
         return Outcome(name, "nothing")
     base = read_marks(table) if table is not None else {}
     marks = {**base, str(spec.raw): pending.head}
+    # A raw table may be that of many: what counts is how much of it is about this one.
+    mine = arrived(raw, pending.start, pending.head.snapshot, spec.source_table)
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
-        fitting(lake, (), captured),
+        fitting(lake, (), captured, mine),
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
-        records = about(in_one_piece(captured.upserts(lake.spark()), captured), spec)
+        records = about(in_one_piece(captured.upserts(lake.spark()), captured, mine), spec)
         parsed = _parsed(lake, spec, records, anew=anew)
         if anew:
             written = _replaced(lake, spec, records, parsed, marks)
@@ -204,10 +206,10 @@ def _append(
 ) -> _Written:
     """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
     assert parsed.rows is not None
-    changes = prepare(lake, spec, parsed.rows.drop(BAD), parsed)
+    changes = prepare(lake, spec, parsed.rows, parsed)
     seen = Observation()
-    good = parsed.rows.observe(seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
-    rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()).drop(BAD))
+    good = observed(parsed.rows, seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
+    rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
     def put_down() -> None:
@@ -237,7 +239,7 @@ def _replaced(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Par
     def write(good: DataFrame, stats: Row) -> list[Change]:
         changes = prepare(lake, spec, good, parsed, anew=True)
         with committing(lake.spark(), spec.table, marks):
-            _fitted(lake, spec.table, good).writeTo(lake.sql_name(spec.table)).overwrite(F.lit(True))
+            _fitted(lake, spec.table, good, good.columns).writeTo(lake.sql_name(spec.table)).overwrite(F.lit(True))
         if key_of(lake, spec.table) != parsed.key:
             set_property(lake, spec.table, KEY_PROPERTY, json.dumps(parsed.key))
         return changes
@@ -307,12 +309,11 @@ def _put_down(
     return found
 
 
-def _fitted(lake: LakeBase, table: TableId, rows: DataFrame) -> DataFrame:
-    """All columns of the table, in its order and with its types."""
-    there = {f.name for f in rows.schema.fields}
-    return rows.select(
+def _fitted(lake: LakeBase, table: TableId, rows: DataFrame, there: Collection[str]) -> DataFrame:
+    """All columns of the table, in its order and with its types; `there`: those that the rows have."""
+    return rows.selectExpr(
         *(
-            (F.col(quote(n)) if n in there else F.lit(None)).cast(kind).alias(n)
+            f"CAST({quote(n) if n in there else 'NULL'} AS {kind}) AS {quote(n)}"
             for n, kind in columns_of(lake, table).items()
         )
     )

@@ -12,6 +12,7 @@ from lake_assets.errors import DefinitionChangedError
 from lake_assets.events.model import ARRIVED_AT, OP, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
+from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.parsing import Parsed
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.specs import StagingSpec
@@ -22,11 +23,19 @@ PARTED_PROPERTY = "lake-assets.parted-by"
 
 
 def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, *, anew: bool = False) -> list[Change]:
-    """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is."""
+    """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        rows: its events, perhaps with what is wrong with them.
+        parsed: what is known of them.
+        anew: whether they are all that there are.
+    """
     key = parsed.key
     key_set = {KEY_SET_PROPERTY: json.dumps(parsed.key_set)} if parsed.key_set else {}
     parted = {PARTED_PROPERTY: json.dumps(parted_by(spec, parsed))}
-    wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    wanted = {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != BAD}
     # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
     is_new = not lake.exists(spec.table)
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,

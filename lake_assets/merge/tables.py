@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from pyiceberg.table import Table
+from pyiceberg.types import IcebergType, ListType, PrimitiveType
 
-from lake_assets.errors import TableClaimedError
+from lake_assets.capture.types import spark_type
+from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import PIPELINE_PROPERTY
@@ -86,7 +88,26 @@ def check_owner_in(loaded: Table, table: TableId, pipeline: str) -> None:
 
 def columns_of(lake: LakeBase, table: TableId) -> dict[str, str]:
     """The table's columns with their Spark SQL types."""
+    found = {f.name: _in_spark(f.field_type) for f in lake.table(table).schema().fields}
+    told = {name: kind for name, kind in found.items() if kind is not None}
+    if len(told) == len(found):
+        return told
     return {f.name: f.dataType.simpleString() for f in lake.spark().table(lake.sql_name(table)).schema.fields}
+
+
+def _in_spark(kind: IcebergType) -> str | None:
+    """What Spark calls a type, without asking it: each question is a query to be analysed. None: Spark has to say."""
+    match kind:
+        case ListType():
+            of = _in_spark(kind.element_type)
+            return of and f"array<{of}>"
+        case PrimitiveType():
+            try:
+                return spark_type(kind).lower()
+            except UnsupportedCaptureError:
+                return None
+        case _:
+            return None
 
 
 def key_of(lake: LakeBase, table: TableId) -> tuple[str, ...]:

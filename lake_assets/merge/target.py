@@ -405,7 +405,8 @@ class Target:
         other one then. They say the value if they say one of the two; that it is null cannot be told from leaving it
         out.
         """
-        names, there = F.col(UNAVAILABLE), columns_of(self.lake, self.spec.staging)
+        names = F.col(UNAVAILABLE)
+        there = columns_of(self.lake, self.spec.staging) if self.spec.rename else {}
         for old, new in self.spec.rename.items():
             without = F.array_remove(F.array_remove(names, old), new)
             renamed = F.array_union(without, F.array(F.lit(new)))
@@ -556,7 +557,7 @@ class Target:
         """What tells the table's rows with these keys from most others; `at_most`: how many keys there can be."""
         types = self.types
         cast = keys.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in self.key))
-        return prune(cast, self.key, self.lake.table(self.spec.table), at_most=at_most)
+        return prune(cast, self.key, self.lake.table(self.spec.table), at_most=at_most, types=types)
 
     def as_events(self, rows: DataFrame, op: str, index: int | Column = 0, at: Column | None = None) -> DataFrame:
         """Rows of the table as events before all others."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Generator, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
@@ -33,6 +33,14 @@ def held(frame: DataFrame) -> DataFrame:
     kept = frame.localCheckpoint(eager=True)
     # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
     return kept.select(*(F.col(quote(c)).alias(c) for c in kept.columns))
+
+
+def observed(rows: DataFrame, seen: Observation, *looks: Column) -> DataFrame:
+    """The same rows, of which `seen` tells `looks` when they have been written; they are no stream."""
+    if isinstance(getattr(type(rows), "isStreaming", None), cached_property):
+        # Over Spark Connect it is asked whether they are one, and to tell it Spark analyses all that they are made of.
+        vars(rows)["isStreaming"] = False
+    return rows.observe(seen, *looks)
 
 
 def together(frames: Sequence[DataFrame]) -> DataFrame:

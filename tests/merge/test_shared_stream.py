@@ -13,7 +13,7 @@ from lake_assets import Lake
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
-from lake_assets.merge.raw import nothing_until, routes_of
+from lake_assets.merge.raw import arrived, nothing_until, routes_of
 from lake_assets.merge.specs import RawSpec
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
@@ -61,6 +61,7 @@ def test_what_is_left_out_held_nothing_and_what_comes_next_does(plain_lake: Lake
                     assert came(raw, start, reached, name) == 0
                 following = ids[at + 1] if at < last else None
                 assert following is None or came(raw, reached, following, name) > 0
+                assert arrived(raw, start, end, SourceTable.parse(name)) == came(raw, start, end, name)
     assert skipped
 
 
@@ -91,6 +92,8 @@ def test_a_record_about_several_tables_is_for_all_of_them(plain_lake: Lake, tmp_
     first, second = (s.snapshot_id for s in raw.metadata.snapshots)
     for name, reached in (("public.a", None), ("public.b", first), ("public.c", first)):
         assert nothing_until(raw, None, second, SourceTable.parse(name)) == reached
+        # Any of them may be about it.
+        assert arrived(raw, None, second, SourceTable.parse(name)) == (2 if name == "public.a" else 1)
 
 
 def test_a_window_that_does_not_lead_on_is_looked_at(plain_lake: Lake, tmp_path: Path) -> None:
@@ -103,8 +106,11 @@ def test_a_window_that_does_not_lead_on_is_looked_at(plain_lake: Lake, tmp_path:
     source = SourceTable.parse("public.b")
     assert nothing_until(raw, first, third, source) == third
     assert nothing_until(raw, third, second, source) == third  # rolled back
+    assert arrived(raw, third, second, source) is None
+    assert arrived(raw, third, third, source) == 0
     raw.maintenance.expire_snapshots().by_id(second).commit()
     assert nothing_until(plain_lake.table(RAW), first, third, source) == first
+    assert arrived(plain_lake.table(RAW), first, third, source) is None
     assert nothing_until(plain_lake.table(RAW), None, third, source) is None
 
 

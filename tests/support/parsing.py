@@ -91,7 +91,7 @@ def _collected(plan: EventPlan, records: DataFrame) -> list[Parsed]:
         *(F.expr(c.text).alias(f"t{i}") for i, c in enumerate(plan.columns)),
         *(c.alias(f"u{i}") for i, c in enumerate(gone)),
     )  # fmt: skip
-    stage = in_steps(stage, plan)
+    stage = in_steps(stage, plan, stage.columns)
     types = {c.name: c.type for c in plan.columns}
     # Moments as microseconds: Python would turn them into the time zone of whoever runs the tests.
     shown = [
