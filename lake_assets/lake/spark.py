@@ -171,7 +171,14 @@ def open_session(config: LakeConfig) -> SparkSession:
 
 def adopt_session(session: SparkSession, config: LakeConfig) -> None:
     """Make the lake's catalog known to a session that was started elsewhere (its server has the Iceberg jar)."""
-    for key, value in catalog_conf(config).items():
+    conf = catalog_conf(config)
+    # Each step of a run does this, since others may have set the session's time zone, say: over Spark Connect in one
+    # message instead of one a setting.
+    at_once = getattr(session.conf, "_set_all", None)
+    if at_once:
+        at_once(conf, silent=False)
+        return
+    for key, value in conf.items():
         session.conf.set(key, value)
 
 

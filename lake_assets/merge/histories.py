@@ -51,7 +51,7 @@ def needs(target: Target, batch: Batch) -> Needs:
         alone = target.keys_of(_alone(batch.events, pairs))
         if held(alone).limit(1).count():
             late = late.union(alone) if late is not None else alone
-    if stats.inserts and stats.deletes:
+    if stats.inserts and stats.deletes and target.ordering.has_transactions:
         crossed = entangled(batch.events, key, target.ordering)
         if not crossed.isEmpty():
             crossed = held(crossed)

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.events import EventFormat
+from lake_assets.events.base import Format
 from lake_assets.events.model import (
     DELETE,
     INDEX,
@@ -56,6 +57,11 @@ class Ordering:
     def of(cls, reader: EventFormat) -> Ordering:
         """What a format's sequences say."""
         return cls(reader.numbered, reader.transaction)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether any event says which transaction it is of."""
+        return self.transaction != Format.transaction
 
     def is_late(self, sequence: str, position: int) -> Column:
         """Whether an event is not entirely after another one: before it, in its transaction, or half of the same

@@ -42,13 +42,15 @@ def fitting(
         sizes.append(_captured(captured, of_it))
     conf = lake.spark().conf
     before = {key: conf.get(key, None) for key in settings}
-    for key, value in (_INTERPRETED if _is_small(sizes) else _COMPILED).items():
-        if key in before:
-            conf.set(key, value)
+    # Each setting is a message to the server: within another body that fits as well, nothing is to be set.
+    wanted = {k: v for k, v in (_INTERPRETED if _is_small(sizes) else _COMPILED).items() if before.get(k, v) != v}
+    for key, value in wanted.items():
+        conf.set(key, value)
     try:
         yield
     finally:
-        for key, value in before.items():
+        for key in wanted:
+            value = before[key]
             if value is None:
                 conf.unset(key)
             else:

@@ -68,9 +68,9 @@ def _value(value: Any) -> Any:
 def of_table(lake: LakeBase, table: TableId) -> dict[str, Any]:
     """Columns, rows, place and snapshot of a table as it is now; only its name where it is not there."""
     metadata: dict[str, Any] = {"dagster/table_name": table_name(lake, table)}
-    if not lake.exists(table):
+    loaded = lake.find(table)
+    if loaded is None:
         return metadata
-    loaded = lake.table(table)
     metadata["dagster/uri"] = loaded.location()
     metadata["dagster/column_schema"] = column_schema(loaded)
     if (rows := row_count(loaded)) is not None:

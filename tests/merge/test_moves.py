@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from lake_assets.events import event_format
+from lake_assets.events import FORMATS, event_format
 from lake_assets.events.model import INDEX, OP, POSITION, SEQUENCE
 from lake_assets.merge.moves import PRESENT, Ordering, entangled, states
 from lake_assets.merge.reduce import order
@@ -111,3 +111,10 @@ def test_keys_that_are_taken_and_left_within_a_transaction_are_found(spark_lake:
     frame = spark_lake.spark().createDataFrame(rows, SCHEMA)
     found = entangled(frame, T.key, Ordering.of(event_format("debezium"))).collect()
     assert [tuple(r) for r in found] == [(0, 2)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_has_transactions_where_its_sequences_can_tell_them(name: str) -> None:
+    ordering = Ordering.of(event_format(name))
+    assert ordering.has_transactions == ("_sequence" in ordering.transaction)
+    assert ordering.has_transactions == (name in ("debezium", "wal2json-v1"))

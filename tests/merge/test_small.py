@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lake_assets.merge.small import SMALL_BYTES, SMALL_ROWS, in_one_piece
+from lake_assets.merge.small import SMALL_BYTES, SMALL_ROWS, fitting, in_one_piece
 
 
 class Rows:
@@ -46,3 +48,64 @@ def test_a_share_is_small_where_the_rest_is_not_too_large(
     captured: Any = SimpleNamespace(files=[SimpleNamespace(bytes=size, records=rows)])
     frame: Any = Rows()
     assert in_one_piece(frame, captured, of_it).pieces == (1 if is_small else 8)
+
+
+class Conf:
+    """A session's settings."""
+
+    def __init__(self, **settings: str) -> None:
+        self.settings, self.messages = settings, 0
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.settings.get(key, default)
+
+    def set(self, key: str, value: str) -> None:
+        self.messages += 1
+        self.settings[key] = value
+
+    def unset(self, key: str) -> None:
+        self.messages += 1
+        del self.settings[key]
+
+
+def lake_with(conf: Conf, **declared: str) -> Any:
+    session = SimpleNamespace(conf=conf)
+    return SimpleNamespace(config=SimpleNamespace(spark=SimpleNamespace(conf=declared)), spark=lambda: session)
+
+
+WHOLE, FACTORY = "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"
+SMALL, LARGE = {WHOLE: "false", FACTORY: "NO_CODEGEN"}, {WHOLE: "true", FACTORY: "FALLBACK"}
+
+
+def captured(rows: int) -> Any:
+    return SimpleNamespace(files=[SimpleNamespace(bytes=rows, records=rows)])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_body_has_settings_that_fit_and_leaves_them_as_they_were(seed: int) -> None:
+    dice = random.Random(seed)
+    conf = Conf(**dice.choice([{}, {WHOLE: "true"}, SMALL, {FACTORY: "CODEGEN_ONLY", "other": "1"}]))
+    lake, before = lake_with(conf), dict(conf.settings)
+    with ExitStack() as scope:
+        for _ in range(dice.randint(1, 5)):
+            is_small = dice.random() < 0.5
+            scope.enter_context(fitting(lake, (), captured(1 if is_small else SMALL_ROWS + 1)))
+            assert {k: conf.settings[k] for k in SMALL} == (SMALL if is_small else LARGE)
+    assert conf.settings == before
+
+
+def test_within_a_body_that_fits_nothing_is_set() -> None:
+    conf = Conf()
+    lake = lake_with(conf)
+    with fitting(lake, (), captured(1)):
+        said = conf.messages
+        with fitting(lake, (), captured(2)):
+            assert conf.settings == SMALL
+        assert conf.messages == said
+
+
+def test_settings_of_the_lake_are_not_touched() -> None:
+    conf = Conf(**{WHOLE: "true"})
+    with fitting(lake_with(conf, **{WHOLE: "true"}), (), captured(1)):
+        assert conf.settings == {WHOLE: "true", FACTORY: "NO_CODEGEN"}
+    assert conf.settings == {WHOLE: "true"}
