@@ -250,6 +250,7 @@ class Capture:
             only_before=sql(tables.only_before) if tables.only_before else None,
             only_after=sql(tables.only_after) if tables.only_after else None,
             newer=sql(tables.newer) if tables.newer else None,
+            all_newer=tables.all_newer,
             gone=tuple(sql(t) if t else None for t in tables.went) if tables.went else None,
             carried_rows=tables.carried_rows,
             has_lineage=part.plan.has_lineage,

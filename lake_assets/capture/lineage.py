@@ -16,9 +16,14 @@ from lake_assets.capture.bitmaps import NUMBER, Identity, absent, differences, n
 ROW_ID, VERSION = "_row_id", "_last_updated_sequence_number"
 
 
-def newer(after: DataFrame, columns: list[str], *, since: int) -> DataFrame:
-    """Rows that were inserted or updated after sequence number `since`, an ancestor of the end, and their `NUMBER`."""
-    return after.where(F.col(VERSION) > since).select(*named(columns), F.col(ROW_ID).alias(NUMBER))
+def newer(after: DataFrame, columns: list[str], *, since: int | None) -> DataFrame:
+    """Rows that were inserted or updated after sequence number `since`, an ancestor of the end, and their `NUMBER`.
+
+    None: all of them were. A query that names no number is the same in each window, so that Spark need not compile it
+    again.
+    """
+    rows = after if since is None else after.where(F.col(VERSION) > since)
+    return rows.select(*named(columns), F.col(ROW_ID).alias(NUMBER))
 
 
 def gone(before: DataFrame, after: DataFrame | None, columns: list[str], *, since: int, rows: int) -> DataFrame:

@@ -14,7 +14,7 @@ from lake_assets.capture import icdc
 from lake_assets.capture.manifests import THREADS
 from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
-from lake_assets.capture.vectors import gone
+from lake_assets.capture.vectors import gone, may_carry
 from lake_assets.errors import MissingDataFileError
 from lake_assets.lake import LakeBase
 
@@ -31,6 +31,8 @@ class PartTables:
     only_after: str | None = None
     newer: str | None = None
     """Where rows have lineage: the files that may hold inserted or updated rows, where not all do."""
+    all_newer: bool = False
+    """Whether these files hold such rows alone."""
     went: tuple[str | None, str | None] | None = None
     """Where deletion vectors tell the rows that went: these rows, and the files in which some may be carried along."""
     carried_rows: int = 0
@@ -113,10 +115,14 @@ class OpenTables:
         went = gone(self._source.io, part.plan, self._unpartitioned, path, self._source.schema(), since)
         if went is None:
             return None
-        came = self._sides(part, part.plan.newer(since), f"{name}_newer")[1]
+        newer, schema = part.plan.newer(since), self._source.schema()
+        came = self._sides(part, newer, f"{name}_newer")[1]
+        all_newer = not any(may_carry(e, schema, since) for e in newer.after.data)
         before, carried = self._sides(part, Plan(went.after, went.before), f"{name}_went", went.puffin)
         rows = sum(e.records for e in went.after.data)
-        return PartTables(None, None, newer=came, went=(before, carried), carried_rows=rows)
+        return PartTables(
+            None, None, newer=came, all_newer=all_newer, went=(before, carried), carried_rows=rows
+        )  # fmt: skip
 
     def _sides(
         self, part: Part, planned: Plan, name: str, vectors: bytes | None = None

@@ -42,6 +42,8 @@ class View:
     only_after: str | None = None
     newer: str | None = None
     """With lineage: the files of the end that may hold inserted or updated rows; None: there is none."""
+    all_newer: bool = False
+    """Whether all rows of these files were."""
     gone: tuple[str | None, str | None] | None = None
     """With lineage, where deletion vectors tell: the rows that went, and the files in which some may be carried on."""
     carried_rows: int = 0
@@ -147,7 +149,7 @@ def _newer(view: View, since: int) -> DataFrame:
     """With lineage: the rows that were inserted or updated, and their `NUMBER`."""
     if view.newer is None:
         return _none(view)
-    return lineage.newer(view.spark.table(view.newer), view.columns, since=since)
+    return lineage.newer(view.spark.table(view.newer), view.columns, since=None if view.all_newer else since)
 
 
 def _gone(view: View, since: int) -> DataFrame:

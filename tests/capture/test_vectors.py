@@ -83,6 +83,31 @@ def test_what_went_is_read_by_its_positions(lake: Lake, namespace: str) -> None:
         assert bag(lake.spark().table(lake.sql_name(went(lake))).select("id").collect()) == bag([(6,), (7,)])
 
 
+def test_versions_are_compared_only_where_files_hold_older_rows(
+    lake: Lake, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, start = begun(lake, namespace, FORWARD[0], FORWARD[4])
+    said: list[bool] = []
+    for more in (
+        ["DELETE FROM {t} WHERE id = 10", "UPDATE {t} SET v = 'x' WHERE id = 11"],
+        # The other nine rows of this file go along.
+        [
+            "ALTER TABLE {t} SET TBLPROPERTIES ('write.update.mode'='copy-on-write')",
+            "UPDATE {t} SET v = 'y' WHERE id = 101",
+        ],
+    ):
+        run(lake, table, *more)
+        with lake.capture(table, start) as capture:
+            capture.signed(lake.spark()).explain()
+            said.append("_last_updated_sequence_number" in capsys.readouterr().out)
+            assert {re.sub(r".*_[0-9a-f]{12}", "", str(t)) for t in lake.tables("icdc")} >= {
+                "_went_before",
+                "_newer_after",
+            }
+        assert_exact(lake, table, start, snapshots(lake, table)[-1])
+    assert said == [False, True]
+
+
 def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
     table, start = begun(lake, namespace, *FORWARD[:2])
     run(lake, table, "DELETE FROM {t} WHERE id IN (10, 11)", "INSERT INTO {t} VALUES (200, 0, 'new')")
