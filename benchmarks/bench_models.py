@@ -103,7 +103,7 @@ def change(lake: Lake, count: int, rows: int, turn: int, share: float = 1.0) -> 
                 f"USING (SELECT {first} + id * {step} + {turn * 7919 % step} AS k FROM range({part})) s "
                 f"ON t.{key} = s.k WHEN MATCHED THEN UPDATE SET {column} = {value}"
             )
-    first = rows * (turn + 2)
+    first = rows + turn * come
     spark.sql(
         f"INSERT INTO final.users SELECT {first} + id, 'new', CAST(1 AS DECIMAL(12,2)) FROM range(0, {come}, 1, 1)"
     )

@@ -2,12 +2,15 @@
 
 Spark compiles a Java class for every stage of every query before it reads a row. For a micro-batch that compiling is
 most of the time; interpreted, a step takes a half to a third as long. Measured in docs/decisions/0005-small-steps.md.
+
+It also plans the rest of a query again whenever a part of it is done, each part being a job of its own. Where it is
+known beforehand that little is joined with and grouped, that finds nothing out.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -20,6 +23,12 @@ SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
 _SKIPPED = 10
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+_ONCE = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    # What one side of a join says of the other one: the conditions that matter are there already.
+    "spark.sql.constraintPropagation.enabled": "false",
+}
 
 
 @contextlib.contextmanager
@@ -40,10 +49,32 @@ def fitting(
     sizes = [size(lake, t) for t in read] if settings else []
     if captured is not None:
         sizes.append(_captured(captured, of_it))
+    with _set(lake, {k: v for k, v in (_INTERPRETED if _is_small(sizes) else _COMPILED).items() if k in settings}):
+        yield
+
+
+@contextlib.contextmanager
+def planned_once(lake: LakeBase, *, when: bool = True) -> Generator[None]:
+    """Plan queries in the body as a whole before they begin: for those that shuffle and broadcast little, however much
+    they read.
+
+    Settings in the lake's own configuration win.
+
+    Args:
+        lake: its Spark session is set, and set back.
+        when: whether they do; else nothing is set.
+    """
+    with _set(lake, {k: v for k, v in _ONCE.items() if when and k not in lake.config.spark.conf}):
+        yield
+
+
+@contextlib.contextmanager
+def _set(lake: LakeBase, wanted: Mapping[str, str]) -> Generator[None]:
+    """In the body the session has these settings."""
     conf = lake.spark().conf
-    before = {key: conf.get(key, None) for key in settings}
+    before = {key: conf.get(key, None) for key in wanted}
     # Each setting is a message to the server: within another body that fits as well, nothing is to be set.
-    wanted = {k: v for k, v in (_INTERPRETED if _is_small(sizes) else _COMPILED).items() if before.get(k, v) != v}
+    wanted = {key: value for key, value in wanted.items() if before[key] != value}
     for key, value in wanted.items():
         conf.set(key, value)
     try:

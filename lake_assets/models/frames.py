@@ -36,6 +36,15 @@ _KINDS: dict[str, set[Any]] = {
     "timestamp_ntz": {_T.TIMESTAMPNTZ},
 }
 
+# The least value of the types whose values leave Spark as whole numbers (a timestamp as its microseconds).
+_LEAST = {
+    "tinyint": -(1 << 7),
+    "smallint": -(1 << 15),
+    "int": -(1 << 31),
+    "bigint": -(1 << 63),
+    "timestamp": -(1 << 63),
+}
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -46,6 +55,21 @@ class Bounds:
     high: str | None
     held: int
     """How many are not null."""
+
+    def around(self) -> tuple[str, str] | None:
+        """A low and a high value that all lie between; None: all are null.
+
+        Numbers are rounded away from each other, by less than a sixteenth of what lies between them: Spark compiles
+        them into what it runs, so that a step whose rows lie where those of the last one did is compiled already.
+        """
+        if self.low is None or self.high is None:
+            return None
+        least = _LEAST.get(self.type)
+        if least is None:
+            return self.low, self.high
+        low, high = int(self.low), int(self.high)
+        unit = 1 << max(0, (high - low).bit_length() - 6)
+        return str(max(least, low // unit * unit)), str(min(-least - 1, -(-high // unit) * unit))
 
     def sql(self, value: str) -> str:
         """A value as a literal."""
@@ -102,9 +126,9 @@ class Frame:
             return ""
         at = text(e)
         null = f"{at} IS NULL" if bounds.held < self.rows else ""
-        if bounds.low is None or bounds.high is None:
+        if (around := bounds.around()) is None:
             return null
-        said = f"{at} BETWEEN {bounds.sql(bounds.low)} AND {bounds.sql(bounds.high)}"
+        said = f"{at} BETWEEN {bounds.sql(around[0])} AND {bounds.sql(around[1])}"
         if self.rows <= MAX_LITERALS:
             said = f"{at} IN ({', '.join(bounds.sql(v) for v in self._values[name])})"
         return f"({null} OR {said})" if null else said

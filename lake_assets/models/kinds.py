@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from sqlglot import exp
+
 from lake_assets.lake import TableId
 from lake_assets.models.tree import (
     Aggregate,
@@ -126,6 +128,27 @@ def everything(node: Node, changed: Collection[TableId], *, each: bool = False) 
         case _:
             pass
     return ""
+
+
+def passed_on(node: Node, name: str) -> tuple[TableId, str] | None:
+    """The column of a table that a column of an operator is, as it is; None: it is made of something."""
+    match node:
+        case Scan():
+            return node.table, node.fields[name]
+        case Filter():
+            return passed_on(node.input, name)
+        case Project():
+            made = dict(node.items)[name]
+            return passed_on(node.input, made.name) if isinstance(made, exp.Column) else None
+        case InnerJoin():
+            return next(passed_on(i, name) for i in node.inputs if name in i.columns)
+        case _:
+            return None
+
+
+def is_linear(node: Node) -> bool:
+    """Whether an operator's change is made of single rows all the way down: nothing is grouped or looked at by key."""
+    return not is_by_key(node) and all(is_linear(i) for i in node.inputs)
 
 
 def _reads(node: Node, tables: Collection[TableId]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -15,8 +16,10 @@ from lake_assets.capture import Capture
 from lake_assets.capture.types import spark_type
 from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.merge.small import planned_once
 from lake_assets.merge.steps import Window
-from lake_assets.models.frames import SIGN, Frame, Frames
+from lake_assets.models.estimate import changed_rows
+from lake_assets.models.frames import ONE_PIECE, SIGN, Frame, Frames
 from lake_assets.models.rows import At
 from lake_assets.models.tree import Scan, Tree, scans
 
@@ -61,9 +64,23 @@ class Sources:
         """Whether any row that the query reads has changed; the feeds of all tables are computed beside each other."""
         todo = [t for t in self.captures if t not in self._feeds]
         # While one is planned, rows of another are read.
-        with ThreadPoolExecutor(max(1, len(todo))) as pool:
+        with planned_once(self.lake, when=self.are_few()), ThreadPoolExecutor(max(1, len(todo))) as pool:
             self._feeds.update(zip(todo, pool.map(self._feed, todo), strict=True))
         return any(feed is not None for feed in self._feeds.values())
+
+    def are_few(self) -> bool:
+        """Whether so few rows have changed in all tables together that one task groups them in no time."""
+        # Of files that were rewritten meanwhile, all rows are looked at to tell which have changed.
+        rewritten = any(s.operation == "replace" for c in self.captures.values() for s in c.window.steps)
+        return not rewritten and self._changed <= ONE_PIECE
+
+    @cached_property
+    def _changed(self) -> int:
+        return sum(changed_rows(self.tables[t], c)[0] for t, c in self.captures.items() if not c.is_empty)
+
+    def type_of(self, table: TableId, column: str) -> str:
+        """Spark's type of a table's column, as its simple string."""
+        return next(spark_type(f.field_type).lower() for f in self.tables[table].schema().fields if f.name == column)
 
     def feed(self, table: TableId) -> Frame | None:
         """The changed rows of a table with `SIGN`; None: there are none."""
@@ -82,7 +99,10 @@ class Sources:
         if both and not any(t in k for k in kinds.values() for t in _UNGROUPED):
             # Rows that differ only in columns which the query does not read have not changed for it.
             listed = ", ".join(map(quote, kinds))
-            changed = self.frames.view(self.frames.in_one_piece(rows))
+            few = self.are_few()
+            changed = self.frames.view(rows if few else self.frames.in_one_piece(rows))
+            if few:
+                changed = f"(SELECT /*+ REPARTITION(1) */ * FROM {changed})"
             net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {changed} GROUP BY {listed}"
             rows = self.frames.spark.sql(
                 f"SELECT {listed}, CAST(signum(__n) AS INT) AS {SIGN} FROM ({net} HAVING sum({SIGN}) <> 0) "

@@ -18,13 +18,14 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing
-from lake_assets.merge.small import SMALL_ROWS, size
+from lake_assets.merge.small import SMALL_ROWS, planned_once, size
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of
 from lake_assets.models.apply import Writer, is_countable
 from lake_assets.models.delta import Deltas, keys_of
 from lake_assets.models.estimate import Estimate, cost_property
 from lake_assets.models.frames import Frame, Frames
 from lake_assets.models.heads import MODEL_PROPERTY
+from lake_assets.models.kinds import is_linear, passed_on
 from lake_assets.models.plan import ModelPlan, parse, replace_tables, text_over
 from lake_assets.models.ranges import touched_ranges
 from lake_assets.models.reading import Sources
@@ -201,28 +202,30 @@ class Step:
         keys = list(how.keys.values())
         # What the touched groups were is looked up in the table, or joined with all of it where that is little.
         is_small = size(self.lake, self.spec.table)[1] <= SMALL_ROWS
-        view = self.frames.view(self.frames.spark.table(self.lake.sql_name(self.spec.table)))
-        if is_small or not keys:
-            change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {view})", "/*+ BROADCAST(t) */"
-        else:
-            measured = self.frames.measured(how.change(below))
-            change, target = measured.view, f"({self._looked_up(view, measured, keys)})"
-            hint = "/*+ BROADCAST(t) */" if measured.hint else ""
-        result = how.result(change, target, self.types, hint)
-        rows, (touched, doubtful) = self.frames.looked_at(result, "count(*)", f"count_if({RECOMPUTE})")
-        if not touched:
-            self.nothing()
-            return "no group touched"
-        rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
+        few = is_small and self.sources.are_few() and is_linear(how.aggregate.input)
+        with planned_once(self.lake, when=few):
+            view = self.frames.view(self.frames.spark.table(self.lake.sql_name(self.spec.table)))
+            if is_small or not keys:
+                change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {view})", "/*+ BROADCAST(t) */"
+            else:
+                measured = self.frames.measured(how.change(below))
+                change, target = measured.view, f"({self._looked_up(view, measured, keys)})"
+                hint = "/*+ BROADCAST(t) */" if measured.hint else ""
+            result = how.result(change, target, self.types, hint)
+            rows, (touched, doubtful) = self.frames.looked_at(result, "count(*)", f"count_if({RECOMPUTE})")
+            rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
+            if not touched:
+                self.nothing()
+                return "no group touched"
+            if not doubtful:
+                self.writer(strategy).replace(rows_done, keys, exclusive=True, at_most=touched)
+                return f"{touched} groups adjusted"
         tree = self.model.tree
         assert tree is not None
-        if doubtful:
-            listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
-            again = self.frames.measured(f"SELECT {listed} FROM {self.frames.view(rows)} WHERE {RECOMPUTE}")
-            self._replace(tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
-        else:
-            self.writer(strategy).replace(rows_done, keys, exclusive=True, at_most=touched)
-        return f"{touched} groups adjusted" + (f", {doubtful} of them recomputed" if doubtful else "")
+        listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
+        again = self.frames.measured(f"SELECT {listed} FROM {self.frames.view(rows)} WHERE {RECOMPUTE}")
+        self._replace(tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
+        return f"{touched} groups adjusted, {doubtful} of them recomputed"
 
     def _looked_up(self, view: str, change: Frame, keys: Sequence[str]) -> str:
         """SQL of the table's rows of the changed groups."""
@@ -316,6 +319,8 @@ class Step:
         return found
 
     def _type_of(self, e: exp.Expr, node: Node) -> str:
+        if isinstance(e, exp.Column) and (found := passed_on(node, e.name)):
+            return self.sources.type_of(*found)  # without having Spark look into the catalog
         sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self._rows.sql(node, 'end')})"
         return self._sql(sql).schema.fields[0].dataType.simpleString()
 

@@ -1,0 +1,129 @@
+"""Few changed rows: grouped in one piece, absorbed by queries that are planned once and compiled once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlglot import exp
+
+from lake_assets import Lake
+from lake_assets.lake import TableId
+from lake_assets.merge.small import planned_once
+from lake_assets.models import reading
+from lake_assets.models.frames import Bounds
+from lake_assets.models.kinds import is_linear, passed_on
+from lake_assets.models.plan import plan
+from lake_assets.models.tree import Aggregate, Node
+from tests.models.test_plan import SCHEMAS
+from tests.models.test_strategies import World
+
+USERS, ORDERS = TableId.parse("final.users"), TableId.parse("final.orders")
+
+
+def grouped(sql: str) -> tuple[Node, exp.Expr]:
+    """What the query's topmost GROUP BY reads, and what its first aggregate is over."""
+    tree = plan("agg.m", sql, SCHEMAS).tree
+    assert tree is not None
+    node = tree.root
+    while not isinstance(node, Aggregate):
+        (node,) = node.inputs
+    return node.input, node.calls[0][1].this
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("SELECT user_id, sum(price) AS s FROM final.orders GROUP BY 1", (ORDERS, "price")),
+        ("SELECT u.name, sum(o.price) AS s FROM final.users u JOIN final.orders o ON u.id = o.user_id GROUP BY 1", (ORDERS, "price")),
+        ("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price AS p FROM final.orders WHERE id > 1) GROUP BY 1", (ORDERS, "price")),
+        ("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price + 1 AS p FROM final.orders) GROUP BY 1", None),
+        ("SELECT n, sum(p) AS s FROM (SELECT id AS n, id AS p FROM final.users UNION ALL SELECT id, price FROM final.orders) GROUP BY 1", None),
+        ("SELECT u.id, sum(o.price) AS s FROM final.users u LEFT JOIN final.orders o ON u.id = o.user_id GROUP BY 1", None),
+    ],
+)  # fmt: skip
+def test_a_column_that_is_passed_on_is_known_by_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
+    node, of = grouped(sql)
+    assert passed_on(node, of.name) == column
+
+
+def test_what_groups_or_looks_at_others_below_is_not_linear() -> None:
+    assert is_linear(
+        grouped("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price AS p FROM final.orders) GROUP BY 1")[0]
+    )
+    assert not is_linear(
+        grouped(
+            "SELECT n, sum(c) AS s FROM (SELECT user_id AS n, count(*) AS c FROM final.orders GROUP BY 1) GROUP BY 1"
+        )[0]
+    )
+    assert not is_linear(grouped("SELECT u.id, sum(o.price) AS s FROM final.users u LEFT JOIN final.orders o ON u.id = o.user_id GROUP BY 1")[0])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "around"),
+    [
+        ("bigint", 46_875_003, 50_001_499, (46_858_240, 50_003_968)),
+        ("bigint", 46_875_009, 50_002_999, (46_858_240, 50_003_968)),  # the next window: the same text
+        ("bigint", 7, 40, (7, 40)),
+        ("bigint", -100, 101, (-100, 104)),
+        ("bigint", -(1 << 63), (1 << 63) - 1, (-(1 << 63), (1 << 63) - 1)),
+        ("int", 5, (1 << 31) - 1, (0, (1 << 31) - 1)),
+        ("tinyint", -128, 127, (-128, 127)),
+    ],
+)
+def test_bounds_are_rounded_away_from_each_other(kind: str, low: int, high: int, around: tuple[int, int]) -> None:
+    found = Bounds(kind, str(low), str(high), 2).around()
+    assert found == tuple(map(str, around))
+    assert around[0] <= low
+    assert high <= around[1]
+    assert low - around[0] + around[1] - high <= (high - low) / 8
+
+
+def test_other_bounds_are_as_they_are() -> None:
+    assert Bounds("string", "a", "b", 2).around() == ("a", "b")
+    assert Bounds("decimal(4,2)", "1.25", "7.50", 2).around() == ("1.25", "7.50")
+    assert Bounds("bigint", None, None, 0).around() is None
+
+
+def test_settings_last_as_long_as_they_are_for(lake: Lake) -> None:
+    conf, once = lake.spark().conf, "spark.sql.constraintPropagation.enabled"
+    declared = {k: conf.get(k) for k in lake.config.spark.conf}
+    assert conf.get(once) == "true"
+    with planned_once(lake, when=False):
+        assert conf.get(once) == "true"
+    with planned_once(lake):
+        assert conf.get(once) == "false"
+        assert {k: conf.get(k) for k in declared} == declared  # what the lake's configuration says wins
+    assert conf.get(once) == "true"
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+def test_changes_equal_the_query_however_many_are_grouped_at_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, few: bool
+) -> None:
+    if not few:
+        monkeypatch.setattr(reading, "ONE_PIECE", 0)
+    world = World(lake, "u (id BIGINT, seen INT, v BIGINT)", "c (id BIGINT, city STRING)")
+    for table in ("u", "c"):
+        world.sql(
+            f"ALTER TABLE final.{table} SET TBLPROPERTIES ('write.update.mode'='merge-on-read', 'write.delete.mode'='merge-on-read')"
+        )
+    world.sql("INSERT INTO final.u SELECT id, 0, id FROM range(2000)")
+    world.sql("INSERT INTO final.c SELECT id, concat('c', id % 5) FROM range(2000)")
+    by_city: dict[str, Any] = {
+        "name": "agg.by_city",
+        "sql": "SELECT c.city, count(*) AS n, sum(u.v) AS v FROM final.u u JOIN final.c c ON u.id = c.id GROUP BY c.city",
+    }
+    world.run(by_city)
+    world.sql("UPDATE final.u SET seen = 1 WHERE id % 3 = 0")
+    assert world.run(by_city)["agg.by_city"].strategy == "none"
+    # Rows that are alike, rows that move and come back, keys without a row on the other side.
+    world.sql("INSERT INTO final.u SELECT 7, 0, 7 FROM range(3)")
+    world.sql("UPDATE final.c SET city = 'c9' WHERE id IN (1, 7, 1999)")
+    world.sql("DELETE FROM final.u WHERE id IN (2, 1999)")
+    world.sql("INSERT INTO final.c VALUES (5000, 'c0'), (NULL, 'c1')")
+    assert world.run(by_city)["agg.by_city"].strategy == "retract"
+    world.sql("DELETE FROM final.c WHERE city = 'c9'")
+    world.sql("UPDATE final.u SET v = v + 1 WHERE id = 3")
+    world.sql("UPDATE final.u SET v = v - 1 WHERE id = 3")
+    assert world.run(by_city)["agg.by_city"].strategy == "retract"
