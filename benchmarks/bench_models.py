@@ -7,7 +7,8 @@ Three things, one after the other:
 
 1. `population`: users ⋈ cities, counted by city, after changes of 0.03 % of the rows: spread over all files, and close
    together, as those of the newest rows are (in one file of sixteen). Against the same SELECT written by Spark
-   (`CREATE OR REPLACE TABLE ... AS`).
+   (`CREATE OR REPLACE TABLE ... AS`). Beside that, what it takes Spark to read the columns once and do nothing with
+   them: a change that lies in all files is looked for in all of them.
 2. Changes of 0.001 % up to half of the rows: incremental and full for one model a strategy, and what the estimate
    picked, which has seen the same past. Strategies are forced by `full_above`.
 3. A step with nothing to absorb: seconds, Spark jobs, looks into the catalog.
@@ -190,7 +191,19 @@ def population(lake: Lake, rows: int, count: int, turns: int) -> dict[str, float
             f"population, changes {place}: seconds, full": slow,
             f"population, changes {place}: times faster than full": slow / fast,
         }
+    found["population: seconds, reading the columns of both tables once"] = read_once(lake)
     return found
+
+
+def read_once(lake: Lake) -> float:
+    """Seconds to read what `POPULATION` reads of both tables once, and do nothing with it: the better of two times."""
+    taken: list[float] = []
+    for _ in range(2):
+        began = time.perf_counter()
+        for columns, table in (("id, balance", "users"), ("user_id, city", "user_city")):
+            lake.spark().sql(f"SELECT {columns} FROM final.{table}").write.format("noop").mode("overwrite").save()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
 
 
 def by_share(lake: Lake, rows: int, shares: Sequence[float]) -> list[list[str]]:

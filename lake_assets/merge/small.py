@@ -25,10 +25,10 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _ONCE = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     # What one side of a join says of the other one: the conditions that matter are there already.
     "spark.sql.constraintPropagation.enabled": "false",
 }
+_AS_ONE = {"spark.sql.shuffle.partitions": "1"}
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def fitting(
 
 
 @contextlib.contextmanager
-def planned_once(lake: LakeBase, *, when: bool = True) -> Generator[None]:
+def planned_once(lake: LakeBase, *, when: bool = True, as_one: bool = False) -> Generator[None]:
     """Plan queries in the body as a whole before they begin: for those that shuffle and broadcast little, however much
     they read.
 
@@ -63,8 +63,11 @@ def planned_once(lake: LakeBase, *, when: bool = True) -> Generator[None]:
     Args:
         lake: its Spark session is set, and set back.
         when: whether they do; else nothing is set.
+        as_one: whether what is shuffled becomes one partition, and what is written one file. Not where much is read:
+            Iceberg splits what it reads into no more parts then than there are cores.
     """
-    with _set(lake, {k: v for k, v in _ONCE.items() if when and k not in lake.config.spark.conf}):
+    wanted = _ONCE | (_AS_ONE if as_one else {})
+    with _set(lake, {k: v for k, v in wanted.items() if when and k not in lake.config.spark.conf}):
         yield
 
 

@@ -15,7 +15,7 @@ from lake_assets.lake.watermark import Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
 from lake_assets.merge.pruning import Pruning, prune
-from lake_assets.merge.small import SMALL_ROWS, size_of
+from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
 from lake_assets.merge.views import temp_view
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.retract import FOUND
@@ -34,6 +34,7 @@ class Writer:
         said: other properties of the commit.
         gate: the audits of the table.
         quiet: whether nothing is committed where nothing differs.
+        few: whether the table is small, and so is what comes into it.
     """
 
     lake: LakeBase
@@ -45,6 +46,7 @@ class Writer:
     frames: Frames
     gate: Gate
     quiet: bool = False
+    few: bool = False
 
     @property
     def name(self) -> str:
@@ -191,7 +193,8 @@ class Writer:
 
     def _merge(self, sql: str, values: Mapping[str, object]) -> None:
         spark = self.frames.spark
-        with committing(spark, self.table, self.marks, self.said):
+        once = planned_once(self.lake, when=self.few, as_one=True)
+        with once, committing(spark, self.table, self.marks, self.said):
             spark.sql(sql, args=dict(values)) if values else spark.sql(sql)
 
     def _append(self, rows: DataFrame, gate: Gate | None) -> None:

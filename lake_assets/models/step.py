@@ -212,14 +212,16 @@ class Step:
                 change, target = measured.view, f"({self._looked_up(view, measured, keys)})"
                 hint = "/*+ BROADCAST(t) */" if measured.hint else ""
             result = how.result(change, target, self.types, hint)
+            if few:
+                result = f"SELECT /*+ COALESCE(1) */ * FROM ({result})"
             rows, (touched, doubtful) = self.frames.looked_at(result, "count(*)", f"count_if({RECOMPUTE})")
-            rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
-            if not touched:
-                self.nothing()
-                return "no group touched"
-            if not doubtful:
-                self.writer(strategy).replace(rows_done, keys, exclusive=True, at_most=touched)
-                return f"{touched} groups adjusted"
+        rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
+        if not touched:
+            self.nothing()
+            return "no group touched"
+        if not doubtful:
+            self.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched)
+            return f"{touched} groups adjusted"
         tree = self.model.tree
         assert tree is not None
         listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
@@ -300,10 +302,12 @@ class Step:
 
     # --- -------------------------------------------------------------------------------------------------------
 
-    def writer(self, strategy: str) -> Writer:
-        """Writes the table."""
+    def writer(self, strategy: str, *, few: bool = False) -> Writer:
+        """Writes the table: small and with few rows, where that is known."""
         said = self._said(strategy)
-        return Writer(self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames, self.gate)
+        return Writer(
+            self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames, self.gate, few=few
+        )  # fmt: skip
 
     def _said(self, strategy: str) -> dict[str, str]:
         return cost_property(strategy, self.expected, self.began)
