@@ -255,16 +255,17 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
 
     from lake_assets.lake import warm
     from lake_assets.lake.processes import RunProcess
+    from lake_assets.orchestration.event_files import held_open
 
-    # Said by the process itself: whoever has started it may be killed meanwhile.
     ref = deserialize_value(args, ExecuteRunArgs).instance_ref
     assert ref is not None
-    with dg.DagsterInstance.from_ref(ref) as instance:
-        instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
     if keeping.idle_seconds > 0:
         warm.keep(keeping)
-    # Exits with 1 where the run failed or was interrupted: something of it may be at work in the JVM, which ends.
-    execute_run_command.main([args], standalone_mode=False)
+    with dg.DagsterInstance.from_ref(ref) as instance, held_open(instance, run_id):
+        # Said by the process itself: whoever has started it may be killed meanwhile.
+        instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
+        # Exits with 1 where the run failed or was interrupted: something of it may be at work in the JVM, which ends.
+        execute_run_command.main([args], standalone_mode=False)
     warm.give_back()
 
 

@@ -10,7 +10,6 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.assets import pipeline_assets
 from lake_assets.orchestration.checks import comparison_definitions
-from lake_assets.orchestration.executor import lake_executor
 from lake_assets.orchestration.names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.sensor import capture_sensor
@@ -27,7 +26,7 @@ def build_definitions(
     lake: Lake | None = None,
     *,
     pyspark: object | None = None,
-    executor: dg.ExecutorDefinition = lake_executor,
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
     interval_seconds: int | None = None,
     sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.Definitions:
