@@ -4,9 +4,9 @@
 
 1. A tick of the capture sensor over many tables of which none has anything to absorb: seconds, in this process.
 2. From a commit in `raw` to the commit in the last `agg` table: `dagster dev` with daemon, web server and code server,
-   the sensor looking every 5 seconds, each run a process of its own. With local Spark, which starts anew in each run,
-   and with a Spark Connect server that stays warm. A change goes through staging, final and two models, one above the
-   other.
+   the sensor looking every 5 seconds, each run a process of its own. With local Spark, from the first run on, which
+   starts it; and with a Spark Connect server that is warm (it has served the cycles of 3.). A change goes through
+   staging, final and two models, one above the other.
 3. Many tables, as many changes each, through the sensor: from the commit in `raw` to the last one in `final`, warm.
 4. The same small change as in 2. in this process, warm: the share of the time in which any thread is in this package's
    own code, looked at every two milliseconds; what C libraries do for it counts as its own.
@@ -191,9 +191,16 @@ def look(samples: Counter[bool], done: threading.Event) -> None:
 
 def cycle(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, changes: int) -> float:
     """Seconds from a commit in raw until all tables have absorbed it."""
+    before = len(dagster.runs())
     tables.land(changes)
     began = commit_raw(lake, pipeline)
-    wait_for("all tables", lambda: settled(lake, pipeline), 1_200, dagster.log)
+
+    def is_over() -> bool:
+        # To look for what is pending in all tables takes a core: not while a run is at work.
+        runs = dagster.runs()
+        return len(runs) > before and all(r["status"] == "SUCCESS" for r in runs) and settled(lake, pipeline)
+
+    wait_for("all tables", is_over, 1_200, dagster.log)
     return max(committed(lake, str(s.table)) for s in pipeline.specs(lake)) - began
 
 
@@ -268,9 +275,9 @@ def main() -> int:
                 running(Path(temp) / "warm", home, pipelines, LAKE_SPARK__REMOTE=remote) as dagster,
             ):
                 latency(dagster, lake, pipeline, tables, 1)  # warms up
-                seconds = latency(dagster, lake, pipeline, tables, args.rounds)
                 cycle(dagster, lake, pipeline, tables, args.changes)  # warms up
                 took = cycle(dagster, lake, pipeline, tables, args.changes)
+                seconds = latency(dagster, lake, pipeline, tables, args.rounds)
             found["raw to the last agg, Spark Connect: median seconds"] = statistics.median(seconds)
             found["a cycle through the sensor, warm: seconds"] = took
         if "own" in wanted:

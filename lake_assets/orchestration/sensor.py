@@ -104,7 +104,9 @@ def capture_sensor(
         name=f"{valid_name(pipeline.name)}_capture_sensor",
         job=job,
         asset_selection=assets,
-        minimum_interval_seconds=interval_seconds,
+        # Dagster's daemon goes round every five seconds. A sensor whose interval is a multiple of that is found a few
+        # milliseconds short of it, and left for the next round.
+        minimum_interval_seconds=max(1, interval_seconds - 1),
         default_status=status,
         description=(
             f"Compares the watermark of each table of {pipeline.name} with its sources and asks for one run over the "
