@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from multiprocessing import process as processes
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._core.events import JobFailureData, RunFailureReason
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, ManagedGrpcPythonEnvCodeLocationOrigin
 from dagster._utils import get_run_crash_explanation
 
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
     from lake_assets.lake.processes import RunProcess
     from lake_assets.lake.warm import Keeping
 
-_HERE = (None, "localhost", "127.0.0.1", "::1")
 # How long an interrupted run may take to end, where Dagster's run monitoring does not say.
 _KILL_SECONDS = 120.0
+_LONG = 50
 # What runs import. None of it may start threads or open files: those do not survive a fork.
 _PRELOADED = [
     "dagster._cli.api",
@@ -118,7 +120,9 @@ class WarmRunLauncher(DefaultRunLauncher):
     @cached_property
     def _sockets(self) -> str:
         """A folder for the JVMs' sockets, which nobody else may enter."""
-        return tempfile.mkdtemp(prefix="lake-assets-")
+        folder = tempfile.gettempdir()
+        # The path of a socket has to be short.
+        return tempfile.mkdtemp(prefix="lake-assets-", dir=folder if len(folder) < _LONG else "/tmp")
 
     @cached_property
     def _code(self) -> float:
@@ -132,13 +136,15 @@ class WarmRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
             return
         with self._lock:
-            # A fork of what was imported before the package was changed would run the old code.
-            why = None if _newest() == self._code else "the code of lake_assets was changed since Dagster was started"
-            if why is None:
-                try:
+            why: str | None = None
+            try:
+                # A fork of what was imported before the package was changed would run the old code.
+                if _newest() != self._code:
+                    why = "the code of lake_assets was changed since Dagster was started"
+                else:
                     self._start(run)
-                except (OSError, EOFError) as error:
-                    why = f"the fork server failed ({type(error).__name__}: {error})"
+            except (OSError, EOFError) as error:
+                why = f"the fork server failed ({type(error).__name__}: {error})"
         if why is not None:
             self._instance.report_engine_event(f"Started without a warm process: {why}.", run, cls=type(self))
             super().launch_run(context)
@@ -157,7 +163,12 @@ class WarmRunLauncher(DefaultRunLauncher):
         remote = context.dagster_run.remote_job_origin
         assert remote is not None
         name = remote.repository_origin.code_location_origin.location_name
-        return getattr(context.workspace.get_code_location(name), "host", "?") in _HERE
+        origin = context.workspace.get_code_location(name).origin
+        # Those that Dagster has started itself, which `dagster dev` speaks to through sockets. Any other server may
+        # have an environment of its own.
+        return isinstance(origin, ManagedGrpcPythonEnvCodeLocationOrigin) or (
+            isinstance(origin, GrpcServerCodeLocationOrigin) and origin.socket is not None and origin.port is None
+        )
 
     def _start(self, run: dg.DagsterRun) -> None:
         from dagster._grpc.types import ExecuteRunArgs
@@ -186,6 +197,10 @@ class WarmRunLauncher(DefaultRunLauncher):
         process.join()
         assert process.exitcode is not None
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
+        # The fork server tells of the end. When it is killed itself, it seems to be the end of all its forks.
+        while run is not None and (at := process_of(run)) and at.is_here and at.is_there():
+            time.sleep(1)
+            run = self._instance.get_run_by_id(run_id) if self.has_instance else None
         if run is None or run.is_finished:
             return
         text = get_run_crash_explanation(f"The process of run {run_id[:8]}", process.exitcode)
@@ -220,10 +235,12 @@ class WarmRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Whether a run's process is there. One that is not to be seen from here is taken for running."""
+        """Whether a run's process is there; one that another launcher has started is taken to be."""
         at = process_of(run)
-        if at is None or not at.is_here or at.is_there():
+        if at is None or (at.is_here and at.is_there()):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
+        # Runs are where the daemon is, and there is one. Where it was before, a container or the machine's last start,
+        # is no more.
         return CheckRunHealthResult(WorkerStatus.FAILED, f"its process {at.pid} is gone")
 
     def dispose(self) -> None:

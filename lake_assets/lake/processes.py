@@ -46,13 +46,22 @@ def is_there(process: Sequence[float]) -> bool:
         return True
 
 
+def here() -> str:
+    """Where process ids are known: this start of this machine, and the container. Elsewhere: the machine's name."""
+    boot, numbers = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    try:
+        return f"{boot.read_text().strip()}/{numbers.readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
 @dataclass(frozen=True)
 class RunProcess:
     """The process of a run, as the run's tag says it.
 
     Attributes:
         run_id: the run. Runs that repeat another one are given its tags.
-        host: the machine's name.
+        host: where its number is known, as `here` says it.
         pid: its number there.
         made: what sets it apart from others with that number.
     """
@@ -65,7 +74,7 @@ class RunProcess:
     @classmethod
     def this(cls, run_id: str) -> RunProcess:
         """This process, for a run."""
-        return cls(run_id, socket.gethostname(), *identity())
+        return cls(run_id, here(), *identity())
 
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> RunProcess | None:
@@ -80,8 +89,8 @@ class RunProcess:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, on this machine."""
-        return self.host == socket.gethostname()
+        """Whether it is, or was, where this process is."""
+        return self.host == here()
 
     def is_there(self) -> bool:
         """Whether it is at work."""

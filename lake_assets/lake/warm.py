@@ -5,8 +5,8 @@ a time over a socket in a folder that only its user can enter. A process that en
 was killed, interrupted, or failed half-way) may have left something at work in there: the JVM ends with it. An idle JVM
 ends after a while, after so many loans, when other settings are asked for, and when its owner is gone.
 
-What one loan leaves in the JVM is dropped before the next one: the objects that Python referred to, and with them, once
-the JVM collects its garbage, cached rows. Each loan has Spark sessions of its own.
+What one loan leaves in the JVM is dropped before the next one: cached tables, connections to catalogs, and the objects
+that Python referred to. Each loan has Spark sessions of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import json
 import logging
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import uuid
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 # A keeper answers at once; one that does not is ending.
 _ANSWER_SECONDS = 10.0
+_READ_BY_JVMS = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "JAVA_", "SPARK_")
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _GIVEN_BACK = b"given back"
 
@@ -69,6 +72,13 @@ class _Loan:
 def keep(keeping: Keeping) -> None:
     """From now on the local sessions of this process are of borrowed JVMs."""
     _Loan.keeping = keeping
+    # A fork of this process has not borrowed anything: with the connection it would hold the JVM beyond this one's end.
+    os.register_at_fork(after_in_child=_drop)
+
+
+def _drop() -> None:
+    if _Loan.connection is not None:
+        _Loan.connection.close()
 
 
 def is_kept() -> bool:
@@ -98,12 +108,15 @@ def session(conf: Mapping[str, str], log: Path) -> SparkSession:
 def give_back() -> None:
     """Give the JVM back, if one is borrowed. Nothing of this process may be at work in it any more."""
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     if _Loan.connection is None:
         return
-    with contextlib.suppress(OSError, Py4JError):  # a JVM that is not given back in order ends
+    with contextlib.suppress(OSError, Py4JError, PySparkException):  # a JVM that is not given back in order ends
         for made in _Loan.sessions:
             _close_catalogs(made)
+            # Cached tables are the JVM's, not the session's: by their names others would read them as they were.
+            made.catalog.clearCache()
         _Loan.connection.sendall(_GIVEN_BACK)
     _Loan.connection.close()
     _Loan.connection = None
@@ -126,7 +139,9 @@ def _close_catalogs(session: Any) -> None:
 
 
 def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
-    name = hashlib.sha256(json.dumps(sorted(conf.items())).encode()).hexdigest()[:12]
+    # A JVM keeps the environment that it was started with: other credentials are another JVM's.
+    told = {k: v for k, v in os.environ.items() if k.startswith(_READ_BY_JVMS)}
+    name = hashlib.sha256(json.dumps([sorted(conf.items()), sorted(told.items())]).encode()).hexdigest()[:12]
     folder = Path(keeping.folder)
     for path in sorted(folder.glob("*.sock")):
         mine = path.name.startswith(name)
@@ -147,6 +162,9 @@ def _ask(path: Path) -> tuple[socket.socket, int, str] | None:
         connection.connect(str(path))
         with connection.makefile() as answers:
             answer = answers.readline()
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)  # its keeper was killed
+        answer = ""
     except OSError:
         answer = ""
     if not answer:
@@ -191,6 +209,10 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
 def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Path) -> None:
     """Start a keeper and wait until its JVM is up."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    # It may have been removed meanwhile: by the last keeper of an owner that is gone, or by who tidies up /tmp.
+    path.parent.mkdir(0o700, exist_ok=True)
+    if (found := path.parent.stat()).st_uid != os.getuid() or found.st_mode & 0o077:
+        raise SparkUnavailableError(f"{path.parent} can be entered by others: JVMs are not kept there")
     with log.open("ab") as said:
         # A group of its own: an interrupt of whoever asked for it is not for a JVM that others will use.
         keeper = subprocess.Popen(
@@ -218,11 +240,19 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    # The JVM will be killed, and cannot clear up what it has left in files.
+    files = tempfile.mkdtemp(prefix="lake-assets-jvm-")
+    os.environ["SPARK_LOCAL_DIRS"] = files
+    os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={files}".strip()
     # A session too, so that the first loan does not wait for what comes with it.
-    SparkSession(_pyspark()(conf=SparkConf().setAll(list(given["conf"].items()))))
-    gateway = _pyspark()._gateway
+    conf = SparkConf().setAll(list(given["conf"].items()))
+    # Python's workers live for a while, with the user's modules as they were.
+    conf.setIfMissing("spark.python.worker.reuse", "false")
+    gateway: Any = None
     server = socket.socket(socket.AF_UNIX)
     try:
+        SparkSession(_pyspark()(conf=conf))
+        gateway = _pyspark()._gateway
         server.bind(str(path))
         server.listen()
         with contextlib.suppress(BrokenPipeError), told:  # whoever waited was killed: it is there for the next one
@@ -234,7 +264,10 @@ def main() -> None:
     finally:
         path.unlink(missing_ok=True)
         server.close()
-        gateway.proc.kill()
+        if gateway is not None:
+            gateway.proc.kill()
+            gateway.proc.wait()
+        shutil.rmtree(files, ignore_errors=True)
         if not is_there(keeping.owner):
             with contextlib.suppress(OSError):  # others are still in there
                 path.parent.rmdir()

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lake_assets.errors import PipelineError
 from lake_assets.events.model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.merge.commit import commit_marks
@@ -39,7 +38,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     if batch.stats.truncated:
         why.append("the source was truncated")
     rows, keys = _states(target, batch, found)
-    made = versions(rows, target.key, target.columns, tracked(target))
+    made = versions(rows, target.key, target.columns, target.tracked)
     changes = held(_differing(target, made, target.stored(keys)))
     if target.is_new:
         target.replace(changes, batch.marks)
@@ -64,24 +63,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
 def anew(target: Target, batch: Batch) -> DataFrame:
     """All versions, made of all that staging held."""
     rows, _ = _states(target, batch, needs(target, batch))
-    return versions(rows, target.key, target.columns, tracked(target))
-
-
-def tracked(target: Target) -> list[str]:
-    """The columns whose change opens a new version.
-
-    Raises:
-        PipelineError: a declared one is not there.
-    """
-    rest = [c for c in target.columns if c not in target.key]
-    if target.spec.track is None:
-        return rest
-    if missing := [c for c in target.spec.track if c not in target.columns]:
-        raise PipelineError(
-            f"{target.spec.table}: `track` names {', '.join(missing)}, and {target.spec.staging} has "
-            f"{', '.join(target.columns)}"
-        )
-    return [c for c in rest if c in target.spec.track]
+    return versions(rows, target.key, target.columns, target.tracked)
 
 
 def _states(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, DataFrame | None]:

@@ -45,6 +45,7 @@ from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.staging_table import PARTED_PROPERTY, projection
 from lake_assets.merge.steps import Window, head_of, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in, key_set_of
+from lake_assets.merge.versions import joined
 from lake_assets.merge.views import temp_view
 
 _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
@@ -613,6 +614,23 @@ class Target:
             by = ", ".join(quote(c) for c in self.spec.sort_by)
             self.lake.spark().sql(f"ALTER TABLE {self.lake.sql_name(self.spec.table)} WRITE LOCALLY ORDERED BY {by}")
 
+    @property
+    def tracked(self) -> list[str]:
+        """The columns whose change opens a new version.
+
+        Raises:
+            PipelineError: a declared one is not there.
+        """
+        rest, declared = [c for c in self.columns if c not in self.key], self.spec.track
+        if declared is None:
+            return rest
+        if missing := [c for c in declared if c not in self.columns]:
+            raise PipelineError(
+                f"{self.spec.table}: `track` names {', '.join(missing)}, and {self.spec.staging} has "
+                f"{', '.join(self.columns)}"
+            )
+        return [c for c in rest if c in declared]
+
     def merge(self, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, batch: Batch) -> None:
         """MERGE `rows` as `s` into the table `t`, reading no more of it than `pruning` says."""
         condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
@@ -674,9 +692,10 @@ class Target:
             folds = change is not None and change.kind == "fold"
             source = f"coalesce({stored(column)}, {stored(change.was or '')})" if change and folds else stored(column)
             selected.append(f"CAST({source} AS {change.type if change else kind}) AS {quote(column)}")
+        rows = f"SELECT {', '.join(selected)} FROM {name} {at}"
+        if folded and self.mode == "scd2":
+            left = [c for c in types if c not in folded]
+            rows = joined(rows, self.key, left, self.tracked, FROM, TO)
         with committing(lake.spark(), table, marks):
-            lake.spark().sql(
-                f"CREATE OR REPLACE TABLE {name} USING iceberg {self._partitioned()} "
-                f"AS SELECT {', '.join(selected)} FROM {name} {at}"
-            )
+            lake.spark().sql(f"CREATE OR REPLACE TABLE {name} USING iceberg {self._partitioned()} AS {rows}")
         self._sort()

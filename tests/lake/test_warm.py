@@ -127,6 +127,8 @@ def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
     first.do("session.builder.getOrCreate().range(3).createOrReplaceTempView('left')")
     first.do("session.sql('CREATE NAMESPACE lake.found') and None")
     assert open_catalogs(first)
+    first.do("session.sql('CREATE TABLE lake.found.t USING iceberg AS SELECT 1 AS a') and None")
+    assert first.do("session.table('lake.found.t').cache().count()") == 1
     assert first.do("[kept := [session.range(i) for i in range(500)], len(kept)][1]") == 500
     assert first.do(REFERRED_TO) > at_first + 300
     first.give_back()
@@ -136,7 +138,9 @@ def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
     assert second.jvm == first.jvm
     assert not second.do("session.catalog.dropTempView('left')")
     assert not second.do("session.builder.getOrCreate().catalog.dropTempView('left')")
-    assert second.do("session.sql('SHOW NAMESPACES IN lake').count()") == 1
+    # What is cached is so for the whole JVM.
+    assert second.do("session._jsparkSession.sharedState().cacheManager().isEmpty()")
+    assert second.do("session.table('lake.found.t').count()") == 1
     assert second.do("session.conf.get('spark.sql.shuffle.partitions')") == conf["spark.sql.shuffle.partitions"]
     assert second.do("session.range(5).count()") == 5
     assert second.do(REFERRED_TO) < at_first + 100
@@ -149,8 +153,11 @@ def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
 ) -> None:
     one, other = (Borrower(keeping, conf, tmp_path / "spark.log") for _ in range(2))
     assert one.jvm != other.jvm
+    files = Path(one.do("session.sparkContext._jvm.java.lang.System.getProperty('java.io.tmpdir')"))
+    assert list(files.iterdir())
     one.kill()
     one.jvm.wait(SECONDS)
+    wait_for(lambda: not files.exists())
     assert other.do("session.range(5).count()") == 5
     other.give_back()
     # Its process died while nobody used it.

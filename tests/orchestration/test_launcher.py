@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -16,15 +16,19 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._core.launcher import DefaultRunLauncher, WorkerStatus
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 
 from lake_assets import launcher
-from lake_assets.lake.processes import RunProcess, identity
+from lake_assets.lake.processes import RunProcess, here, identity
 from lake_assets.launcher import WarmRunLauncher
 
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
 HEEDS = "input()"
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()"
 SECONDS = 60
+# A server that `dagster dev` has started, and one that somebody else has.
+SOCKET = GrpcServerCodeLocationOrigin(host="localhost", socket="/tmp/a-socket", location_name="here")
+PORT = GrpcServerCodeLocationOrigin(host="localhost", port=4266, location_name="here")
 
 
 @dg.job
@@ -64,7 +68,7 @@ def run_of(
 ) -> dg.DagsterRun:
     """A run that a process has said it executes."""
     run = instance.create_run_for_job(nothing, status=status)
-    at = RunProcess(run.run_id, host or socket.gethostname(), *identity(pid))
+    at = RunProcess(run.run_id, host or here(), *identity(pid))
     instance.add_run_tags(run.run_id, at.tags)
     return latest(instance, run)
 
@@ -121,7 +125,8 @@ def test_health_is_that_of_the_runs_own_process(
     made.communicate(b"\n")
     found = warm.check_run_worker_health(run)
     assert (found.status, found.msg) == (WorkerStatus.FAILED, f"its process {made.pid} is gone")
-    assert warm.check_run_worker_health(elsewhere).status == WorkerStatus.RUNNING
+    # Where Dagster was before: a container that is no more.
+    assert warm.check_run_worker_health(elsewhere).status == WorkerStatus.FAILED
     assert warm.check_run_worker_health(again).status == WorkerStatus.RUNNING
 
 
@@ -152,11 +157,27 @@ def test_the_end_of_a_process_is_the_end_of_its_run(
     assert says in messages(instance, run)
 
 
+def test_the_end_of_the_fork_server_is_not_the_end_of_its_forks(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any
+) -> None:
+    made = process(HEEDS)
+    run = run_of(instance, made.pid)
+    ended = SimpleNamespace(exitcode=255, join=lambda: None)
+    looks = threading.Thread(target=warm._look_after, args=(ended, run.run_id))
+    looks.start()
+    looks.join(2)
+    assert looks.is_alive()
+    assert latest(instance, run).status == STARTED
+    made.communicate(b"\n")
+    looks.join(SECONDS)
+    assert latest(instance, run).status == dg.DagsterRunStatus.FAILURE
+
+
 class Asked:
     """What a launcher is asked for, and who has started it."""
 
     def __init__(self, run: dg.DagsterRun, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run, self.started, self.host = run, list[str](), "localhost"
+        self.run, self.started, self.at = run, list[str](), SOCKET
         self.executable, self.image = sys.executable, ""
         monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda *_: self.started.append("Dagster's"))
         monkeypatch.setattr(WarmRunLauncher, "_start", lambda *_: self.started.append("warm"))
@@ -168,7 +189,7 @@ class Asked:
         )
         origin = SimpleNamespace(repository_origin=repository, executable_path=self.executable)
         run = SimpleNamespace(run_id=self.run.run_id, job_code_origin=origin, remote_job_origin=origin)
-        locations = SimpleNamespace(get_code_location=lambda _: SimpleNamespace(host=self.host))
+        locations = SimpleNamespace(get_code_location=lambda _: SimpleNamespace(origin=self.at))
         return SimpleNamespace(dagster_run=run, workspace=locations)
 
 
@@ -181,13 +202,13 @@ def asked(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Aske
     ("differs", "by"),
     [
         ({}, "warm"),
-        ({"host": "another"}, "Dagster's"),
+        ({"at": PORT}, "Dagster's"),
         ({"executable": "/opt/other/bin/python"}, "Dagster's"),
         ({"image": "an-image"}, "Dagster's"),
     ],
 )
 def test_what_runs_elsewhere_or_otherwise_is_left_to_dagsters_own_launcher(
-    warm: WarmRunLauncher, asked: Asked, differs: dict[str, str], by: str
+    warm: WarmRunLauncher, asked: Asked, differs: dict[str, Any], by: str
 ) -> None:
     vars(asked).update(differs)
     warm.launch_run(asked.context)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,9 +115,11 @@ def services(folder: Path, definitions: Path, **settings: str) -> Generator[Serv
     (home / "dagster.yaml").write_text(yaml.safe_dump(_quick(REPOSITORY / "dagster_home" / "dagster.yaml")))
     env = {**os.environ, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "yes", **settings}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    code, web = str(free_port()), str(free_port())
+    web = str(free_port())
+    # Its path has to be short.
+    code = Path(tempfile.mkdtemp()) / "code"
     workspace = folder / "workspace.yaml"
-    location = {"host": "127.0.0.1", "port": int(code), "location_name": "lake_assets"}
+    location = {"host": "localhost", "socket": str(code), "location_name": "lake_assets"}
     workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
     found = Services(
         home,
@@ -124,7 +127,7 @@ def services(folder: Path, definitions: Path, **settings: str) -> Generator[Serv
         daemon=Service("daemon", [f"{BIN}/dagster-daemon", "run", "-w", str(workspace)], home, env),
         code=Service(
             "code",
-            [f"{BIN}/dagster", "api", "grpc", "-h", "127.0.0.1", "-p", code, "-f", str(definitions),
+            [f"{BIN}/dagster", "api", "grpc", "--socket", str(code), "-f", str(definitions),
              "-d", str(folder), "--location-name", "lake_assets"],
             home, env,
         ),
