@@ -170,6 +170,7 @@ def test_tables_follow_any_changes_of_columns(lake: Lake) -> None:
     run(lake, random.Random(3), ["hard", "made"])
 
 
+@pytest.mark.long
 def test_versions_that_a_rename_makes_the_same_become_one(lake: Lake) -> None:
     """Of a key without events after the rename was declared."""
     run(lake, random.Random(337), ["versions"])
