@@ -167,7 +167,7 @@ def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
     third.give_back()
 
 
-@pytest.mark.spark
+@pytest.mark.long
 def test_a_jvm_ends_when_it_is_of_no_use_any_more(keeping: warm.Keeping, conf: dict[str, str], tmp_path: Path) -> None:
     keeping = replace(keeping, loans=2)
     for _ in range(2):
