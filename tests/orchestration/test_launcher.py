@@ -23,7 +23,7 @@ from lake_assets.lake.processes import RunProcess, here, identity
 from lake_assets.launcher import WarmRunLauncher
 
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
-HEEDS = "input()"
+HEEDS = "print(flush=True); input()"
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()"
 SECONDS = 60
 # A server that `dagster dev` has started, and one that somebody else has.
@@ -38,7 +38,7 @@ def nothing() -> None:
 
 @pytest.fixture
 def instance() -> Generator[dg.DagsterInstance]:
-    monitored = {"run_monitoring": {"enabled": True, "cancel_timeout_seconds": 1}}
+    monitored = {"run_monitoring": {"enabled": True, "cancel_timeout_seconds": 5}}
     with dg.instance_for_test(overrides=monitored) as found:
         yield found
 
@@ -88,8 +88,7 @@ def test_a_run_is_interrupted_and_killed_where_that_is_of_no_use(
     warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any, code: str, ended_by: signal.Signals
 ) -> None:
     made = process(code)
-    if code == DEAF:
-        made.stdout.readline()
+    made.stdout.readline()  # it has begun
     run = run_of(instance, made.pid)
     assert warm.terminate(run.run_id)
     assert latest(instance, run).status == CANCELING
