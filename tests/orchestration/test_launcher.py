@@ -23,7 +23,8 @@ from lake_assets.lake.processes import RunProcess, here, identity
 from lake_assets.launcher import WarmRunLauncher
 
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
-HEEDS = "print(flush=True); input()"
+# Said as well: whoever is started in the background by a script is deaf to begin with. Dagster's runs are not.
+HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); print(flush=True); input()"
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()"
 SECONDS = 60
 # A server that `dagster dev` has started, and one that somebody else has.
