@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # How long an interrupted run may take to end, where Dagster's run monitoring does not say.
 _KILL_SECONDS = 120.0
+# Characters of a folder in which the path of a socket (104 to 108 at most) may become too long.
 _LONG = 50
 # What runs import. None of it may start threads or open files: those do not survive a fork.
 _PRELOADED = [

@@ -36,6 +36,7 @@ from lake_assets.lake.processes import is_there
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 # A keeper answers at once; one that does not is ending.
 _ANSWER_SECONDS = 10.0
@@ -194,10 +195,10 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
         jvm.org.apache.spark.sql.classic.SparkSession.setDefaultSession(own._jsparkSession)
         SparkSession._instantiatedSession = own  # pyright: ignore[reportPrivateUsage]
     except (Py4JError, OSError):
-        import traceback
-
-        traceback.print_exc()
+        _log.warning("a borrowed JVM does not answer", exc_info=True)
         connection.close()
+        # PySpark keeps to the first JVM that it was given, also to one that is gone.
+        _pyspark()._gateway = _pyspark()._jvm = None
         return False
     finally:
         for setting in given:
