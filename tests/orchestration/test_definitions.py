@@ -124,3 +124,18 @@ def test_a_users_folder_that_is_not_there_is_an_error(own: Path, monkeypatch: py
     monkeypatch.setenv("LAKE_PIPELINES", str(own / "nowhere"))
     with pytest.raises(ConfigError, match="nowhere"):
         definitions.defs()
+
+
+@pytest.mark.parametrize(("interval", "rounds"), [("1s", 1), ("5s", 1), ("15s", 3), ("7s", 2)])
+def test_a_sensor_looks_in_the_round_of_the_daemon_that_its_interval_ends_with(
+    plain_lake: Lake, interval: str, rounds: int
+) -> None:
+    """Of rounds of five seconds, which find it some milliseconds younger than that."""
+    made = build_definitions(
+        Pipeline(PipelineConfig.model_validate({"name": "p", "interval": interval, "streams": [{"name": "s"}]})),
+        plain_lake,
+    )
+    (sensor,) = made.sensors or []
+    assert isinstance(sensor, dg.SensorDefinition)
+    assert sensor.minimum_interval_seconds
+    assert next(n for n in range(1, 9) if n * 5 - 0.01 >= sensor.minimum_interval_seconds) == rounds
