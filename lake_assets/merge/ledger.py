@@ -84,13 +84,15 @@ def _listed(ledger: Table) -> Mapping[str, int]:
     """Names and sizes of the files in the ledger. Kept while the ledger stands where it is: a sensor that
     looks every few seconds reads it once."""
     at = (str(ledger.metadata.table_uuid), ledger.metadata.current_snapshot_id)
-    if at not in _known:
+    known = _known.get(at)
+    if known is None:
         rows = ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
         found = dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
+        known = MappingProxyType(found)
         for old in [k for k in _known if k[0] == at[0]] + list(_known)[: -_MOST_LEDGERS + 1]:
             _known.pop(old, None)
-        _known[at] = MappingProxyType(found)
-    return _known[at]
+        _known[at] = known
+    return known
 
 
 _known: dict[tuple[str, int | None], Mapping[str, int]] = {}

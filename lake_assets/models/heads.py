@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,8 @@ class Heads:
     Across runs, a model whose sources have absorbed different snapshots of one table below them reads the newest of
     theirs that agree.
 
+    Models may settle theirs in several threads.
+
     Attributes:
         newest: where each source was when a model of the run looked at it first.
         pinned: up to where one took it.
@@ -32,6 +35,10 @@ class Heads:
 
     newest: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
     pinned: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
+    # Who reads a source up to there: those that failed do not count.
+    _readers: dict[TableId, set[object]] = field(default_factory=dict[TableId, set[object]])
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+    _thread: threading.local = field(default_factory=threading.local, repr=False, compare=False)
 
     def settled(
         self,
@@ -49,6 +56,16 @@ class Heads:
             size: of a batch. What another model of the run has settled counts for more, and so does getting on: where
                 the ends of batches do not agree with each other, larger ones are tried.
         """
+        with self._lock:
+            return self._settled(lake, windows, tables, size)
+
+    def _settled(
+        self,
+        lake: LakeBase,
+        windows: Mapping[TableId, Window],
+        tables: Mapping[TableId, Table],
+        size: BatchSize,
+    ) -> dict[TableId, Window]:
         newest = {s: self._not_back(w, self.newest.setdefault(s, w.head), tables[s]) for s, w in windows.items()}
         bound = {s: self.pinned[s] for s, w in windows.items() if self._is_bound(s, w, tables[s])}
         while True:
@@ -56,7 +73,10 @@ class Heads:
             out = self._at(lake, windows, tables, heads)
             if any(not w.is_absorbed for w in out.values()):
                 # Only what it takes of a source is settled: where it stands still, nobody has to wait for it.
-                self.pinned = {s: heads[s] for s, w in out.items() if not w.is_absorbed} | self.pinned
+                reader = getattr(self._thread, "reader", None) or object()
+                for source in (s for s, w in out.items() if not w.is_absorbed):
+                    if self.pinned.setdefault(source, heads[source]) == heads[source]:
+                        self._readers.setdefault(source, set()).add(reader)
                 break
             if all(heads[s] == w.head for s, w in newest.items() if s not in bound):
                 break
@@ -67,13 +87,21 @@ class Heads:
 
     @contextlib.contextmanager
     def unless_failed(self) -> Generator[None]:
-        """What a model settles that fails then is not settled: nobody is to be held up by it."""
-        before = dict(self.pinned)
+        """What a model settles that fails then is not settled: nobody is to be held up by it. What another model has
+        read up to the same place meanwhile stays.
+        """
+        self._thread.reader = reader = object()
         try:
             yield
         except BaseException:
-            self.pinned = before
+            with self._lock:
+                for source in [s for s, readers in self._readers.items() if reader in readers]:
+                    self._readers[source].discard(reader)
+                    if not self._readers[source]:
+                        del self._readers[source], self.pinned[source]
             raise
+        finally:
+            self._thread.reader = None
 
     def _is_bound(self, source: TableId, window: Window, table: Table) -> bool:
         """Whether another model has settled the source, and this one is not ahead of that."""

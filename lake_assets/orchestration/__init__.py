@@ -8,5 +8,6 @@ from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.claims import check_claims
 from lake_assets.orchestration.component import LakePipeline
 from lake_assets.orchestration.resources import LakePySparkResource
+from lake_assets.orchestration.threads import threads_executor
 
-__all__ = ["LakePipeline", "LakePySparkResource", "build_definitions", "check_claims"]
+__all__ = ["LakePipeline", "LakePySparkResource", "build_definitions", "check_claims", "threads_executor"]

@@ -1,6 +1,7 @@
 """Assets: one a table, whose step catches up with everything that is pending for it."""
 
 import functools
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -143,9 +144,18 @@ def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
         raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {e}") from e
 
 
-@functools.lru_cache(maxsize=16)
 def heads_of(run_id: str) -> Heads:
     """What the models of a run have read so far, for those of its steps that share a process."""
+    # Threads that ask at once would each get their own.
+    with _asking:
+        return _heads_of(run_id)
+
+
+_asking = threading.Lock()
+
+
+@functools.lru_cache(maxsize=16)
+def _heads_of(_run_id: str) -> Heads:
     return Heads()
 
 

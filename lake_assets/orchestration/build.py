@@ -13,6 +13,7 @@ from lake_assets.orchestration.checks import comparison_definitions
 from lake_assets.orchestration.names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.sensor import capture_sensor
+from lake_assets.orchestration.threads import threads_executor
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config import seconds_of
 
@@ -26,7 +27,7 @@ def build_definitions(
     lake: Lake | None = None,
     *,
     pyspark: object | None = None,
-    executor: dg.ExecutorDefinition = dg.in_process_executor,
+    executor: dg.ExecutorDefinition = threads_executor,
     interval_seconds: int | None = None,
     sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.Definitions:
@@ -39,7 +40,7 @@ def build_definitions(
         lake: where its tables are; default: the lake of the environment (see `LakeConfig.load`).
         pyspark: the resource that gives the Spark session: anything with a `spark_session`, such as dagster-pyspark's
             own resources; default: `LakePySparkResource`.
-        executor: how a run's steps are executed; the default keeps them in one process with one Spark session.
+        executor: how a run's steps are executed; default: in threads of one process, which share one Spark.
         interval_seconds: how often the capture sensor looks, at most; default: the pipeline's `interval`.
         sensor_status: whether the capture sensor runs without having been turned on.
 

@@ -1,6 +1,7 @@
 """The lake and the errors of a step, whatever it does."""
 
 import contextlib
+import threading
 from collections.abc import Generator, Mapping
 from typing import Any, NoReturn
 
@@ -9,8 +10,9 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
-from lake_assets.orchestration.resources import PYSPARK, session_of
+from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource, session_of
 
+_alone = threading.Lock()
 RETRIES = 3
 SECONDS_BETWEEN = 5
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
@@ -18,11 +20,14 @@ Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 @contextlib.contextmanager
 def opened(context: Context, config: LakeConfig) -> Generator[Lake]:
-    """The lake for one step, with the run's Spark session should the step need one."""
+    """The lake for one step, with a Spark session of the run should the step need one."""
     resource: Any = getattr(context.resources, PYSPARK)
     lake = Lake(config, session=lambda: session_of(resource, config))
     try:
-        yield lake
+        # A resource of the user's has one session for all threads. What a step sets in it, such as the watermark that
+        # a commit carries, is not to reach the commit of another.
+        with contextlib.nullcontext() if isinstance(resource, LakePySparkResource) else _alone:
+            yield lake
     finally:
         if "catalog" in vars(lake):
             lake.catalog.close()

@@ -5,7 +5,10 @@ and looks for Java, which a code server, a sensor or a run with nothing to do mu
 catalog's passwords out of the configuration that Dagster's UI shows.
 """
 
+import contextlib
 import os
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -22,9 +25,26 @@ if TYPE_CHECKING:
 
 PYSPARK = "pyspark"
 
+# One session is opened at a time: the first one starts the JVM.
+_opening = threading.Lock()
+
+
+class _Sessions:
+    """The sessions of one run: each thread of it has its own, since a commit's properties are settings of a session."""
+
+    def __init__(self, config: LakeConfig) -> None:
+        self.config = config
+        self.of = threading.local()
+        self.all: list[SparkSession] = []
+        _at_work.add(self)
+
+
+# Of all runs of this process.
+_at_work: weakref.WeakSet[_Sessions] = weakref.WeakSet()
+
 
 class LakePySparkResource(LazyPySparkResource):
-    """The lake's Spark session, started on first use and shared by all steps of a run.
+    """The lake's Spark, started on first use and shared by all steps of a run; each of its threads has a session.
 
     Local Spark, or a Spark Connect server where the lake's configuration names one (`spark.remote`).
     """
@@ -32,13 +52,12 @@ class LakePySparkResource(LazyPySparkResource):
     spark_config: dict[str, Any] = Field(
         default_factory=dict, description="Spark settings beside those of the lake's configuration; they win"
     )
-    _session: Any = PrivateAttr(default=None)
-    _config: Any = PrivateAttr(default=None)
+    _sessions: Any = PrivateAttr(default=None)
 
     @property
     def spark_session(self) -> Any:
         """The session of the lake that the environment names (`LAKE_HOME`, `LAKE_CONFIG`)."""
-        return self.session_of(self._config or LakeConfig.load())
+        return self.session_of(self._sessions.config if self._sessions else LakeConfig.load())
 
     @property
     def spark_context(self) -> Any:
@@ -46,21 +65,41 @@ class LakePySparkResource(LazyPySparkResource):
         return self.spark_session.sparkContext
 
     def session_of(self, config: LakeConfig) -> "SparkSession":
-        """The session of `config`'s lake; one a run.
+        """The session of `config`'s lake; one for each thread of a run.
 
         Raises:
             SparkUnavailableError: the JVM did not start, or nothing answers at `spark.remote`.
             JavaNotFoundError: a local session needs Java 17 or 21.
         """
-        if self._session is None:
-            self._session, self._config = _open(config, self.spark_config), config
-        return self._session
+        with _opening:
+            self._sessions = sessions = self._sessions or _Sessions(config)
+            if not hasattr(sessions.of, "session"):
+                sessions.of.session = _open(sessions.config, self.spark_config)
+                sessions.all.append(sessions.of.session)
+            return sessions.of.session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Give a Spark Connect session back to its server; a local one ends with the run's process."""
-        if self._session is not None and self._config.spark.remote:
-            self._session.stop()
-        self._session = None
+        """Give Spark Connect sessions back to their server; local ones end with the run's process."""
+        if self._sessions is not None:
+            _at_work.discard(self._sessions)
+            if self._sessions.config.spark.remote:
+                for session in self._sessions.all:
+                    session.stop()
+        self._sessions = None
+
+
+def interrupt_sessions() -> None:
+    """Stop what Spark does for this process: whoever waits for it hears that it was cancelled."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    for sessions in list(_at_work):
+        for session in list(sessions.all):
+            with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark is gone, and nobody waits for it
+                if sessions.config.spark.remote:
+                    session.interruptAll()
+                else:
+                    session.sparkContext.cancelAllJobs()
 
 
 def session_of(resource: Any, config: LakeConfig) -> "SparkSession":
@@ -70,6 +109,7 @@ def session_of(resource: Any, config: LakeConfig) -> "SparkSession":
 
 def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     remote = config.spark.remote
     if remote:
@@ -78,13 +118,14 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
         os.environ["JAVA_HOME"] = str(find_java())
     settings = {**session_conf(config), **more}
     try:
-        session: SparkSession
-        if not remote and warm.is_kept():
+        if remote:
+            # A new one: another thread has its own.
+            session = SparkSession.builder.config(map=settings).create()
+        elif warm.is_kept():
             session = warm.session(settings, config.home / "logs" / "spark.log")
         else:
-            session = LazyPySparkResource(spark_config=settings).spark_session
             # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
-            session = session if remote else session.newSession()
+            session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
         adopt_session(session, config)
         return session
     except (PySparkException, RuntimeError, OSError) as e:

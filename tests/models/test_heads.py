@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -83,6 +85,39 @@ def test_a_model_that_fails_settles_nothing(plain_lake: Lake) -> None:
     with pytest.raises(ModelError):
         step()
     assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[3].snapshot}
+
+
+@pytest.mark.parametrize("others", ["reads the same", "reads on", "none", "fails as well"])
+def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, others: str) -> None:
+    t, heads, both = table(plain_lake, T, 5), Heads(), threading.Barrier(2, timeout=60)
+
+    def step() -> None:
+        with heads.unless_failed():
+            settled(plain_lake, heads, {T: t[0]}, ONE)
+            both.wait()  # now the other one
+            both.wait()
+            raise ModelError("wrong")
+
+    def fails() -> None:
+        with pytest.raises(ModelError):
+            step()
+
+    thread = threading.Thread(target=fails)
+    thread.start()
+    both.wait()
+    with contextlib.ExitStack() as scope:
+        if others == "fails as well":
+            scope.enter_context(pytest.raises(ModelError))
+        with heads.unless_failed():
+            if others != "none":
+                start = t[2] if others == "reads on" else t[0]
+                settled(plain_lake, heads, {T: start}, ONE)
+            both.wait()
+            thread.join()
+            if others == "fails as well":
+                raise ModelError("wrong")
+    expected = t[1] if others == "reads the same" else t[4]
+    assert settled(plain_lake, heads, {T: t[0]}, BatchSize()) == {T: expected.snapshot}
 
 
 def test_a_model_over_two_that_never_were_at_one_snapshot_waits_until_they_are(plain_lake: Lake) -> None:

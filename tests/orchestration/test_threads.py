@@ -1,0 +1,389 @@
+"""Steps beside each other: order, failures, retries, pools, logs, interruption, and a Spark session for each thread."""
+
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from lake_assets import Lake
+from lake_assets.orchestration import LakePySparkResource, threads_executor
+from lake_assets.orchestration.opening import opened
+from lake_assets.orchestration.resources import PYSPARK, interrupt_sessions
+from tests.orchestration.conftest import OtherSession
+
+SETTINGS = {
+    "python_logs": {"managed_python_loggers": ["lake_assets.here"], "python_log_level": "INFO"},
+    "concurrency": {"pools": {"default_limit": 1, "granularity": "op"}},
+    "telemetry": {"enabled": False},
+}
+log = logging.getLogger("lake_assets.here")
+Body = Callable[[dg.OpExecutionContext], Any]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance with files, as the daemon has one: settings of pools and of logs hold."""
+    home = tmp_path / "dagster_home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+class Graph:
+    """Ops whose bodies a test gives, in a job of the executor."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self.instance = instance
+        self.ops: list[dg.OpDefinition] = []
+        self.after: dict[Any, Any] = {}
+        self.hooks: set[dg.HookDefinition] = set()
+
+    def add(self, name: str, body: Body, after: tuple[str, ...] = (), **more: Any) -> None:
+        ins = {f"after_{a}": dg.In(dg.Nothing) for a in after}
+
+        @dg.op(name=name, ins=ins, out=dg.Out(dg.Nothing), **more)
+        def run(context: dg.OpExecutionContext) -> None:
+            body(context)
+
+        self.adopt(run, after)
+
+    def adopt(self, op: dg.OpDefinition, after: tuple[str, ...] = ()) -> None:
+        self.ops.append(op)
+        self.after[op.name] = {f"after_{a}": dg.DependencyDefinition(a) for a in after}
+
+    def run(self, **config: Any) -> dg.DagsterRun:
+        """Run it; the run as it is then."""
+        # As a run's process does it: `execute_in_process` would take Dagster's executor.
+        from dagster._core.definitions.job_base import InMemoryJob
+        from dagster._core.execution.api import execute_run
+
+        made = dg.GraphDefinition(name="g", node_defs=self.ops, dependencies=self.after).to_job(
+            executor_def=threads_executor, hooks=self.hooks, resource_defs={"io_manager": dg.mem_io_manager}
+        )
+        run_config = {"execution": {"config": config}} if config else {}
+        run = self.instance.create_run_for_job(made, run_config=run_config)
+        execute_run(InMemoryJob(made), run, self.instance, raise_on_error=False)
+        found = self.instance.get_run_by_id(run.run_id)
+        assert found is not None
+        return found
+
+    def said(self, run: dg.DagsterRun, kind: dg.DagsterEventType) -> list[str | None]:
+        return [e.step_key for e in self.instance.all_logs(run.run_id, of_type=kind)]
+
+
+@pytest.fixture
+def graph(instance: dg.DagsterInstance) -> Graph:
+    return Graph(instance)
+
+
+def test_steps_go_on_beside_each_other_and_wait_for_what_they_depend_on(graph: Graph) -> None:
+    both, order = threading.Barrier(2, timeout=60), list[str]()
+
+    def first(context: dg.OpExecutionContext) -> None:
+        both.wait()
+        order.append("first")
+
+    graph.add("a", first)
+    graph.add("b", first)
+    graph.add("c", lambda context: order.append("last"), after=("a", "b"))
+    assert graph.run(max_concurrent=2).status == dg.DagsterRunStatus.SUCCESS
+    assert order == ["first", "first", "last"]
+
+
+def test_one_at_a_time_where_that_is_asked_for(graph: Graph) -> None:
+    at_work, most = list[str](), list[int]()
+
+    def body(context: dg.OpExecutionContext) -> None:
+        at_work.append(context.op.name)
+        most.append(len(at_work))
+        time.sleep(0.05)
+        at_work.remove(context.op.name)
+
+    for name in "abcd":
+        graph.add(name, body)
+    assert graph.run(max_concurrent=1).status == dg.DagsterRunStatus.SUCCESS
+    assert most == [1, 1, 1, 1]
+    assert graph.run(max_concurrent=3).status == dg.DagsterRunStatus.SUCCESS
+    assert max(most) == 3
+
+
+def test_a_number_of_threads_that_is_none_is_refused(graph: Graph) -> None:
+    graph.add("a", lambda context: None)
+    run = graph.run(max_concurrent=-1)
+    assert run.status == dg.DagsterRunStatus.FAILURE
+    assert any("max_concurrent is -1" in str(e) for e in graph.instance.all_logs(run.run_id))
+
+
+def test_what_fails_stops_only_what_depends_on_it(graph: Graph) -> None:
+    done, hooked = list[str](), list[str]()
+
+    @dg.failure_hook(name="told")
+    def told(context: dg.HookContext) -> None:
+        hooked.append(context.op.name)
+
+    def fails(context: dg.OpExecutionContext) -> None:
+        raise ValueError("wrong")
+
+    graph.hooks = {told}
+    graph.add("a", fails)
+    graph.add("below_a", lambda context: done.append("below_a"), after=("a",))
+    graph.add("b", lambda context: done.append("b"))
+    graph.add("below_b", lambda context: done.append("below_b"), after=("b",))
+    run = graph.run()
+    assert run.status == dg.DagsterRunStatus.FAILURE
+    assert done == ["b", "below_b"]
+    assert hooked == ["a"]
+    assert graph.said(run, dg.DagsterEventType.STEP_FAILURE) == ["a"]
+
+
+def test_a_step_that_asks_for_it_is_tried_again_while_others_go_on(graph: Graph) -> None:
+    tries, ended = list[float](), dict[str, float]()
+
+    def once_more(context: dg.OpExecutionContext) -> None:
+        tries.append(time.monotonic())
+        if context.retry_number < 2:
+            raise dg.RetryRequested(max_retries=2, seconds_to_wait=0.5)
+
+    def other(context: dg.OpExecutionContext) -> None:
+        ended[context.op.name] = time.monotonic()
+
+    graph.add("a", once_more)
+    graph.add("below", other, after=("a",))
+    graph.add("b", other)
+    run = graph.run(max_concurrent=2)
+    assert run.status == dg.DagsterRunStatus.SUCCESS
+    assert len(tries) == 3
+    assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tries))
+    assert ended["b"] < tries[1] < ended["below"]
+    assert len(graph.said(run, dg.DagsterEventType.STEP_UP_FOR_RETRY)) == 2
+
+
+def test_steps_of_one_pool_take_turns(graph: Graph) -> None:
+    at_work, most = list[str](), list[int]()
+
+    def body(context: dg.OpExecutionContext) -> None:
+        at_work.append(context.op.name)
+        most.append(len(at_work))
+        time.sleep(0.1)
+        at_work.remove(context.op.name)
+
+    graph.add("a", body, pool="one_table")
+    graph.add("b", body, pool="one_table")
+    assert graph.run(max_concurrent=2).status == dg.DagsterRunStatus.SUCCESS
+    assert most == [1, 1]
+
+
+def test_who_waits_for_a_pool_does_not_take_a_core_meanwhile(graph: Graph, instance: dg.DagsterInstance) -> None:
+    storage = instance.event_log_storage
+    storage.initialize_concurrency_limit_to_default("taken")
+    assert storage.claim_concurrency_slot("taken", "another run", "its step").is_claimed
+    began = time.process_time()
+    ended: list[float] = []
+    graph.add("a", lambda context: ended.append(time.process_time() - began), pool="taken")
+    letting_go = threading.Timer(4, lambda: storage.free_concurrency_slots_for_run("another run"))
+    letting_go.start()
+    assert graph.run().status == dg.DagsterRunStatus.SUCCESS
+    letting_go.join()
+    # Four seconds of waiting; Dagster's own executor in one process spends all of them looking.
+    assert ended[0] < 2
+
+
+def test_what_loggers_say_goes_to_the_step_that_says_it(graph: Graph) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def body(context: dg.OpExecutionContext) -> None:
+        for _ in range(20):
+            both.wait()
+            log.info("from %s", context.op.name)
+
+    graph.add("a", body)
+    graph.add("b", body)
+    run = graph.run(max_concurrent=2)
+    said = [(e.step_key, e.user_message) for e in graph.instance.all_logs(run.run_id) if "from " in e.user_message]
+    assert sorted(said) == [("a", "from a")] * 20 + [("b", "from b")] * 20
+
+
+def test_asynchronous_steps_of_users(graph: Graph) -> None:
+    both = threading.Barrier(2, timeout=60)
+    for name in "ab":
+
+        @dg.op(name=name, out=dg.Out(dg.Nothing))
+        async def wait() -> None:
+            both.wait()
+
+        graph.adopt(wait)
+    assert graph.run(max_concurrent=2).status == dg.DagsterRunStatus.SUCCESS
+
+
+def test_an_error_of_dagsters_own_fails_the_run_and_what_is_at_work_ends_first(graph: Graph) -> None:
+    begun, done = threading.Event(), list[str]()
+
+    @dg.op(name="a", out=dg.Out(dg.Nothing))
+    def wrong() -> Iterator[Any]:
+        begun.wait(60)
+        yield "neither an output nor an event"
+
+    def slow(context: dg.OpExecutionContext) -> None:
+        begun.set()
+        time.sleep(0.5)
+        done.append("b")
+
+    graph.adopt(wrong)
+    graph.add("b", slow)
+    run = graph.run(max_concurrent=2)
+    assert run.status == dg.DagsterRunStatus.FAILURE
+    assert done == ["b"]
+    assert graph.said(run, dg.DagsterEventType.STEP_SUCCESS) == ["b"]
+
+
+PROGRAM = """
+    import sys, time
+    import dagster as dg
+    from dagster._core.execution.api import execute_run
+    from dagster._core.definitions.job_base import InMemoryJob
+    from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
+    from lake_assets.orchestration import threads, threads_executor
+
+    threads._INTERRUPTED_SECONDS = 2.0
+
+    @dg.op
+    def loops(context):
+        print("begun", flush=True)
+        for _ in range(600):
+            time.sleep(0.1)
+
+    @dg.op
+    def deaf(context):
+        print("begun", flush=True)
+        time.sleep(60)
+
+    @dg.op(ins={"after": dg.In(dg.Nothing)})
+    def below(context):
+        print("below", flush=True)
+
+    @dg.job(executor_def=threads_executor)
+    def j():
+        below(loops())
+        if sys.argv[2] == "deaf":
+            deaf()
+
+    setup_interrupt_handlers()
+    with dg.DagsterInstance.from_config(sys.argv[1]) as instance, capture_interrupts():
+        run = instance.create_run_for_job(j)
+        try:
+            execute_run(InMemoryJob(j), run, instance)
+        except dg.DagsterError as e:
+            print(type(e).__name__)
+        print(instance.get_run_by_id(run.run_id).status.value, flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["hears", "deaf"])
+def test_an_interrupted_run_ends_and_with_it_what_is_deaf(instance: dg.DagsterInstance, what: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), instance.root_directory, what],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(2 if what == "deaf" else 1):
+        assert process.stdout.readline() == "begun\n"
+    (run,) = instance.get_runs()
+    instance.report_run_canceling(run)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=50)
+    assert "below" not in said
+    assert said.split()[-1] == "CANCELED", said
+    assert process.returncode == 0
+    failed = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert [e.step_key for e in failed] == ["loops"]
+
+
+def in_threads(*bodies: Callable[[], object]) -> list[Any]:
+    """What functions return that go on at the same time."""
+    found: list[Any] = [None] * len(bodies)
+
+    def call(n: int, body: Callable[[], object]) -> None:
+        try:
+            found[n] = body()
+        except Exception as e:
+            found[n] = e
+
+    threads = [threading.Thread(target=call, args=(n, body)) for n, body in enumerate(bodies)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_each_thread_has_a_session_of_its_own_for_the_whole_run(lake: Lake) -> None:
+    lake.spark()  # the suite's JVM
+    resource = LakePySparkResource()
+    set_both, name = threading.Barrier(2, timeout=60), "spark.sql.iceberg.snapshot-property.who"
+
+    def body(who: str) -> tuple[str | None, bool]:
+        session = resource.session_of(lake.config)
+        session.conf.set(name, who)
+        set_both.wait()
+        again = resource.session_of(lake.config) is session and resource.spark_session is session
+        return session.conf.get(name), again
+
+    assert in_threads(lambda: body("a"), lambda: body("b")) == [("a", True), ("b", True)]
+    resource.teardown_after_execution(dg.build_init_resource_context())
+
+
+def test_what_spark_does_for_a_thread_can_be_stopped_from_another(lake: Lake) -> None:
+    lake.spark()
+    resource, begun = LakePySparkResource(), threading.Event()
+
+    def long() -> list[Any]:
+        session = resource.session_of(lake.config)
+        begun.set()
+        return session.range(10**13).selectExpr("sum(id % 7)").collect()
+
+    def stop() -> None:
+        begun.wait(60)
+        while work.is_alive():
+            interrupt_sessions()
+            time.sleep(0.2)
+
+    found: list[Any] = []
+    work = threading.Thread(target=lambda: found.extend(in_threads(long)))
+    work.start()
+    stop()
+    assert "cancel" in str(found[0]).lower(), found
+    resource.teardown_after_execution(dg.build_init_resource_context())
+
+
+def test_steps_with_the_one_session_of_a_users_resource_take_turns(plain_lake: Lake) -> None:
+    def most_of(resource: object) -> int:
+        """How many of three steps with a resource are at work at a time."""
+        context: Any = SimpleNamespace(resources=SimpleNamespace(**{PYSPARK: resource}))
+        at_work, most = list[int](), list[int]()
+
+        def body(n: int) -> None:
+            with opened(context, plain_lake.config):
+                at_work.append(n)
+                most.append(len(at_work))
+                time.sleep(0.2)
+                at_work.remove(n)
+
+        in_threads(*(lambda n=n: body(n) for n in range(3)))
+        return max(most)
+
+    assert most_of(OtherSession(plain_lake)) == 1
+    assert most_of(LakePySparkResource()) == 3
