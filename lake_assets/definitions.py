@@ -1,5 +1,6 @@
 """The code location: the shipped pipelines, and those of the folder that LAKE_PIPELINES names."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import dagster as dg
 
 from lake_assets.orchestration import build_definitions, check_claims
 from lake_assets.pipeline import own_pipelines
+
+# Set where these definitions are loaded to execute one run.
+RUN_PROCESS = "LAKE_ASSETS_RUN_PROCESS"
 
 
 @dg.definitions
@@ -18,9 +22,10 @@ def defs() -> dg.Definitions:
         PipelineError: a pipeline of that folder is wrong; says where, all mistakes at once.
         TableClaimedError: two pipelines make one table.
     """
-    tree = dg.ComponentTree.from_module(
-        defs_module=import_module("lake_assets.examples.defs"), project_root=Path(__file__).parent.parent
-    )
-    made = [tree.build_defs(), *(build_definitions(p) for p in own_pipelines())]
+    examples = import_module("lake_assets.examples.defs")
+    tree = dg.ComponentTree.from_module(defs_module=examples, project_root=Path(__file__).parent.parent)
+    # All of the tree comes with a description of every component type, for the UI. It takes as long as many tables.
+    only = Path(examples.__path__[0]) if RUN_PROCESS in os.environ else None
+    made = [tree.build_defs(only), *(build_definitions(p) for p in own_pipelines())]
     check_claims(made)
     return dg.Definitions.merge(*made)

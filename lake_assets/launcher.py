@@ -12,6 +12,7 @@ interpreter) goes to the default launcher.
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -271,10 +272,14 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     from dagster._grpc.types import ExecuteRunArgs
     from dagster._serdes import deserialize_value
 
+    from lake_assets.definitions import RUN_PROCESS
     from lake_assets.lake import warm
     from lake_assets.lake.processes import RunProcess
     from lake_assets.orchestration.event_files import held_open
 
+    # What was imported stays: looking through it for garbage again and again doubles what loading definitions takes.
+    gc.freeze()
+    os.environ[RUN_PROCESS] = run_id
     ref = deserialize_value(args, ExecuteRunArgs).instance_ref
     assert ref is not None
     if keeping.idle_seconds > 0:

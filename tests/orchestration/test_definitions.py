@@ -42,6 +42,19 @@ def test_the_shop_on_an_empty_lake_is_this_graph(dry: Harness) -> None:
     assert graph(dry.defs) == SHOP
 
 
+def test_a_run_loads_the_same_definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
+        repository = definitions.defs().get_repository_def()
+        jobs = {j.name: j.get_job_snapshot_id() for j in repository.get_all_jobs()}
+        return graph(definitions.defs()), jobs, {s.name for s in repository.sensor_defs}
+
+    monkeypatch.setenv("LAKE_HOME", str(tmp_path / "lake"))
+    elsewhere = loaded()
+    monkeypatch.setenv(definitions.RUN_PROCESS, "its run")
+    assert loaded() == elsewhere
+    assert {"shop", "population"} <= set(elsewhere[1])
+
+
 def test_every_asset_says_what_and_where_it_is(dry: Harness) -> None:
     for spec in dry.defs.resolve_all_asset_specs():
         assert spec.group_name == "shop"
