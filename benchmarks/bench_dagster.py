@@ -44,6 +44,7 @@ from lake_assets.events.wire import encoder
 from lake_assets.lake import SparkConfig, server
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.sensor import Watch, tick
+from lake_assets.pipeline.config import seconds_of
 from lake_assets.pipeline.pipeline import absorb
 from tests.system.dagster_process import Dagster, dagster_dev, wait_for
 
@@ -57,7 +58,8 @@ REQUIRED: dict[str, Required] = {
     "a tick over unchanged tables: seconds": ("at most", 0.5),
     "raw to the last agg, local Spark: median seconds": ("at most", 15.0),
     "raw to the last agg, Spark Connect: median seconds": ("at most", 8.0),
-    "a cycle through the sensor, warm: seconds": ("at most", 90.0),
+    "a cycle through the sensor, local Spark: seconds": ("at most", 90.0),
+    "a cycle through the sensor, Spark Connect: seconds": ("at most", 90.0),
     "a micro-batch, warm: percent in own code": ("at most", 10.0),
 }
 
@@ -152,7 +154,8 @@ def latency(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, ro
     """Seconds from a commit in raw to the one in the last model, each time."""
     found: list[float] = []
     last = BELOW_FIRST[-1]
-    for _ in range(rounds):
+    for n in range(rounds):
+        time.sleep(seconds_of(INTERVAL) * (n + 0.5) / rounds)
         before = committed(lake, last)
         tables.land(50, 1)
         began = commit_raw(lake, pipeline)
@@ -268,7 +271,10 @@ def main() -> int:
         if "local" in wanted:
             with running(Path(temp) / "local", home, pipelines) as dagster:
                 seconds = latency(dagster, lake, pipeline, tables, args.rounds)
+                cycle(dagster, lake, pipeline, tables, args.changes)  # warms up
+                took = cycle(dagster, lake, pipeline, tables, args.changes)
             found["raw to the last agg, local Spark: median seconds"] = statistics.median(seconds)
+            found["a cycle through the sensor, local Spark: seconds"] = took
         if "warm" in wanted:
             with (
                 connect_server(home) as remote,
@@ -279,7 +285,7 @@ def main() -> int:
                 took = cycle(dagster, lake, pipeline, tables, args.changes)
                 seconds = latency(dagster, lake, pipeline, tables, args.rounds)
             found["raw to the last agg, Spark Connect: median seconds"] = statistics.median(seconds)
-            found["a cycle through the sensor, warm: seconds"] = took
+            found["a cycle through the sensor, Spark Connect: seconds"] = took
         if "own" in wanted:
             found["a micro-batch, warm: percent in own code"] = own_share(lake, pipeline, tables, args.rounds)
         tables.compare(lake)
