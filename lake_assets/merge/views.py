@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property, reduce
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
@@ -16,7 +16,7 @@ from lake_assets.lake import quote
 @contextlib.contextmanager
 def temp_view(rows: DataFrame) -> Generator[str]:
     """A name for `rows` in SQL, gone afterwards."""
-    name = f"lake_assets_{uuid.uuid4().hex}"
+    name = new_name()
     rows.createOrReplaceTempView(name)
     try:
         yield name
@@ -24,13 +24,37 @@ def temp_view(rows: DataFrame) -> Generator[str]:
         rows.sparkSession.catalog.dropTempView(name)
 
 
-def held(frame: DataFrame) -> DataFrame:
-    """The rows of `frame`, computed now and kept for as long as somebody uses them.
+def over(
+    spark: SparkSession, sql: str, frames: Mapping[str, DataFrame], args: Mapping[str, object] | None = None
+) -> DataFrame:
+    """What SQL gives in which each frame stands under its name: one message over Spark Connect, where to make a view,
+    to read it and to drop it would be three.
+
+    Args:
+        spark: the session.
+        sql: the names are those of nothing else in it (see `new_name`).
+        frames: by name.
+        args: what is bound.
+    """
+    text = sql.replace("{", "{{").replace("}", "}}")
+    for name in frames:
+        text = text.replace(name, f"{{{name}}}")
+    return spark.sql(text, args=dict(args) if args else None, **frames)
+
+
+def new_name() -> str:
+    """A name that is nothing else's."""
+    return f"lake_assets_{uuid.uuid4().hex}"
+
+
+def held(frame: DataFrame, *, eager: bool = True) -> DataFrame:
+    """The rows of `frame`, computed now (else by the first query that reads all of them) and kept for as long as
+    somebody uses them.
 
     Not `persist`: Spark would go through all that a frame was made of again whenever it plans what is made of it, and
     steps that build on each other would take the longer the more of them there are.
     """
-    kept = frame.localCheckpoint(eager=True)
+    kept = frame.localCheckpoint(eager=eager)
     # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
     return kept.select(*(F.col(quote(c)).alias(c) for c in kept.columns))
 

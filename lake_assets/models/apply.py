@@ -16,11 +16,13 @@ from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
-from lake_assets.merge.views import temp_view
+from lake_assets.merge.views import over
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.retract import FOUND
 
 _FLOATING = ("float", "double")
+# What a MERGE takes from, in its SQL.
+_SOURCE = "lake_assets_merge_source"
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,8 @@ class Writer:
             *([f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}"] if rest else []),
             f"WHEN NOT MATCHED AND s.{FOUND} THEN {self._insert()}",
         ]
-        with temp_view(rows) as view, self._to(exclusive) as name:
-            self._merge(f"MERGE INTO {name} t USING {view} s ON {on} {' '.join(clauses)}", pruning.values)
+        with self._to(exclusive) as name:
+            self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
 
     def change(self, delta: str, key: Sequence[str]) -> None:
         """Take out and put in rows of a result with a key.
@@ -165,8 +167,8 @@ class Writer:
             f"SELECT {listed}, false FROM {view} LATERAL VIEW {_times('__copies')} WHERE __copies > 0"
         )
         clauses = f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.__goes THEN {self._insert()}"
-        with temp_view(source) as rows, self._to(True) as name:
-            self._merge(f"MERGE INTO {name} t USING {rows} s ON s.__goes AND {on} {clauses}", pruning.values)
+        with self._to(True) as name:
+            self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON s.__goes AND {on} {clauses}", pruning.values, source)
 
     # --- -------------------------------------------------------------------------------------------------------
 
@@ -191,11 +193,11 @@ class Writer:
         listed = ", ".join(map(quote, self.types))
         return f"INSERT ({listed}) VALUES ({', '.join('s.' + quote(c) for c in self.types)})"
 
-    def _merge(self, sql: str, values: Mapping[str, object]) -> None:
+    def _merge(self, sql: str, values: Mapping[str, object], source: DataFrame) -> None:
         spark = self.frames.spark
         once = planned_once(self.lake, when=self.few, as_one=True)
         with once, committing(spark, self.table, self.marks, self.said):
-            spark.sql(sql, args=dict(values)) if values else spark.sql(sql)
+            over(spark, sql, {_SOURCE: source}, values)
 
     def _append(self, rows: DataFrame, gate: Gate | None) -> None:
         with committing(self.frames.spark, self.table, None, self.said):

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
-from lake_assets.merge.views import held, temp_view
+from lake_assets.merge.views import held, over, temp_view
 from lake_assets.models.tree import text
 
 SIGN = "__sign"
@@ -188,14 +188,14 @@ class Frames:
     Args:
         spark: the session.
         scope: views and kept rows live until it is closed.
-        run: runs SQL; raises a named error where Spark does not accept it.
+        run: runs SQL, over frames by name (`views.over`); raises a named error where Spark does not accept it.
     """
 
     def __init__(
-        self, spark: SparkSession, scope: contextlib.ExitStack, run: Callable[[str], DataFrame] | None = None
+        self, spark: SparkSession, scope: contextlib.ExitStack, run: Callable[..., DataFrame] | None = None
     ) -> None:
         self.spark, self._scope = spark, scope
-        self.sql: Callable[[str], DataFrame] = run or spark.sql
+        self.sql: Callable[..., DataFrame] = run or (lambda sql, frames=None: over(spark, sql, frames or {}))
 
     def view(self, rows: DataFrame) -> str:
         """A name for rows."""
@@ -209,9 +209,11 @@ class Frames:
         """
         return held(self.sql(rows) if isinstance(rows, str) else rows)
 
-    def looked_at(self, rows: DataFrame | str, *looks: str) -> tuple[DataFrame, list[Any]]:
-        """Compute rows and keep them; with the values of some aggregates (SQL) of them."""
-        frame = self.sql(rows) if isinstance(rows, str) else rows
+    def looked_at(
+        self, rows: DataFrame | str, *looks: str, frames: Mapping[str, DataFrame] | None = None
+    ) -> tuple[DataFrame, list[Any]]:
+        """Compute rows, made of `frames` where they are SQL, and keep them; with some aggregates (SQL) of them."""
+        frame = self.sql(rows, frames) if isinstance(rows, str) else rows
         kept, found = _observed(frame, [F.expr(e).alias(f"look{i}") for i, e in enumerate(looks)])
         return kept, [found[f"look{i}"] for i in range(len(looks))]
 
@@ -220,10 +222,15 @@ class Frames:
         kept, (count,) = self.looked_at(rows, "count(*)")
         return kept.coalesce(1) if count <= ONE_PIECE else kept
 
-    def measured(self, rows: DataFrame | str) -> Frame:
-        """Compute rows, and look at how many there are of which values."""
+    def measured(self, rows: DataFrame | str, types: Mapping[str, str] | None = None) -> Frame:
+        """Compute rows, and look at how many there are of which values.
+
+        Args:
+            rows: the rows.
+            types: of their columns but `SIGN`, as simple strings, where they are known.
+        """
         frame = self.sql(rows) if isinstance(rows, str) else rows
-        kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
+        kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
         looks = [
             F.expr(e).alias(f"{what}{i}")
@@ -247,5 +254,6 @@ def _observed(frame: DataFrame, looks: Sequence[Column]) -> tuple[DataFrame, Map
         if found := seen.get:
             return kept, found
     else:
-        kept = held(frame)  # Connect tells observations of what it collects, and of nothing else
+        # Connect tells observations of what it collects, and of nothing else: the look itself computes the rows.
+        kept = held(frame, eager=False)
     return kept, kept.agg(*looks).collect()[0].asDict()

@@ -89,27 +89,34 @@ class Sources:
         return self._feeds[table]
 
     def _feed(self, table: TableId) -> Frame | None:
+        rows = self.changes(table)
+        found = self.frames.measured(rows, self._kinds(table)) if rows is not None else None
+        return found if found and found.rows else None
+
+    def changes(self, table: TableId) -> DataFrame | None:
+        """The changed rows of a table with `SIGN`, not computed yet where they are few; None: there are none."""
         capture = self.captures.get(table)
         if capture is None or capture.is_empty:
             return None
         changes = capture.signed(self.frames.spark)
         rows = self._as_now(table, changes, capture.schema, F.col(CAPTURED_SIGN).cast("int").alias(SIGN))
-        kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != SIGN}
+        kinds = self._kinds(table)
         both = {f.side for f in capture.files} == {"after", "before"}
-        if both and not any(t in k for k in kinds.values() for t in _UNGROUPED):
-            # Rows that differ only in columns which the query does not read have not changed for it.
-            listed = ", ".join(map(quote, kinds))
-            few = self.are_few()
-            changed = self.frames.view(rows if few else self.frames.in_one_piece(rows))
-            if few:
-                changed = f"(SELECT /*+ REPARTITION(1) */ * FROM {changed})"
-            net = f"SELECT {listed}, CAST(sum({SIGN}) AS INT) AS __n FROM {changed} GROUP BY {listed}"
-            rows = self.frames.spark.sql(
-                f"SELECT {listed}, CAST(signum(__n) AS INT) AS {SIGN} FROM ({net} HAVING sum({SIGN}) <> 0) "
-                "LATERAL VIEW explode(array_repeat(0, abs(__n))) copies AS __copy"
-            )
-        found = self.frames.measured(rows)
-        return found if found.rows else None
+        if not both or any(t in k for k in kinds.values() for t in _UNGROUPED):
+            return rows
+        # Rows that differ only in columns which the query does not read have not changed for it.
+        few, listed = self.are_few(), [F.col(quote(c)) for c in kinds]
+        changed = rows.repartition(1) if few else self.frames.in_one_piece(rows)
+        net = changed.groupBy(*listed).agg(F.expr(f"CAST(sum({SIGN}) AS INT)").alias("__n")).where("__n <> 0")
+        sign = F.expr("CAST(signum(__n) AS INT)").alias(SIGN)
+        return net.select(*listed, sign, F.expr("explode(array_repeat(0, abs(__n)))").alias("__copy")).drop("__copy")
+
+    def _kinds(self, table: TableId) -> dict[str, str]:
+        """Spark's types, as simple strings, of the columns that are read of a table."""
+        fields = (
+            f for f in self.tables[table].schema().fields if table not in self.needed or f.name in self.needed[table]
+        )
+        return {f.name: spark_type(f.field_type).lower() for f in fields}
 
     def _schema_of(self, table: TableId, snapshot: int | None) -> Schema:
         loaded = self.tables[table]

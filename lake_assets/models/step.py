@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from sqlglot import exp
@@ -18,10 +19,11 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing
-from lake_assets.merge.small import SMALL_ROWS, planned_once, size
+from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of
+from lake_assets.merge.views import new_name, over
 from lake_assets.models.apply import Writer, is_countable
-from lake_assets.models.delta import Deltas, keys_of
+from lake_assets.models.delta import Deltas, is_simple, keys_of
 from lake_assets.models.estimate import Estimate, cost_property
 from lake_assets.models.frames import Frame, Frames
 from lake_assets.models.heads import MODEL_PROPERTY
@@ -32,7 +34,7 @@ from lake_assets.models.reading import Sources
 from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
 from lake_assets.models.rows import Cut, Rows
 from lake_assets.models.spec import ModelSpec, declared
-from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column
+from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column, scans
 
 FINGERPRINT_PROPERTY = MODEL_PROPERTY
 
@@ -82,6 +84,11 @@ class Step:
         """Whether the query's columns are not the table's any more (a source's type or name changed)."""
         wanted = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
         return wanted != self.types
+
+    @cached_property
+    def _table(self) -> Table:
+        """The table before the step."""
+        return self.lake.table(self.spec.table)
 
     @cached_property
     def types(self) -> dict[str, str]:
@@ -140,6 +147,11 @@ class Step:
         """Absorb what changed; returns the reason, with what was touched."""
         tree = self.model.tree
         assert tree is not None
+        found, reason = None, ""
+        if self.model.retraction is not None:
+            found, reason = retraction(tree, lambda e: self._type_of(e, found_below(tree)))
+        if found and (done := self._at_once(found)):
+            return done if self.strategy == "none" else f"{done}: {why}"
         deltas = Deltas(self.frames, self._rows, self.sources.feed)
         if not self.sources.changed():
             self.nothing()
@@ -150,9 +162,8 @@ class Step:
             self.full()
             return again
         if self.model.retraction is not None:
-            found, reason = retraction(tree, lambda e: self._type_of(e, found_below(tree)))
             if found:
-                return f"{self._retract(found, deltas)}: {why}"
+                return f"{self._retract(found, deltas.sql(found.aggregate.input)) or 'no group touched'}: {why}"
             why = reason
             self.strategy = "keys"
         if keyed := top_key(tree):
@@ -192,33 +203,62 @@ class Step:
         self._replace(tree, touched, names, None)
         return f"{touched.rows} keys recomputed"
 
-    def _retract(self, how: Retraction, deltas: Deltas) -> str:
-        """Add what came to the groups and take away what went; recompute those that are in doubt."""
-        below = deltas.sql(how.aggregate.input)
+    def _at_once(self, how: Retraction) -> str | None:
+        """Absorb few changed rows of one table, read one by one, in the very query that adjusts the groups; None: what
+        changed has to be counted or looked at first."""
+        is_to_be_counted = self.expected.prefers_full and not self.expected.exact
+        if is_to_be_counted or not is_simple(how.aggregate.input) or not self._are_few(how):
+            return None
+        (scan,) = scans(how.aggregate.input)
+        name, rows = new_name(), self.sources.changes(scan.table)
+        if rows is None:
+            return None
+        deltas = Deltas(self.frames, self._rows, lambda _: Frame(name, 0, {}, rows))
+        done = self._retract(how, deltas.sql(how.aggregate.input), {name: rows})
+        if done is None:
+            self.strategy = "none"
+        return done or "nothing changed in the rows and columns that the query reads"
+
+    def _are_few(self, how: Retraction) -> bool:
+        """Whether few groups are adjusted by few changed rows."""
+        return (
+            size_of(self._table)[1] <= SMALL_ROWS and self.sources.are_few() and is_linear(how.aggregate.input)
+        )  # fmt: skip
+
+    def _retract(self, how: Retraction, below: str | None, frames: Mapping[str, DataFrame] | None = None) -> str | None:
+        """Add what came to the groups and take away what went; recompute those that are in doubt.
+
+        Args:
+            how: the groups are adjusted.
+            below: SQL of the changed rows that are grouped; None: there are none.
+            frames: that it names.
+
+        Returns:
+            What was done; None: no group was touched, and the watermarks have moved alone.
+        """
         strategy = self.strategy or self.model.strategy
         if below is None:
             self.nothing()
             return "no row changed"
         keys = list(how.keys.values())
-        # What the touched groups were is looked up in the table, or joined with all of it where that is little.
-        is_small = size(self.lake, self.spec.table)[1] <= SMALL_ROWS
-        few = is_small and self.sources.are_few() and is_linear(how.aggregate.input)
+        few, name = self._are_few(how), self.lake.sql_name(self.spec.table)
         with planned_once(self.lake, when=few):
-            view = self.frames.view(self.frames.spark.table(self.lake.sql_name(self.spec.table)))
-            if is_small or not keys:
-                change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {view})", "/*+ BROADCAST(t) */"
+            # What the touched groups were is looked up in the table, or joined with all of it where that is little.
+            if not keys or size_of(self._table)[1] <= SMALL_ROWS:
+                change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
             else:
                 measured = self.frames.measured(how.change(below))
-                change, target = measured.view, f"({self._looked_up(view, measured, keys)})"
+                change, target = measured.view, f"({self._looked_up(name, measured, keys)})"
                 hint = "/*+ BROADCAST(t) */" if measured.hint else ""
             result = how.result(change, target, self.types, hint)
             if few:
                 result = f"SELECT /*+ COALESCE(1) */ * FROM ({result})"
-            rows, (touched, doubtful) = self.frames.looked_at(result, "count(*)", f"count_if({RECOMPUTE})")
+            looks = ("count(*)", f"count_if({RECOMPUTE})")
+            rows, (touched, doubtful) = self.frames.looked_at(result, *looks, frames=frames)
         rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
         if not touched:
             self.nothing()
-            return "no group touched"
+            return None
         if not doubtful:
             self.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched)
             return f"{touched} groups adjusted"
@@ -328,13 +368,12 @@ class Step:
         sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self._rows.sql(node, 'end')})"
         return self._sql(sql).schema.fields[0].dataType.simpleString()
 
-    def _sql(self, sql: str) -> DataFrame:
+    def _sql(self, sql: str, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
         try:
-            result = self.frames.spark.sql(sql)
-            result.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)
+            # Analysed at once, also over Spark Connect, so that what Spark does not accept is named.
+            return over(self.frames.spark, sql, frames or {})
         except PySparkException as e:
             raise ModelError(f"model {self.spec.table}: Spark does not accept its SQL: {str(e).splitlines()[0]}") from e
-        return result
 
 
 def found_below(tree: Tree) -> Node:
