@@ -17,8 +17,8 @@ from pyiceberg.table.refs import SnapshotRefType
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.capture.windows import resolve
-from lake_assets.errors import ConsumerNotFoundError, InvalidNameError, SnapshotNotFoundError
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.errors import ConsumerNotFoundError, InvalidNameError, SnapshotExpiredError, SnapshotNotFoundError
+from lake_assets.lake import LakeBase, TableId, quote, refs
 
 PREFIX = "consumer."
 # Without an age of its own a tag has the table's `history.expire.max-ref-age-ms`, and may be expired itself.
@@ -115,7 +115,12 @@ class Consumers:
 
     def _set_tag(self, source: Table, table: TableId, tag: str, snapshot_id: int) -> None:
         # PyIceberg cannot commit to format v3; below, it spares the Spark session.
-        if source.format_version >= 3:
+        if source.format_version >= 3 and refs.can_commit(self._lake.catalog):
+            try:
+                refs.set_tag(source, tag, snapshot_id, RETAIN_DAYS)
+            except refs.MovedError as e:
+                raise SnapshotExpiredError(f"{table}: the snapshot {snapshot_id} is gone: {e}") from e
+        elif source.format_version >= 3:
             version = f"AS OF VERSION {int(snapshot_id)} RETAIN {RETAIN_DAYS} DAYS"
             self._sql(table, f"CREATE OR REPLACE TAG {quote(tag)} {version}")
         else:

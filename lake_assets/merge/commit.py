@@ -8,11 +8,13 @@ import uuid
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError, LakeError
-from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake import LakeBase, TableId, quote, refs
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
 
@@ -149,8 +151,8 @@ def append_if_unmoved(
 def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: Gate | None = None) -> Generator[str]:
     """A branch of the table as it is now, by its SQL name, for one commit that carries `marks`; then main follows.
 
-    Fast-forwarding main to the branch succeeds only while main is where the branch began: whatever the body reads from
-    the branch was main until the end.
+    Main is moved to the branch only while it is where the branch began: whatever the body reads from the branch was
+    main until the end. Where the catalog allows, that is one commit, which also drops the branch, without Spark.
 
     Args:
         lake: the lake.
@@ -163,29 +165,66 @@ def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: G
         ConcurrentWriteError: main has moved, or has other watermarks.
         AuditFailedError: a blocking audit does not pass; main stays where it is.
     """
-    spark = lake.spark()
-    name, branch = lake.sql_name(table), f"lake_assets_{uuid.uuid4().hex}"
-    current = lake.table(table)
+    branch, current = f"lake_assets_{uuid.uuid4().hex}", lake.table(table)
     if read_marks(current) != dict(base):
         raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
-    snapshot = current.metadata.current_snapshot_id
-    at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
-    with committing(spark, table, marks, gate.properties(current) if gate else None):
-        # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
-        spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
-        try:
-            # Without a snapshot to name, the branch begins wherever main is by now.
-            if snapshot is None and "main" in lake.table(table).metadata.refs:
-                raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
-            yield f"{name}.`branch_{branch}`"
+    with committing(lake.spark(), table, marks, gate.properties(current) if gate else None):
+        if refs.can_commit(lake.catalog) and current.metadata.current_snapshot_id is not None:
+            branched = _branched_beside_spark(table, current, branch)
+        else:
+            branched = _branched_by_spark(lake, table, current, branch)
+        with branched:
+            yield f"{lake.sql_name(table)}.`branch_{branch}`"
             if gate:
                 gate.audit_branch(branch, current)
-            spark.sql(
-                f"CALL `{lake.config.name}`.system.fast_forward("
-                f"table => {literal(_quoted(table))}, branch => 'main', to => '{branch}')"
-            )
-        finally:
-            spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS `{branch}`")
+
+
+@contextlib.contextmanager
+def _branched_beside_spark(table: TableId, current: Table, branch: str) -> Generator[None]:
+    """The body has a branch of the table, which main follows then; Spark is only asked for what is written."""
+    base = current.metadata.current_snapshot_id
+    assert base is not None
+    moved = (refs.MovedError, CommitFailedException)
+    try:
+        # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
+        refs.create_branch(current, branch, base, days=1)
+    except moved as e:
+        raise _lost(table, e) from e
+    try:
+        yield
+        try:
+            refs.publish(current, branch, base)
+        except moved as e:
+            raise _lost(table, e) from e
+    except BaseException:
+        with contextlib.suppress(*moved):
+            refs.drop(current, branch)
+        raise
+
+
+def _lost(table: TableId, why: Exception) -> ConcurrentWriteError:
+    return ConcurrentWriteError(f"{table}: another writer committed while this step was at work: {why}")
+
+
+@contextlib.contextmanager
+def _branched_by_spark(lake: LakeBase, table: TableId, current: Table, branch: str) -> Generator[None]:
+    """The same for every catalog, and for tables without a snapshot."""
+    spark, name = lake.spark(), lake.sql_name(table)
+    snapshot = current.metadata.current_snapshot_id
+    at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
+    # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
+    spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
+    try:
+        # Without a snapshot to name, the branch begins wherever main is by now.
+        if snapshot is None and "main" in lake.table(table).metadata.refs:
+            raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
+        yield
+        spark.sql(
+            f"CALL `{lake.config.name}`.system.fast_forward("
+            f"table => {literal(_quoted(table))}, branch => 'main', to => '{branch}')"
+        )
+    finally:
+        spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS `{branch}`")
 
 
 def _quoted(table: TableId) -> str:

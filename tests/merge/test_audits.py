@@ -331,7 +331,7 @@ def test_a_step_that_is_killed_anywhere_is_done_again_and_audited_again(
         absorb(lake, spec)
 
     at = killed_everywhere(points, step)
-    assert {"after CREATE BRANCH", "after CALL `lake`.system.fast_forward(table"} <= set(at)
+    assert {"after CREATE BRANCH", "after publishing"} <= set(at)
     published = world.rows()
     assert sum(published.values()) == {"scd1": 3, "append": 3, "keys": 2}[kind]
     # Readers saw the table before the batch and after it, nothing else.
@@ -359,7 +359,7 @@ def test_of_two_runs_at_once_one_publishes(lake: Lake, points: Points, kind: str
     spec, beside = world.spec(), list[Outcome]()
 
     def meanwhile(point: str) -> None:
-        if point.startswith("before CALL `lake`.system.fast_forward"):
+        if point == "before publishing":
             points.hook = None
             beside.append(absorb(other, spec))
 
@@ -382,7 +382,7 @@ def test_what_another_writer_commits_meanwhile_is_audited_as_well(
     spec = world.spec()
 
     def meanwhile(point: str) -> None:
-        if point.startswith("before CALL `lake`.system.fast_forward"):
+        if point == "before publishing":
             points.hook = None
             other.spark().sql(f"UPDATE lake.{world.name} SET city = NULL WHERE city = 'a'")
 

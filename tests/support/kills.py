@@ -6,6 +6,10 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
+import pytest
+
+from lake_assets.lake import refs
+
 VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
 
 
@@ -60,3 +64,14 @@ class Points:
 def verb(_: object, sql: str, *__: object) -> str | None:
     """The first words of a statement that writes."""
     return " ".join(sql.split()[:2]) if sql.startswith(VERBS) else None
+
+
+def around_refs(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points around the commits of branches and tags that are made beside Spark."""
+    for call, what in (
+        ("create_branch", "CREATE BRANCH"),
+        ("publish", "publishing"),
+        ("drop", "DROP BRANCH"),
+        ("set_tag", "a tag"),
+    ):
+        monkeypatch.setattr(refs, call, points.around(getattr(refs, call), lambda *_, what=what: what))

@@ -2,8 +2,8 @@
 
 usage: killed_run.py HOME STATEMENT WHEN [NTH] [PIPELINE]
 
-STATEMENT is what a SQL statement must contain (or `land`, for the commit of a landing, or `write NAME`, for that method
-of a DataFrame's writer); WHEN is `before`, `during` or `after` it; NTH counts the statements that contain it, from 1;
+STATEMENT is what a SQL statement must contain (or `land`, for the commit of a landing, `publish`, for the commit that
+moves main to a branch, or `write NAME`, for that method of a DataFrame's writer); WHEN is `before`, `during` or `after` it; NTH counts the statements that contain it, from 1;
 PIPELINE is a YAML file, by default the shop's.
 """
 
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.examples import shop
-from lake_assets.lake import SparkConfig
+from lake_assets.lake import SparkConfig, refs
 
 # Half a statement's usual time: the JVM is writing files, or about to commit.
 DURING_SECONDS = 0.2
@@ -59,6 +59,8 @@ def main() -> None:
     nth = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     if statement == "land":
         Transaction.commit_transaction = deadly(Transaction.commit_transaction, lambda *_: True, when, nth)  # type: ignore[method-assign]
+    elif statement == "publish":
+        refs.publish = deadly(refs.publish, lambda *_: True, when, nth)
     elif statement.startswith("write "):
         name = statement.removeprefix("write ")
         setattr(DataFrameWriterV2, name, deadly(getattr(DataFrameWriterV2, name), lambda *_: True, when, nth))

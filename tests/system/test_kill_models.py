@@ -21,7 +21,7 @@ from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, Pipeline
 from lake_assets.pipeline import pipeline as runner
-from tests.support.kills import Killed, Points, verb
+from tests.support.kills import Killed, Points, around_refs, verb
 from tests.support.oracle import rows_of
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]
@@ -95,6 +95,7 @@ def test_a_step_killed_at_any_point_and_run_again_ends_in_the_same_table(
 ) -> None:
     points = Points()
     monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, verb))
+    around_refs(points, monkeypatch)
     for name in WRITES:
         called = points.around(getattr(DataFrameWriterV2, name), lambda *_, what=name: f"write: {what}")
         monkeypatch.setattr(DataFrameWriterV2, name, called)

@@ -1,0 +1,178 @@
+"""Branches and tags that are committed beside Spark: what Spark and PyIceberg see of them, and who wins a race."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyspark.errors import PySparkException
+
+from lake_assets import Lake
+from lake_assets.errors import ConcurrentWriteError
+from lake_assets.lake import TableId, refs
+from lake_assets.lake.watermark import Mark
+from lake_assets.merge import commit
+from lake_assets.merge.commit import on_branch
+
+ROWS = pa.table({"n": pa.array([1], pa.int64())})
+PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
+
+
+def plain_table(lake: Lake) -> Table:
+    """A table with two snapshots, without Spark."""
+    lake.ensure_namespace(("raw",))
+    table = lake.catalog.create_table(("raw", "t"), ROWS.schema, properties=PROPERTIES)
+    table.append(ROWS)
+    table.append(ROWS)
+    return lake.table("raw.t")
+
+
+def heads(table: Table) -> dict[str, int]:
+    return {name: ref.snapshot_id for name, ref in table.metadata.refs.items()}
+
+
+def metadata(table: Table) -> dict[str, Any]:
+    with table.io.new_input(table.metadata_location).open() as file:
+        return json.loads(file.read())
+
+
+def test_names_of_snapshots_come_move_and_go(plain_lake: Lake) -> None:
+    table = plain_table(plain_lake)
+    first, second = (s.snapshot_id for s in table.metadata.snapshots)
+    refs.set_tag(table, "t", first, days=7)
+    refs.create_branch(table, "b", second, days=1)
+    now = plain_lake.table("raw.t")
+    assert heads(now) == {"main": second, "t": first, "b": second}
+    assert [now.metadata.refs[n].max_ref_age_ms for n in ("t", "b")] == [7 * refs.DAY_MS, refs.DAY_MS]
+    refs.set_tag(table, "t", second, days=7)
+    refs.drop(table, "b")
+    location = plain_lake.table("raw.t").metadata_location
+    refs.drop(table, "b")
+    now = plain_lake.table("raw.t")
+    assert heads(now) == {"main": second, "t": second}
+    assert now.metadata_location == location, "nothing to drop is nothing to commit"
+    assert now.scan().to_arrow().num_rows == 2
+    plain_lake.table("raw.t").append(ROWS)
+    assert plain_lake.table("raw.t").scan().to_arrow().num_rows == 3
+
+
+def test_everything_else_in_the_metadata_stays_and_old_files_go(plain_lake: Lake) -> None:
+    table = plain_table(plain_lake)
+    (first, *_) = (s.snapshot_id for s in table.metadata.snapshots)
+    before = metadata(table) | {"unheard-of": {"a": [1, "ü"]}}
+    Path(table.metadata_location.removeprefix("file://")).write_text(json.dumps(before))
+    for n in range(6):
+        refs.set_tag(table, f"t{n}", first, days=1)
+    after = metadata(plain_lake.table("raw.t"))
+    changed = {"refs", "last-updated-ms", "metadata-log"}
+    assert {k: v for k, v in after.items() if k not in changed} == {k: v for k, v in before.items() if k not in changed}
+    assert len(after["metadata-log"]) == 3
+    folder = Path(table.metadata_location.removeprefix("file://")).parent
+    assert len(list(folder.glob("*.metadata.json"))) == 4
+
+
+def test_main_follows_a_branch_only_from_where_that_began(plain_lake: Lake) -> None:
+    table = plain_table(plain_lake)
+    first, second = (s.snapshot_id for s in table.metadata.snapshots)
+    refs.create_branch(table, "b", first, days=1)
+    with pytest.raises(refs.MovedError):
+        refs.publish(table, "b", first)
+    with pytest.raises(refs.MovedError):
+        refs.publish(table, "gone", second)
+    with pytest.raises(refs.MovedError):
+        refs.create_branch(table, "c", 4711, days=1)
+    assert heads(plain_lake.table("raw.t")) == {"main": second, "b": first}
+    refs.publish(table, "b", second)
+    now = plain_lake.table("raw.t")
+    assert heads(now) == {"main": first}
+    assert now.metadata.snapshot_log[-1].snapshot_id == first
+    assert now.scan().to_arrow().num_rows == 1
+
+
+def test_of_a_table_that_was_made_again_nothing_is_named(plain_lake: Lake) -> None:
+    table = plain_table(plain_lake)
+    assert table.metadata.current_snapshot_id is not None
+    plain_lake.catalog.drop_table("raw.t")
+    plain_lake.catalog.create_table(("raw", "t"), ROWS.schema)
+    with pytest.raises(refs.MovedError):
+        refs.create_branch(table, "b", table.metadata.current_snapshot_id, days=1)
+
+
+def test_what_others_commit_meanwhile_is_kept(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = plain_table(plain_lake)
+    current = table.metadata.current_snapshot_id
+    assert current is not None
+    files = Path(table.metadata_location.removeprefix("file://")).parent
+    real, others = refs.with_refs, 2
+
+    def disturbed(*args: Any) -> Any:
+        nonlocal others
+        if others:
+            others -= 1
+            plain_lake.table("raw.t").append(ROWS)
+        return real(*args)
+
+    monkeypatch.setattr(refs, "with_refs", disturbed)
+    refs.set_tag(table, "t", current, days=1)
+    now = plain_lake.table("raw.t")
+    assert heads(now)["t"] == current
+    assert now.scan().to_arrow().num_rows == 4
+    named = {Path(e.metadata_file).name for e in now.metadata.metadata_log} | {Path(now.metadata_location).name}
+    assert {f.name for f in files.glob("*.metadata.json")} == named, "what lost the race is gone"
+    others = 1_000
+    with pytest.raises(CommitFailedException):
+        refs.set_tag(table, "u", current, days=1)
+
+
+def test_many_at_once_lose_nothing(plain_lake: Lake) -> None:
+    table = plain_table(plain_lake)
+    current = table.metadata.current_snapshot_id
+    assert current is not None
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: refs.set_tag(table, f"t{n}", current, days=1), range(12)))
+    assert set(heads(plain_lake.table("raw.t"))) == {"main", *(f"t{n}" for n in range(12))}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("beside", [True, False], ids=["beside Spark", "by Spark"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_spark_writes_to_the_branch_and_main_follows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, version: int, *, beside: bool
+) -> None:
+    if not beside:
+        monkeypatch.setattr(refs, "can_commit", lambda _: False)
+    spark, t, marks = lake.spark(), TableId.parse("raw.t"), {"raw.s": Mark("u", 1)}
+    lake.ensure_namespace(("raw",))
+    spark.sql(f"CREATE TABLE raw.t (n INT) USING iceberg TBLPROPERTIES ('format-version'='{version}')")
+    spark.sql("INSERT INTO raw.t VALUES (1)")
+
+    def add(meanwhile: Callable[[], object] = lambda: None) -> None:
+        base = commit.read_marks(lake.table(t))
+        with on_branch(lake, t, marks, base) as branch:
+            spark.sql(f"INSERT INTO {branch} VALUES (2)")
+            assert spark.table("raw.t").count() == before, "nobody sees it yet"
+            meanwhile()
+
+    before = 1
+    add()
+    assert spark.table("raw.t").count() == lake.table(t).scan().to_arrow().num_rows == 2
+    assert set(lake.table(t).metadata.refs) == {"main"}
+    assert commit.read_marks(lake.table(t)) == marks
+    log = spark.sql("SELECT snapshot_id FROM raw.t.history ORDER BY made_current_at").collect()
+    assert [r[0] for r in log][-1] == lake.table(t).metadata.current_snapshot_id
+    before = 2
+    with pytest.raises(ConcurrentWriteError):
+        add(lambda: spark.sql("INSERT INTO raw.t VALUES (3)"))
+    with pytest.raises(PySparkException):
+        add(lambda: spark.sql("SELECT nope").collect())
+    assert spark.sql("SELECT sum(n) FROM raw.t").collect()[0][0] == 6
+    assert set(lake.table(t).metadata.refs) == {"main"}
+    spark.sql("UPDATE raw.t SET n = n + 1 WHERE n = 3")
+    assert lake.table(t).scan().to_arrow().num_rows == 3
