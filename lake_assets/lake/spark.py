@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -171,14 +171,17 @@ def open_session(config: LakeConfig) -> SparkSession:
 
 def adopt_session(session: SparkSession, config: LakeConfig) -> None:
     """Make the lake's catalog known to a session that was started elsewhere (its server has the Iceberg jar)."""
-    conf = catalog_conf(config)
-    # Each step of a run does this, since others may have set the session's time zone, say: over Spark Connect in one
-    # message instead of one a setting.
+    # Each step of a run does this, since others may have set the session's time zone, say.
+    set_all(session, catalog_conf(config))
+
+
+def set_all(session: SparkSession, settings: Mapping[str, str]) -> None:
+    """Set settings of a session: over Spark Connect in one message instead of one a setting."""
     at_once = getattr(session.conf, "_set_all", None)
-    if at_once:
-        at_once(conf, silent=False)
+    if at_once and settings:
+        at_once(dict(settings), silent=False)
         return
-    for key, value in conf.items():
+    for key, value in settings.items():
         session.conf.set(key, value)
 
 

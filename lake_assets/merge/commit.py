@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lake_assets.errors import ConcurrentWriteError, LakeError
 from lake_assets.lake import LakeBase, TableId, quote, refs
 from lake_assets.lake.names import literal
+from lake_assets.lake.spark import set_all
 from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def committing(
     """
     said = to_properties(marks) if marks is not None else {}
     properties = {_PREFIX + k: v for k, v in {**said, **(more or {})}.items()}
-    for key, value in properties.items():
-        spark.conf.set(key, value)
+    set_all(spark, properties)
     try:
         with as_race(table):
             yield

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 
 from lake_assets.capture import Capture
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.spark import set_all
 
 SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
 # So many times as much may be captured, where it is known to be mostly of others.
@@ -74,21 +75,18 @@ def planned_once(lake: LakeBase, *, when: bool = True, as_one: bool = False) -> 
 @contextlib.contextmanager
 def _set(lake: LakeBase, wanted: Mapping[str, str]) -> Generator[None]:
     """In the body the session has these settings."""
-    conf = lake.spark().conf
-    before = {key: conf.get(key, None) for key in wanted}
+    spark = lake.spark()
+    before = {key: spark.conf.get(key, None) for key in wanted}
     # Each setting is a message to the server: within another body that fits as well, nothing is to be set.
     wanted = {key: value for key, value in wanted.items() if before[key] != value}
-    for key, value in wanted.items():
-        conf.set(key, value)
+    set_all(spark, wanted)
     try:
         yield
     finally:
+        set_all(spark, {key: value for key in wanted if (value := before[key]) is not None})
         for key in wanted:
-            value = before[key]
-            if value is None:
-                conf.unset(key)
-            else:
-                conf.set(key, value)
+            if before[key] is None:
+                spark.conf.unset(key)
 
 
 def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:
@@ -108,7 +106,12 @@ def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
 def in_one_piece(rows: DataFrame, captured: Capture, of_it: int | None = None) -> DataFrame:
     """The rows of a small capture as one partition: to be grouped they need not be shuffled then, and what is made of
     them is written as one file instead of one a partition. `of_it`: see `fitting`."""
-    return rows.coalesce(1) if _is_small([_captured(captured, of_it)]) else rows
+    return rows.coalesce(1) if is_small(captured, of_it) else rows
+
+
+def is_small(captured: Capture, of_it: int | None = None) -> bool:
+    """Whether little is read of a capture; `of_it`: see `fitting`."""
+    return _is_small([_captured(captured, of_it)])
 
 
 def size(lake: LakeBase, table: TableId) -> tuple[int, int]:

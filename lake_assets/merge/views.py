@@ -36,7 +36,8 @@ def over(
         frames: by name.
         args: what is bound.
     """
-    text = sql.replace("{", "{{").replace("}", "}}")
+    # PySpark looks for names in braces only where there are frames.
+    text = sql.replace("{", "{{").replace("}", "}}") if frames else sql
     for name in frames:
         text = text.replace(name, f"{{{name}}}")
     return spark.sql(text, args=dict(args) if args else None, **frames)

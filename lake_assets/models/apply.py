@@ -16,13 +16,13 @@ from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
-from lake_assets.merge.views import over
+from lake_assets.merge.views import new_name, over
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.retract import FOUND
 
 _FLOATING = ("float", "double")
 # What a MERGE takes from, in its SQL.
-_SOURCE = "lake_assets_merge_source"
+_SOURCE = new_name()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lake_assets.capture import Capture
 from lake_assets.capture.types import spark_type
 from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.merge.small import planned_once
+from lake_assets.merge.small import is_small, planned_once
 from lake_assets.merge.steps import Window
 from lake_assets.models.estimate import changed_rows
 from lake_assets.models.frames import ONE_PIECE, SIGN, Frame, Frames
@@ -106,7 +106,11 @@ class Sources:
             return rows
         # Rows that differ only in columns which the query does not read have not changed for it.
         few, listed = self.are_few(), [F.col(quote(c)) for c in kinds]
-        changed = rows.repartition(1) if few else self.frames.in_one_piece(rows)
+        if few:
+            # Small files are read by one task: then nothing is shuffled at all.
+            changed = rows.coalesce(1) if is_small(capture) else rows.repartition(1)
+        else:
+            changed = self.frames.in_one_piece(rows)
         net = changed.groupBy(*listed).agg(F.expr(f"CAST(sum({SIGN}) AS INT)").alias("__n")).where("__n <> 0")
         sign = F.expr("CAST(signum(__n) AS INT)").alias(SIGN)
         return net.select(*listed, sign, F.expr("explode(array_repeat(0, abs(__n)))").alias("__copy")).drop("__copy")

@@ -154,20 +154,18 @@ def test_spark_writes_to_the_branch_and_main_follows(
     spark.sql("INSERT INTO raw.t VALUES (1)")
 
     def add(meanwhile: Callable[[], object] = lambda: None) -> None:
-        base = commit.read_marks(lake.table(t))
+        base, before = commit.read_marks(lake.table(t)), spark.table("raw.t").count()
         with on_branch(lake, t, marks, base) as branch:
             spark.sql(f"INSERT INTO {branch} VALUES (2)")
             assert spark.table("raw.t").count() == before, "nobody sees it yet"
             meanwhile()
 
-    before = 1
     add()
     assert spark.table("raw.t").count() == lake.table(t).scan().to_arrow().num_rows == 2
     assert set(lake.table(t).metadata.refs) == {"main"}
     assert commit.read_marks(lake.table(t)) == marks
     log = spark.sql("SELECT snapshot_id FROM raw.t.history ORDER BY made_current_at").collect()
     assert [r[0] for r in log][-1] == lake.table(t).metadata.current_snapshot_id
-    before = 2
     with pytest.raises(ConcurrentWriteError):
         add(lambda: spark.sql("INSERT INTO raw.t VALUES (3)"))
     with pytest.raises(PySparkException):

@@ -11,7 +11,7 @@ from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.merge.small import planned_once
 from lake_assets.models import reading
-from lake_assets.models.frames import Bounds
+from lake_assets.models.frames import Bounds, Frames
 from lake_assets.models.kinds import is_linear, passed_on
 from lake_assets.models.plan import plan
 from lake_assets.models.tree import Aggregate, Node
@@ -139,3 +139,76 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     world.sql("UPDATE final.u SET v = v + 1 WHERE id = 3")
     world.sql("UPDATE final.u SET v = v - 1 WHERE id = 3")
     assert world.run(by_city)["agg.by_city"].strategy == "retract"
+
+
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The frames that are computed, counted and bounded from now on."""
+    found: list[str] = []
+    real = Frames.measured
+
+    def noted(self: Frames, rows: Any, *more: Any) -> Any:
+        found.append(str(rows))
+        return real(self, rows, *more)
+
+    monkeypatch.setattr(Frames, "measured", noted)
+    return found
+
+
+def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(lake, "u (id BIGINT, seen INT, v INT, s STRING)")
+    world.sql("INSERT INTO final.u SELECT id, 0, id, if(id % 2 = 0, '{x}', 'y') FROM range(200)")
+    model: dict[str, Any] = {
+        "name": "agg.m",
+        # Braces are what they are; nothing tells whether a sum that becomes 0 is one of no values.
+        "sql": "SELECT id % 7 AS k, concat(s, '{{}}') AS s, count(*) AS n, sum(v) AS v, count(*) + 1 AS more "
+        "FROM final.u WHERE v IS NULL OR v <> 3 GROUP BY 1, 2",
+    }
+    total: dict[str, Any] = {"name": "agg.total", "sql": "SELECT count(*) AS n, sum(v) AS v FROM final.u"}
+    world.run(model, total)
+    looks = kept(monkeypatch)
+    strategies: list[str] = []
+    for change in (
+        "INSERT INTO final.u VALUES (1000, 0, 5, '{x}'), (1001, 0, NULL, 'z'), (1002, 0, NULL, 'z')",
+        "UPDATE final.u SET seen = 1 WHERE id < 50",
+        "UPDATE final.u SET v = v + 1, seen = 2 WHERE id % 5 = 1",
+        "DELETE FROM final.u WHERE id % 7 = 3 AND id < 150",
+        "INSERT INTO final.u VALUES (2000, 0, 3, '{x}')",  # no row of the first model's
+    ):
+        world.sql(change)
+        done = world.run(model, total)
+        strategies += [done["agg.m"].strategy, done["agg.total"].strategy]
+        assert world.run(model, total)["agg.m"].status == "nothing"
+    assert strategies == ["retract"] * 2 + ["none"] * 2 + ["retract"] * 4 + ["none", "retract"]
+    assert looks == []
+    # What cannot be told from the sums is computed again from the rows.
+    world.sql("UPDATE final.u SET v = NULL WHERE s = '{x}'")
+    world.sql("UPDATE final.u SET v = 0 WHERE s = 'y'")
+    assert "recomputed" in world.run(model, total)["agg.m"].why
+    world.sql("DELETE FROM final.u")
+    world.run(model, total)
+    assert world.rows("agg.m").total() == 0
+    # Rewritten files hold many rows that have not changed, and whether that is much has to be counted.
+    world.sql("INSERT INTO final.u SELECT id, 0, id, 'y' FROM range(20000)")
+    world.run(model, total)
+    looks.clear()
+    monkeypatch.setattr(reading, "ONE_PIECE", 0)
+    world.sql("UPDATE final.u SET v = 7 WHERE id = 4")
+    assert world.run(model, total)["agg.m"].strategy == "retract"
+    assert looks
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small files", "large files"])
+def test_few_changes_in_small_and_large_files_are_netted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, small: bool
+) -> None:
+    monkeypatch.setattr(reading, "is_small", lambda _: small)
+    world = World(lake, "u (id BIGINT, seen INT, v INT)")
+    world.sql("ALTER TABLE final.u SET TBLPROPERTIES ('write.update.mode'='merge-on-read')")
+    model: dict[str, Any] = {"name": "agg.m", "sql": "SELECT id % 3 AS k, sum(v) AS v FROM final.u GROUP BY 1"}
+    for n in range(4):
+        world.sql(f"INSERT INTO final.u SELECT /*+ REPARTITION(3) */ id + {n * 50}, 0, id % 11 FROM range(50)")
+    world.run(model)
+    world.sql("UPDATE final.u SET v = v + 1 WHERE id % 5 = 0")
+    world.sql("UPDATE final.u SET v = v - 1 WHERE id % 10 = 0")
+    world.sql("INSERT INTO final.u VALUES (7, 0, 1), (7, 0, 1)")
+    assert world.run(model)["agg.m"].strategy == "retract"
