@@ -159,6 +159,9 @@ def with_refs(metadata: dict[str, Any], refs: Refs, location: str, now: int) -> 
         location: of the metadata's file.
         now: milliseconds since 1970.
     """
+    # Iceberg does not read metadata whose times go back, and clocks of writers differ.
+    log_times = (entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ()))
+    now = max(now, metadata["last-updated-ms"], *log_times)
     most = max(1, int(metadata.get("properties", {}).get("write.metadata.previous-versions-max", 100)))
     former = {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": location}
     changed = {

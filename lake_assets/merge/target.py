@@ -46,7 +46,7 @@ from lake_assets.merge.staging_table import PARTED_PROPERTY, projection
 from lake_assets.merge.steps import Window, head_of, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in, key_set_of
 from lake_assets.merge.versions import joined
-from lake_assets.merge.views import temp_view
+from lake_assets.merge.views import new_name, over, temp_view
 
 _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
 # Whether an event leaves out some of the columns that one column is computed of: neither the old value of that one is
@@ -636,10 +636,10 @@ class Target:
         condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
         condition = f"{on} AND {condition}" if condition else on
         spark, lake, table = self.lake.spark(), self.lake, self.spec.table
-        fit = fitting(lake, (self.spec.staging, table))
-        with temp_view(rows) as view, fit, writing(lake, table, batch.marks, batch.base, self.gate) as name:
-            sql = f"MERGE INTO {name} t USING {view} s ON {condition} {' '.join(clauses)}"
-            spark.sql(sql, args=values) if values else spark.sql(sql)
+        fit, source = fitting(lake, (self.spec.staging, table)), new_name()
+        with fit, writing(lake, table, batch.marks, batch.base, self.gate) as name:
+            sql = f"MERGE INTO {name} t USING {source} s ON {condition} {' '.join(clauses)}"
+            over(spark, sql, {source: rows}, values)
 
     def prepare(self) -> list[Change]:
         """Make the table, or let its columns follow those of the staging table."""

@@ -78,6 +78,25 @@ def test_everything_else_in_the_metadata_stays_and_old_files_go(plain_lake: Lake
     assert len(list(folder.glob("*.metadata.json"))) == 4
 
 
+def test_times_do_not_go_back_where_clocks_differ() -> None:
+    before = {
+        "current-snapshot-id": 1,
+        "last-updated-ms": 5_000,
+        "snapshot-log": [{"timestamp-ms": 6_000, "snapshot-id": 1}],
+        "refs": {"main": {"snapshot-id": 1, "type": "branch"}},
+    }
+    after = refs.with_refs(before, {"main": {"snapshot-id": 2, "type": "branch"}}, "v1.metadata.json", 1_000)
+    assert after["last-updated-ms"] == after["snapshot-log"][-1]["timestamp-ms"] == 6_000
+    assert after["metadata-log"] == [{"timestamp-ms": 5_000, "metadata-file": "v1.metadata.json"}]
+    assert after["current-snapshot-id"] == 2
+    assert refs.with_refs(before, {}, "", 9_000)["last-updated-ms"] == 9_000
+
+
+def test_metadata_from_before_there_were_names_names_main() -> None:
+    assert refs.refs_of({"current-snapshot-id": 3}) == {"main": {"snapshot-id": 3, "type": "branch"}}
+    assert refs.refs_of({"current-snapshot-id": -1}) == {}
+
+
 def test_main_follows_a_branch_only_from_where_that_began(plain_lake: Lake) -> None:
     table = plain_table(plain_lake)
     first, second = (s.snapshot_id for s in table.metadata.snapshots)
