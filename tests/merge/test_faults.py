@@ -290,8 +290,12 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
         return True
 
     with monkeypatch.context() as patch:
-        view, slow = target.temp_view, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
-        patch.setattr(target, "temp_view", lambda rows: view(_with_wait(rows, slow)))
+        over, slow = target.over, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
+
+        def slowly(spark: SparkSession, sql: str, frames: dict[str, DataFrame], args: Any) -> DataFrame:
+            return over(spark, sql, {name: _with_wait(rows, slow) for name, rows in frames.items()}, args)
+
+        patch.setattr(target, "over", slowly)
         yield
 
 
