@@ -120,6 +120,35 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
     return tuple(found)
 
 
+def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> tuple[exp.Query, str]:
+    """The query with each column's table, and the columns that stars and names of output columns stand for.
+
+    Args:
+        name: the model's table, for messages.
+        query: as `parse` gives it.
+        schemas: Spark SQL types by column, of each of its sources.
+
+    Returns:
+        The query, and why it does not give the same rows (see `semi_joins_as_exists`); empty: it does.
+
+    Raises:
+        ModelError: it names what its sources do not have.
+    """
+    nested: dict[str, Any] = {}
+    for table in schemas:
+        nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
+    try:
+        plain, unlike = semi_joins_as_exists(using_in_having_named(named_windows_inlined(query.copy())))
+        qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
+        qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
+    except (OptimizeError, SchemaError, SqlglotError) as e:
+        known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in schemas)
+        found = column_problems(query, schemas)
+        raise model_error(name, found or [(None, f"{str(e).splitlines()[0]}. {known}")]) from e
+    _as_written(query, qualified, schemas)
+    return qualified, unlike
+
+
 def plan(
     name: str,
     sql: str,
@@ -143,18 +172,7 @@ def plan(
     """
     query = parse(name, sql)
     sources = sources_of(name, query)
-    nested: dict[str, Any] = {}
-    for table in sources:
-        nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
-    try:
-        plain, unlike = semi_joins_as_exists(using_in_having_named(named_windows_inlined(query.copy())))
-        qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
-        qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
-    except (OptimizeError, SchemaError, SqlglotError) as e:
-        known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in sources)
-        found = column_problems(query, {t: schemas[t] for t in sources})
-        raise model_error(name, found or [(None, f"{str(e).splitlines()[0]}. {known}")]) from e
-    _as_written(query, qualified, {table: schemas[table] for table in sources})
+    qualified, unlike = looked_up(name, query, {t: schemas[t] for t in sources})
     outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
     if len({o.lower() for o in outputs}) < len(outputs):
         raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")

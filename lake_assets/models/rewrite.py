@@ -89,6 +89,54 @@ def _joined_value(column: exp.Column, first: exp.Expr, joins: Sequence[exp.Join]
             return left
 
 
+def qualify_as_where(query: exp.Query) -> exp.Query:
+    """QUALIFY, which Spark does not parse, as the WHERE around a subquery.
+
+    sqlglot does so when it writes SQL for Spark, but takes `t.x` in a window for the output column `x`, whatever `t`.
+
+    Args:
+        query: in which QUALIFY names no output columns (`looked_up` sees to that).
+    """
+    query = query.copy()
+    # Those further down first: what is above holds what they have become.
+    for select in reversed(list(query.find_all(exp.Select))):
+        if select.args.get("qualify"):
+            around = _around(select)
+            if select is query:
+                return around
+            select.replace(around)
+    return query
+
+
+def _around(select: exp.Select) -> exp.Select:
+    """The SELECT that takes those rows of one with QUALIFY, which is left without it, that QUALIFY keeps."""
+    inner = select.copy()
+    qualify, with_ = inner.args["qualify"].pop(), inner.args.get("with_")
+    order, limit, offset, distinct = (inner.args.get(part) for part in ("order", "limit", "offset", "distinct"))
+    for part in ("with_", "order", "limit", "offset", "distinct"):
+        inner.set(part, None)
+    for n, item in enumerate(inner.selects):
+        if not item.alias_or_name:
+            item.replace(exp.alias_(item.copy(), f"_c{n}"))
+    hidden: dict[str, exp.Expr] = {"__kept": qualify.this.copy()}
+    for n, by in enumerate(order.expressions if order else []):
+        if not (isinstance(by.this, exp.Column) and not by.this.table) and not isinstance(by.this, exp.Literal):
+            hidden[f"__by{n}"] = by.this.copy()
+            by.set("this", exp.column(f"__by{n}", quoted=True))
+    if inner.is_star:
+        outputs: list[exp.Expr] = [exp.Star(except_=[exp.to_identifier(h, quoted=True) for h in hidden])]
+    else:
+        outputs = [exp.column(s.alias_or_name, quoted=True) for s in inner.selects]
+    for name, value in hidden.items():
+        inner = inner.select(exp.alias_(value, name, quoted=True), copy=False)
+    around = exp.select(*outputs).from_(inner.subquery("__qualified")).where(exp.column("__kept", quoted=True))
+    parts = {"with_": with_, "order": order, "limit": limit, "offset": offset, "distinct": distinct}
+    for part, value in parts.items():
+        if value is not None:
+            around.set(part, value)
+    return around
+
+
 def changed_calls(query: exp.Query) -> str:
     """The first call that sqlglot would write otherwise than it read it; empty: there is none.
 

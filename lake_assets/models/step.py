@@ -32,6 +32,7 @@ from lake_assets.models.plan import ModelPlan, parse, replace_tables, text_over
 from lake_assets.models.ranges import touched_ranges
 from lake_assets.models.reading import Sources
 from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
+from lake_assets.models.rewrite import qualify_as_where
 from lake_assets.models.rows import Cut, Rows
 from lake_assets.models.spec import ModelSpec, declared
 from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column, scans
@@ -78,7 +79,8 @@ class Step:
         if self.model.as_written:
             query = parse(str(self.spec.table), self.spec.sql)
             return self._sql(text_over(query, self.spec.sql, lambda t: everything.view(t, "end")))
-        return self._sql(replace_tables(self.model.query, lambda t: everything.view(t, "end")).sql(DIALECT))
+        over = replace_tables(self.model.query, lambda t: everything.view(t, "end"))
+        return self._sql(qualify_as_where(over).sql(DIALECT))
 
     def columns_differ(self) -> bool:
         """Whether the query's columns are not the table's any more (a source's type or name changed)."""

@@ -30,8 +30,8 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.plan import parse, text_over
-from lake_assets.models.rewrite import changed_calls
+from lake_assets.models.plan import looked_up, parse, text_over
+from lake_assets.models.rewrite import changed_calls, qualify_as_where
 from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
 from lake_assets.models.spec import ModelSpec
 
@@ -199,9 +199,15 @@ def _result(
     scope: contextlib.ExitStack,
 ) -> DataFrame:
     """The query over its sources at their pinned snapshots."""
-    views = {t: scope.enter_context(temp_view(_at(lake, t, snapshot))) for t, snapshot in pinned.items()}
+    rows_of = {t: _at(lake, t, snapshot) for t, snapshot in pinned.items()}
+    views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # What sqlglot would write otherwise than it read it has to stay as it is written.
-    sql = text_over(query, spec.sql, lambda t: views[t]) if changed_calls(query) else _over(query, views).sql(DIALECT)
+    if changed_calls(query):
+        sql = text_over(query, spec.sql, lambda t: views[t])
+    else:
+        if query.find(exp.Qualify):
+            query, _ = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
+        sql = qualify_as_where(_over(query, views)).sql(DIALECT)
     try:
         rows = lake.spark().sql(sql)
         rows.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)

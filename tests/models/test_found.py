@@ -49,3 +49,28 @@ def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> 
     )
     proof.run()
     assert lake.spark().table("agg.m").where("g = 'y'").count() == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        # Of the table, not the output column `v`.
+        "SELECT b.id AS v, b.g AS g FROM final.a a CROSS JOIN final.b b "
+        "QUALIFY row_number() OVER (PARTITION BY a.v ORDER BY b.id NULLS LAST, b.g) = 1",
+        "SELECT b.id AS v, b.g AS g, max(a.id) OVER (PARTITION BY b.g) AS id FROM final.a a JOIN final.b b ON a.v > 0 "
+        "QUALIFY row_number() OVER (PARTITION BY a.id, a.v ORDER BY v NULLS LAST, g) = 1",
+        # An output column that is none of the tables'.
+        "SELECT a.v + 1 AS w, sum(a.id) AS s FROM final.a a GROUP BY a.v "
+        "QUALIFY row_number() OVER (ORDER BY s NULLS LAST, w) <= 2 AND w > 1",
+    ],
+    ids=["partition", "both windows", "outputs"],
+)
+def test_a_window_of_qualify_over_a_column_that_is_named_as_an_output(lake: Lake, sql: str) -> None:
+    proof = Proof(lake, {"agg.m": Query(sql, ())}, ["final.a", "final.b"])
+    proof.sql(*TABLES)
+    proof.run(spark=False)
+    assert proof.asked["DuckDB"] == 1
+    proof.sql("INSERT INTO final.a VALUES (3, 1), (4, NULL)", "DELETE FROM final.b WHERE id = 1")
+    proof.run(spark=False)
+    proof.sql("INSERT INTO final.b VALUES (4, 'x'), (0, 'w')", "DELETE FROM final.a WHERE v = 2")
+    proof.run(spark=False)
