@@ -287,9 +287,12 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     with dg.DagsterInstance.from_ref(ref) as instance, held_open(instance, run_id):
         # Said by the process itself: whoever has started it may be killed meanwhile.
         instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
-        # Exits with 1 where the run failed or was interrupted: something of it may be at work in the JVM, which ends.
+        # Exits with 1 where the run failed.
         execute_run_command.main([args], standalone_mode=False)
-    warm.give_back()
+        run = instance.get_run_by_id(run_id)
+    # Of one that was cancelled something may still be at work in the JVM, which ends then.
+    if run is not None and run.status is dg.DagsterRunStatus.SUCCESS:
+        warm.give_back()
 
 
 def _environment(executable: str) -> Path:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pyiceberg.schema import Schema
@@ -27,6 +27,7 @@ from lake_assets.capture.types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.cached import cached_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,13 +85,13 @@ class Capture:
         """Whether no file was captured: then no row changed either."""
         return not self._parts
 
-    @cached_property
+    @cached_value
     def files(self) -> tuple[CapturedFile, ...]:
         """The captured files, for each part those of the end first."""
         operations = {p.snapshot_id: p.operation for p in (*self.window.steps, *self.window.undone)}
         return tuple(f for part in self._parts for f in self._files(part.plan, operations))
 
-    @cached_property
+    @cached_value
     def ranges(self) -> dict[str, FieldRange]:
         """The hull of every field over the captured files of both sides, by the field's name."""
         after = [e for p in self._parts for e in p.plan.after.data]
@@ -206,7 +207,7 @@ class Capture:
     def __repr__(self) -> str:
         return f"Capture({self.window}, {self.granularity}, {'empty' if self.is_empty else f'{len(self.files)} files'})"
 
-    @cached_property
+    @cached_value
     def _casts(self) -> dict[str, str]:
         """Columns that the start's files hold with another type, and the type that they have at the end."""
         return {f.name: spark_type(f.field_type) for f in self.schema.fields if f.field_id in self._former}

@@ -19,13 +19,15 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from sqlalchemy import update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.errors import CorruptMetadataError
 from lake_assets.lake.catalog import KnowingCatalog
 
 log = logging.getLogger(__name__)
@@ -110,12 +112,19 @@ def _commit(table: Table, change: Callable[[Refs], object], needed: int | None =
 
     Raises:
         MovedError: see there, or the snapshot is gone.
-        CommitFailedException: others were quicker again and again.
+        CommitFailedException: others were quicker again and again, or the catalog does not say what it did.
+        CorruptMetadataError: the table's metadata is gone.
     """
     catalog = table.catalog
     assert isinstance(catalog, KnowingCatalog)
-    now = catalog.load_table(table.name())
-    metadata = _read(now)
+    now = _load(catalog, table)
+    try:
+        metadata = _read(now)
+    except FileNotFoundError as e:
+        # Tables keep some tens of versions only: this one may have been left behind meanwhile.
+        if _load(catalog, table).metadata_location == now.metadata_location:
+            raise CorruptMetadataError(f"{'.'.join(now.name())}: its metadata file {e} is gone") from e
+        raise CommitFailedException(f"{now.metadata_location} is gone") from e
     if metadata["table-uuid"] != str(table.metadata.table_uuid):
         raise MovedError(f"{'.'.join(table.name())} was dropped and made again")
     if needed is not None and all(s["snapshot-id"] != needed for s in metadata.get("snapshots", ())):
@@ -177,13 +186,16 @@ def with_refs(metadata: dict[str, Any], refs: Refs, location: str, now: int) -> 
     return changed
 
 
-def _read(table: Table) -> dict[str, Any]:
+def _load(catalog: Catalog, table: Table) -> Table:
     try:
-        with table.io.new_input(table.metadata_location).open() as file:
-            content = file.read()
-    except FileNotFoundError as e:
-        # Tables keep some tens of versions only: this one was left behind meanwhile.
-        raise CommitFailedException(f"{table.metadata_location} is gone") from e
+        return catalog.load_table(table.name())
+    except NoSuchTableError as e:
+        raise MovedError(f"{'.'.join(table.name())} was dropped or renamed") from e
+
+
+def _read(table: Table) -> dict[str, Any]:
+    with table.io.new_input(table.metadata_location).open() as file:
+        content = file.read()
     return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
 
 
@@ -200,11 +212,18 @@ def _follow(catalog: KnowingCatalog, table: Table, path: str) -> bool:
         )
         .values(metadata_location=path, previous_metadata_location=table.metadata_location)
     )
-    # Where this fails, it is not known whether it was done: the file stays.
-    with Session(catalog.engine) as session:
-        done = session.execute(row).rowcount  # type: ignore[attr-defined]
-        session.commit()
-    return done == 1
+    try:
+        with Session(catalog.engine) as session:
+            done = session.execute(row).rowcount  # type: ignore[attr-defined]
+            session.commit()
+        return done == 1
+    except SQLAlchemyError as e:
+        # Whether it was done is only known where it can be seen. Else it may be done yet: the file stays.
+        seen = _load(catalog, table)
+        logged = {entry.metadata_file for entry in seen.metadata.metadata_log}
+        if path == seen.metadata_location or path in logged:
+            return True
+        raise CommitFailedException(f"{'.'.join(table.name())}: the catalog failed while it was updated: {e}") from e
 
 
 def _delete(table: Table, path: str) -> None:

@@ -89,7 +89,7 @@ def _listed(ledger: Table) -> Mapping[str, int]:
         rows = ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
         found = dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
         known = MappingProxyType(found)
-        for old in [k for k in _known if k[0] == at[0]] + list(_known)[: -_MOST_LEDGERS + 1]:
+        for old in [k for k in list(_known) if k[0] == at[0]] + list(_known)[: -_MOST_LEDGERS + 1]:
             _known.pop(old, None)
         _known[at] = known
     return known

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -14,6 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sqlglot import exp
 
 from lake_assets.lake import quote
+from lake_assets.lake.cached import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.merge.views import held, over, temp_view
 from lake_assets.models.tree import text
@@ -137,7 +137,7 @@ class Frame:
         bounds = self.bounds.get(name)
         return bounds is not None and self.rows <= MAX_LITERALS and _is_comparable(e, bounds)
 
-    @cached_property
+    @cached_value
     def _values(self) -> dict[str, list[str]]:
         """The distinct values of each column, of few rows."""
         columns = list(self.bounds)
@@ -166,7 +166,7 @@ class Frame:
 class _Renamed(Frame):
     of: Mapping[str, str] | None = None
 
-    @cached_property
+    @cached_value
     def _values(self) -> dict[str, list[str]]:
         found = Frame(self.view, self.rows, {(self.of or {})[n]: b for n, b in self.bounds.items()}, self.frame)
         return {n: found._values[c] for n, c in (self.of or {}).items() if n in self.bounds}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
@@ -14,6 +13,7 @@ from sqlglot import exp
 
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.cached import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
@@ -71,7 +71,7 @@ class Step:
 
     # --- in full ------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @cached_value
     def query(self) -> DataFrame:
         """The result over the sources as they are now."""
         sources = self.sources
@@ -87,12 +87,12 @@ class Step:
         wanted = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
         return wanted != self.types
 
-    @cached_property
+    @cached_value
     def _table(self) -> Table:
         """The table before the step."""
         return self.lake.table(self.spec.table)
 
-    @cached_property
+    @cached_value
     def types(self) -> dict[str, str]:
         """The table's columns."""
         return columns_of(self.lake, self.spec.table)

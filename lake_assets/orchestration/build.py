@@ -27,7 +27,7 @@ def build_definitions(
     lake: Lake | None = None,
     *,
     pyspark: object | None = None,
-    executor: dg.ExecutorDefinition = threads_executor,
+    executor: dg.ExecutorDefinition | None = None,
     interval_seconds: int | None = None,
     sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.Definitions:
@@ -40,7 +40,8 @@ def build_definitions(
         lake: where its tables are; default: the lake of the environment (see `LakeConfig.load`).
         pyspark: the resource that gives the Spark session: anything with a `spark_session`, such as dagster-pyspark's
             own resources; default: `LakePySparkResource`.
-        executor: how a run's steps are executed; default: in threads of one process, which share one Spark.
+        executor: how a run's steps are executed; default: in threads of one process, which share one Spark; with a
+            resource that has one session for all of them, one after the other.
         interval_seconds: how often the capture sensor looks, at most; default: the pipeline's `interval`.
         sensor_status: whether the capture sensor runs without having been turned on.
 
@@ -48,6 +49,9 @@ def build_definitions(
         PipelineError: the pipeline contradicts itself.
         CatalogUnavailableError: the tables that a pattern stands for cannot be looked up.
     """
+    if executor is None:
+        shares = pyspark is not None and not isinstance(pyspark, LakePySparkResource)
+        executor = dg.in_process_executor if shares else threads_executor
     looked = Lake((lake.config if lake else None) or LakeConfig.load())
     try:
         specs = pipeline.specs(looked, alone=False)

@@ -24,8 +24,8 @@ def opened(context: Context, config: LakeConfig) -> Generator[Lake]:
     resource: Any = getattr(context.resources, PYSPARK)
     lake = Lake(config, session=lambda: session_of(resource, config))
     try:
-        # A resource of the user's has one session for all threads. What a step sets in it, such as the watermark that
-        # a commit carries, is not to reach the commit of another.
+        # A resource of the user's has one session for all threads, should there be several. What a step sets in it,
+        # such as the watermark that a commit carries, is not to reach the commit of another.
         with contextlib.nullcontext() if isinstance(resource, LakePySparkResource) else _alone:
             yield lake
     finally:

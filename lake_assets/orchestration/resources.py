@@ -8,6 +8,7 @@ catalog's passwords out of the configuration that Dagster's UI shows.
 import contextlib
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PYSPARK = "pyspark"
 
+# What ending a session may take.
+_STOP_SECONDS = 10.0
 # One session is opened at a time: the first one starts the JVM.
 _opening = threading.Lock()
 
@@ -83,23 +86,40 @@ class LakePySparkResource(LazyPySparkResource):
         if self._sessions is not None:
             _at_work.discard(self._sessions)
             if self._sessions.config.spark.remote:
-                for session in self._sessions.all:
-                    session.stop()
+                _stop(self._sessions.all)
         self._sessions = None
 
 
-def interrupt_sessions() -> None:
-    """Stop what Spark does for this process: whoever waits for it hears that it was cancelled."""
+def _stop(sessions: "list[SparkSession]") -> None:
+    """Stop Spark Connect sessions. For a server that is gone PySpark would try for ten minutes, session by session."""
+    stopping = [threading.Thread(target=session.stop, daemon=True) for session in sessions]
+    for thread in stopping:
+        thread.start()
+    until = time.monotonic() + _STOP_SECONDS
+    for thread in stopping:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def interrupt_sessions(until: threading.Event) -> None:
+    """Stop what Spark does for this process, again and again until `until` is set: whoever waits for it hears that it
+    was cancelled. Returns at once: a server that is gone does not answer for minutes.
+    """
+    for sessions in list(_at_work):
+        for session in list(sessions.all):
+            threading.Thread(target=_interrupt, args=(session, sessions.config, until), daemon=True).start()
+
+
+def _interrupt(session: "SparkSession", config: LakeConfig, until: threading.Event) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    for sessions in list(_at_work):
-        for session in list(sessions.all):
-            with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark is gone, and nobody waits for it
-                if sessions.config.spark.remote:
-                    session.interruptAll()
-                else:
-                    session.sparkContext.cancelAllJobs()
+    while not until.is_set():
+        with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark is gone, and nobody waits for it
+            if config.spark.remote:
+                session.interruptAll()
+            else:
+                session.sparkContext.cancelAllJobs()
+        until.wait(1)
 
 
 def session_of(resource: Any, config: LakeConfig) -> "SparkSession":

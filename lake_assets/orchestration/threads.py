@@ -218,13 +218,35 @@ class _Steps:
                 instance_concurrency_context=pools,
                 step_dependency_config=context.step_dependency_config,
             ) as active,
-            contextlib.ExitStack() as capture,
         ):
+            capture = contextlib.ExitStack()
             yield self._captured(capture)
             try:
                 yield from self._go_through(active)
             finally:
+                # What is at work here is so because the run's own thread was interrupted or failed.
+                for _ in self._stopped():
+                    pass
                 self._end()
+                problem = self._closed(capture)
+            if problem:
+                yield problem
+
+    def _closed(self, scope: contextlib.ExitStack) -> DagsterEvent | None:
+        """Keep no more of what the process prints; what went wrong with it, which is none of the steps' business."""
+        try:
+            scope.close()
+        except Exception:
+            return self._not_kept()
+        return None
+
+    def _not_kept(self) -> DagsterEvent:
+        error = serializable_error_info_from_exc_info(sys.exc_info())
+        return DagsterEvent.engine_event(
+            self._context,
+            "What this process prints could not be kept",
+            event_specific_data=EngineEventData(error=error),
+        )
 
     def _captured(self, scope: contextlib.ExitStack) -> DagsterEvent:
         """Keep what the process prints. Where that cannot be kept, the run goes on."""
@@ -234,10 +256,7 @@ class _Steps:
         try:
             return DagsterEvent.capture_logs(context, steps, key, scope.enter_context(manager.capture_logs(key)))
         except Exception:
-            error = serializable_error_info_from_exc_info(sys.exc_info())
-            return DagsterEvent.engine_event(
-                context, "What this process prints cannot be kept", event_specific_data=EngineEventData(error=error)
-            )
+            return self._not_kept()
 
     def _go_through(self, active: ActiveExecution) -> Iterator[DagsterEvent]:
         failure: BaseException | None = None
@@ -299,20 +318,32 @@ class _Steps:
             EngineEventData.interrupted(sorted(self._at_work)),
         )
         active.mark_interrupted()
+        for event in self._stopped():
+            yield event
+            active.handle_event(event)
+
+    def _stopped(self) -> Iterator[DagsterEvent]:
+        """Interrupt what is at work, and wait for it a while; what it says until then."""
+        if not self._at_work:
+            return
         for worker in self._at_work.values():
             worker.interrupt()
         # They wait for Spark, and hear nothing until it answers.
-        interrupt_sessions()
+        over = threading.Event()
+        interrupt_sessions(over)
         until = time.monotonic() + _INTERRUPTED_SECONDS
-        while self._at_work and time.monotonic() < until:
-            for key, said in self._heard():
-                if isinstance(said, DagsterEvent):
-                    yield said
-                    active.handle_event(said)
-                elif said is None:
-                    self._at_work.pop(key)
+        try:
+            while self._at_work and time.monotonic() < until:
+                for key, said in self._heard():
+                    if isinstance(said, DagsterEvent):
+                        yield said
+                    elif said is None:
+                        self._idle.append(self._at_work.pop(key))
+        finally:
+            over.set()
         for key in self._at_work:
             log.warning("step %s goes on although it was interrupted: it ends with its process", key)
+        self._at_work.clear()
 
     def _end(self) -> None:
         """End the threads that are idle; the others end with the process."""

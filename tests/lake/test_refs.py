@@ -13,9 +13,11 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from lake_assets import Lake
-from lake_assets.errors import ConcurrentWriteError
+from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, ModelError
 from lake_assets.lake import TableId, refs
 from lake_assets.lake.watermark import Mark
 from lake_assets.merge import commit
@@ -193,3 +195,56 @@ def test_spark_writes_to_the_branch_and_main_follows(
     assert set(lake.table(t).metadata.refs) == {"main"}
     spark.sql("UPDATE raw.t SET n = n + 1 WHERE n = 3")
     assert lake.table(t).scan().to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("was_done", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False], ids=["others go on", "nobody else"])
+def test_a_catalog_that_fails_while_committing_is_asked_what_it_did(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, was_done: bool, goes_on: bool
+) -> None:
+    table = plain_table(plain_lake)
+    (first, *_) = (s.snapshot_id for s in table.metadata.snapshots)
+    real, failed = Session.commit, list[int]()
+
+    def failing(session: Session) -> None:
+        if failed:
+            real(session)
+            return
+        failed.append(1)
+        if was_done:
+            real(session)
+        else:
+            session.rollback()
+        if goes_on:
+            plain_lake.table("raw.t").append(ROWS)
+        raise OperationalError("COMMIT", None, Exception("the connection was lost"))
+
+    monkeypatch.setattr(Session, "commit", failing)
+    refs.set_tag(table, "t", first, days=7)
+    now = plain_lake.table("raw.t")
+    assert failed
+    assert heads(now)["t"] == first
+    assert now.scan().to_arrow().num_rows == (3 if goes_on else 2)
+    assert Path(now.metadata_location.removeprefix("file://")).is_file()
+
+
+def test_a_table_that_is_gone_and_one_whose_metadata_is_gone_are_told_apart(plain_lake: Lake) -> None:
+    table = plain_table(plain_lake)
+    (first, *_) = (s.snapshot_id for s in table.metadata.snapshots)
+    Path(table.metadata_location.removeprefix("file://")).unlink()
+    with pytest.raises(CorruptMetadataError, match=r"raw\.t: its metadata file .* is gone"):
+        refs.set_tag(table, "t", first, days=7)
+    plain_lake.catalog.drop_table(("raw", "t"))
+    with pytest.raises(refs.MovedError, match=r"raw\.t was dropped or renamed"):
+        refs.set_tag(table, "t", first, days=7)
+
+
+def test_an_error_is_not_hidden_by_that_of_clearing_up_after_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_table(lake)
+
+    def gone(table: Table, name: str) -> None:
+        raise OSError("slow down")
+
+    monkeypatch.setattr(refs, "drop", gone)
+    with pytest.raises(ModelError, match="wrong"), on_branch(lake, TableId.parse("raw.t"), {}, {}):
+        raise ModelError("wrong")

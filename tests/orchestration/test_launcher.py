@@ -17,8 +17,12 @@ import dagster as dg
 import pytest
 from dagster._core.launcher import DefaultRunLauncher, WorkerStatus
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
+from dagster._grpc.types import ExecuteRunArgs
+from dagster._serdes import serialize_value
 
 from lake_assets import launcher
+from lake_assets.definitions import RUN_PROCESS
+from lake_assets.lake import warm as warm_spark
 from lake_assets.lake.processes import RunProcess, here, identity
 from lake_assets.launcher import WarmRunLauncher
 
@@ -243,3 +247,31 @@ def test_a_broken_fork_server_holds_no_run_up(
         "Started without a warm process: the fork server failed (EOFError: nobody answers).",
         "Dagster's",
     ]
+
+
+@pytest.mark.parametrize(
+    "ends", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE]
+)
+def test_only_a_run_that_succeeded_gives_its_jvm_back(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, ends: dg.DagsterRunStatus
+) -> None:
+    run, given_back = instance.create_run_for_job(nothing), list[str]()
+    over = {
+        dg.DagsterRunStatus.SUCCESS: dg.DagsterEventType.RUN_SUCCESS,
+        dg.DagsterRunStatus.CANCELED: dg.DagsterEventType.RUN_CANCELED,
+        dg.DagsterRunStatus.FAILURE: dg.DagsterEventType.RUN_FAILURE,
+    }
+
+    def executed(args: list[str], standalone_mode: bool) -> None:
+        # Dagster's command returns from a run that was cancelled as from one that succeeded.
+        instance.report_dagster_event(dg.DagsterEvent(over[ends].value, run.job_name, message=""), run.run_id)
+
+    monkeypatch.setattr("dagster._cli.api.execute_run_command.main", executed)
+    monkeypatch.setattr(warm_spark, "give_back", lambda: given_back.append(run.run_id))
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setenv(RUN_PROCESS, "")  # put back afterwards
+    args = ExecuteRunArgs(dg.reconstructable(nothing).get_python_origin(), run.run_id, instance.get_ref())
+    keeping = warm_spark.Keeping("", identity(), idle_seconds=0, loans=1)
+    launcher.execute(run.run_id, serialize_value(args), keeping)
+    assert latest(instance, run).status == ends
+    assert given_back == ([run.run_id] if ends == dg.DagsterRunStatus.SUCCESS else [])

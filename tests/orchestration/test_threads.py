@@ -1,5 +1,6 @@
 """Steps beside each other: order, failures, retries, pools, logs, interruption, and a Spark session for each thread."""
 
+import contextlib
 import itertools
 import logging
 import os
@@ -9,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,15 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.execution.api import execute_run
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
+from dagster._core.storage.compute_log_manager import CapturedLogContext
 
-from lake_assets import Lake
-from lake_assets.orchestration import LakePySparkResource, threads_executor
+from lake_assets import Lake, Pipeline
+from lake_assets.examples import shop
+from lake_assets.orchestration import LakePySparkResource, build_definitions, threads_executor
 from lake_assets.orchestration.opening import opened
 from lake_assets.orchestration.resources import PYSPARK, interrupt_sessions
 from tests.orchestration.conftest import OtherSession
@@ -51,6 +58,7 @@ class Graph:
         self.ops: list[dg.OpDefinition] = []
         self.after: dict[Any, Any] = {}
         self.hooks: set[dg.HookDefinition] = set()
+        self.fail_at_success = False
 
     def add(self, name: str, body: Body, after: tuple[str, ...] = (), **more: Any) -> None:
         ins = {f"after_{a}": dg.In(dg.Nothing) for a in after}
@@ -67,15 +75,24 @@ class Graph:
 
     def run(self, **config: Any) -> dg.DagsterRun:
         """Run it; the run as it is then."""
-        # As a run's process does it: `execute_in_process` would take Dagster's executor.
-        from dagster._core.definitions.job_base import InMemoryJob
-        from dagster._core.execution.api import execute_run
-
         made = dg.GraphDefinition(name="g", node_defs=self.ops, dependencies=self.after).to_job(
             executor_def=threads_executor, hooks=self.hooks, resource_defs={"io_manager": dg.mem_io_manager}
         )
         run_config = {"execution": {"config": config}} if config else {}
         run = self.instance.create_run_for_job(made, run_config=run_config)
+        free = InstanceConcurrencyContext.free_step
+
+        def fail(pools: InstanceConcurrencyContext, step_key: str) -> None:
+            if self.fail_at_success:
+                raise OSError("the database is gone")
+            free(pools, step_key)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(InstanceConcurrencyContext, "free_step", fail)
+            return self._execute(made, run)
+
+    def _execute(self, made: dg.JobDefinition, run: dg.DagsterRun) -> dg.DagsterRun:
+        # As a run's process does it: `execute_in_process` would take Dagster's executor.
         execute_run(InMemoryJob(made), run, self.instance, raise_on_error=False)
         found = self.instance.get_run_by_id(run.run_id)
         assert found is not None
@@ -250,6 +267,62 @@ def test_an_error_of_dagsters_own_fails_the_run_and_what_is_at_work_ends_first(g
     assert graph.said(run, dg.DagsterEventType.STEP_SUCCESS) == ["b"]
 
 
+@pytest.mark.parametrize("when", ["hook", "log"])
+def test_an_error_in_the_runs_own_thread_ends_what_is_at_work(graph: Graph, when: str) -> None:
+    begun, ended = threading.Event(), list[str]()
+
+    @dg.success_hook(name="stops")
+    def stops(context: dg.HookContext) -> None:
+        if when == "hook" and context.op.name == "a":
+            begun.wait(60)
+            raise DagsterExecutionInterruptedError
+
+    def long(context: dg.OpExecutionContext) -> None:
+        begun.set()
+        try:
+            for _ in range(600):
+                time.sleep(0.1)
+            ended.append("done")
+        except DagsterExecutionInterruptedError:
+            ended.append("interrupted")
+            raise
+
+    def quick(context: dg.OpExecutionContext) -> None:
+        if when == "log":
+            begun.wait(60)
+            graph.fail_at_success = True
+
+    graph.hooks = {stops}
+    graph.add("a", quick)
+    graph.add("b", long)
+    run = graph.run(max_concurrent=2)
+    assert run.status == dg.DagsterRunStatus.FAILURE
+    assert ended == ["interrupted"]
+
+
+def test_what_is_printed_and_cannot_be_kept_fails_no_run(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def failing(key: list[str]) -> Generator[CapturedLogContext]:
+        yield CapturedLogContext(key)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(graph.instance.compute_log_manager, "capture_logs", failing)
+    graph.add("a", lambda context: None)
+    run = graph.run()
+    assert run.status == dg.DagsterRunStatus.SUCCESS
+    assert any("the disk is full" in str(e) for e in graph.instance.all_logs(run.run_id))
+
+
+def test_a_resource_with_one_session_for_all_has_steps_one_after_the_other(plain_lake: Lake) -> None:
+    pipeline = Pipeline.load(shop.PIPELINE)
+    for resource, executor in (
+        (OtherSession(plain_lake), dg.in_process_executor),
+        (LakePySparkResource(), threads_executor),
+        (None, threads_executor),
+    ):
+        assert build_definitions(pipeline, plain_lake, pyspark=resource).executor is executor
+
+
 PROGRAM = """
     import sys, time
     import dagster as dg
@@ -357,9 +430,10 @@ def test_what_spark_does_for_a_thread_can_be_stopped_from_another(lake: Lake) ->
 
     def stop() -> None:
         begun.wait(60)
-        while work.is_alive():
-            interrupt_sessions()
-            time.sleep(0.2)
+        over = threading.Event()
+        interrupt_sessions(over)
+        work.join(120)
+        over.set()
 
     found: list[Any] = []
     work = threading.Thread(target=lambda: found.extend(in_threads(long)))
