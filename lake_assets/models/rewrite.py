@@ -59,17 +59,19 @@ def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
 
 
 def using_in_having_named(query: exp.Query) -> exp.Query:
-    """Columns of USING with their tables in HAVING's aggregates, where sqlglot looks for none."""
+    """Columns of USING with their tables in HAVING's aggregates and in QUALIFY, where sqlglot looks for none."""
     for select in query.find_all(exp.Select):
-        having, joins = select.args.get("having"), select.args.get("joins") or []
+        joins = select.args.get("joins") or []
         source = select.args.get("from_") or select.args.get("from")
-        if having is None or source is None:
-            continue
-        for column in [c for c in having.find_all(exp.Column) if not c.table]:
-            if not column.find_ancestor(exp.AggFunc) or column.find_ancestor(exp.Select) is not select:
+        for clause in (select.args.get("having"), select.args.get("qualify")):
+            if clause is None or source is None:
                 continue
-            if found := _joined_value(column, source.this, joins):
-                column.replace(found)
+            for column in [c for c in clause.find_all(exp.Column) if not c.table]:
+                is_read = isinstance(clause, exp.Qualify) or column.find_ancestor(exp.AggFunc)
+                if not is_read or column.find_ancestor(exp.Select) is not select:
+                    continue
+                if found := _joined_value(column, source.this, joins):
+                    column.replace(found)
     return query
 
 

@@ -62,8 +62,11 @@ def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> 
         # An output column that is none of the tables'.
         "SELECT a.v + 1 AS w, sum(a.id) AS s FROM final.a a GROUP BY a.v "
         "QUALIFY row_number() OVER (ORDER BY s NULLS LAST, w) <= 2 AND w > 1",
+        # A column of USING.
+        "SELECT b.g AS g, lead(a.v) OVER (PARTITION BY id ORDER BY a.v NULLS LAST, b.g) AS n, id AS k FROM final.a a "
+        "LEFT JOIN final.b b USING (id) QUALIFY row_number() OVER (PARTITION BY id ORDER BY a.v NULLS LAST, b.g) = 1",
     ],
-    ids=["partition", "both windows", "outputs"],
+    ids=["partition", "both windows", "outputs", "using"],
 )
 def test_a_window_of_qualify_over_a_column_that_is_named_as_an_output(lake: Lake, sql: str) -> None:
     proof = Proof(lake, {"agg.m": Query(sql, ())}, ["final.a", "final.b"])
