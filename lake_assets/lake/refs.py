@@ -1,6 +1,6 @@
 """Branches and tags of tables: commits of metadata alone, made beside Spark where the catalog lets us.
 
-Spark takes some tens of milliseconds for each, and a small step makes some of them. PyIceberg does not commit to
+Through Spark each is a statement to be planned, and a small step makes some of them. PyIceberg does not commit to
 format version 3, since its model of the metadata cannot be written. A commit that only names snapshots needs no model:
 the table's metadata file is taken as it is, its references are changed, and the catalog follows if the table has not
 moved.
