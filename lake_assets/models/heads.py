@@ -57,33 +57,24 @@ class Heads:
                 the ends of batches do not agree with each other, larger ones are tried.
         """
         with self._lock:
-            return self._settled(lake, windows, tables, size)
-
-    def _settled(
-        self,
-        lake: LakeBase,
-        windows: Mapping[TableId, Window],
-        tables: Mapping[TableId, Table],
-        size: BatchSize,
-    ) -> dict[TableId, Window]:
-        newest = {s: self._not_back(w, self.newest.setdefault(s, w.head), tables[s]) for s, w in windows.items()}
-        bound = {s: self.pinned[s] for s, w in windows.items() if self._is_bound(s, w, tables[s])}
-        while True:
-            heads = {s: bound.get(s) or cut(w, tables[s], size).head for s, w in newest.items()}
-            out = self._at(lake, windows, tables, heads)
-            if any(not w.is_absorbed for w in out.values()):
-                # Only what it takes of a source is settled: where it stands still, nobody has to wait for it.
-                reader = getattr(self._thread, "reader", None) or object()
-                for source in (s for s, w in out.items() if not w.is_absorbed):
-                    if self.pinned.setdefault(source, heads[source]) == heads[source]:
-                        self._readers.setdefault(source, set()).add(reader)
-                break
-            if all(heads[s] == w.head for s, w in newest.items() if s not in bound):
-                break
-            size = size.doubled
-        if not size.is_limited:
-            return out
-        return {s: replace(w, left=_after(tables[s], w.head, windows[s].head)) for s, w in out.items()}
+            newest = {s: self._not_back(w, self.newest.setdefault(s, w.head), tables[s]) for s, w in windows.items()}
+            bound = {s: self.pinned[s] for s, w in windows.items() if self._is_bound(s, w, tables[s])}
+            while True:
+                heads = {s: bound.get(s) or cut(w, tables[s], size).head for s, w in newest.items()}
+                out = self._at(lake, windows, tables, heads)
+                if any(not w.is_absorbed for w in out.values()):
+                    # Only what it takes of a source is settled: where it stands still, nobody has to wait for it.
+                    reader = getattr(self._thread, "reader", None) or object()
+                    for source in (s for s, w in out.items() if not w.is_absorbed):
+                        if self.pinned.setdefault(source, heads[source]) == heads[source]:
+                            self._readers.setdefault(source, set()).add(reader)
+                    break
+                if all(heads[s] == w.head for s, w in newest.items() if s not in bound):
+                    break
+                size = size.doubled
+            if not size.is_limited:
+                return out
+            return {s: replace(w, left=_after(tables[s], w.head, windows[s].head)) for s, w in out.items()}
 
     @contextlib.contextmanager
     def unless_failed(self) -> Generator[None]:

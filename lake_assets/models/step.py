@@ -79,8 +79,8 @@ class Step:
         if self.model.as_written:
             query = parse(str(self.spec.table), self.spec.sql)
             return self._sql(text_over(query, self.spec.sql, lambda t: everything.view(t, "end")))
-        over = replace_tables(self.model.query, lambda t: everything.view(t, "end"))
-        return self._sql(qualify_as_where(over).sql(DIALECT))
+        query = replace_tables(self.model.query, lambda t: everything.view(t, "end"))
+        return self._sql(qualify_as_where(query).sql(DIALECT))
 
     def columns_differ(self) -> bool:
         """Whether the query's columns are not the table's any more (a source's type or name changed)."""
