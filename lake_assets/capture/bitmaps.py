@@ -62,6 +62,6 @@ def absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Iden
     return numbered.join(book, names, "left").where(~is_there).select(*named(columns), F.col(NUMBER))
 
 
-def named(columns: list[str]) -> list[Column]:
+def named(columns: list[str]) -> list[str]:
     """The columns of these very names, whatever characters they hold."""
-    return [F.col(quote(c)) for c in columns]
+    return [quote(c) for c in columns]

@@ -95,11 +95,16 @@ class Capture:
     def ranges(self) -> dict[str, FieldRange]:
         """The hull of every field over the captured files of both sides, by the field's name."""
         after = [e for p in self._parts for e in p.plan.after.data]
-        before = [e for p in self._parts for e in p.plan.before.data]
         found = field_ranges(after, self.schema, self._specs)
-        for name, hull in field_ranges(before, self.schema, self._specs, unreadable=self._former).items():
+        for name, hull in self.ranges_before.items():
             found[name] |= hull
         return found
+
+    @cached_value
+    def ranges_before(self) -> dict[str, FieldRange]:
+        """The same over the captured files of the window's start alone."""
+        before = [e for p in self._parts for e in p.plan.before.data]
+        return field_ranges(before, self.schema, self._specs, unreadable=self._former)
 
     def pieces(self, column: str) -> list[Piece]:
         """The captured files with how many rows came and went, and the range of one column in each.

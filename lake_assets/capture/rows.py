@@ -136,7 +136,7 @@ def _signed(view: View, *, pairs: bool = False) -> DataFrame:
     else:
         was, now = view.went(view.before or ""), spark.table(view.after or "")
         went, came = lineage.compared(was, now, columns, ancestor=view.ancestor, rows=view.rows)
-    signed = went.withColumn(SIGN, F.lit(-1)).unionAll(came.withColumn(SIGN, F.lit(1)))
+    signed = went.selectExpr("*", f"-1 AS {SIGN}").unionAll(came.selectExpr("*", f"1 AS {SIGN}"))
     if not pairs:
         return _label(view, signed)
     # A row id that went and came: only changed rows are brought together.

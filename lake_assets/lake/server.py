@@ -7,7 +7,7 @@ import os
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.jars import resolve, spark_home
 from lake_assets.lake.java import find_java
-from lake_assets.lake.spark import EXTENSIONS, log4j_file, packages
+from lake_assets.lake.spark import EXTENSIONS, java_options, packages
 
 PORT = 15002
 
@@ -33,7 +33,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
+        "spark.driver.defaultJavaOptions": java_options(config),
         **config.spark.conf,
     }
     arguments = [

@@ -113,8 +113,7 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Beside what somebody sets as `extraJavaOptions`.
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j_file()}",
+        "spark.driver.defaultJavaOptions": java_options(config),
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
@@ -125,6 +124,16 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         **catalog_conf(config),
         **config.spark.conf,
     }
+
+
+def java_options(config: LakeConfig) -> str:
+    """Options of a JVM that serves a lake; what somebody sets as `extraJavaOptions` comes after them and wins."""
+    options = [f"-Dlog4j2.configurationFile={log4j_file()}"]
+    if urlparse(config.warehouse or "").scheme in ("", "file"):
+        # Iceberg reads manifests in threads of its own and looks every 10 ms whether they are done, some times a table:
+        # worth it where a file takes as long to come, not where it is on a disk.
+        options.append("-Diceberg.scan.plan-in-worker-pool=false")
+    return " ".join(options)
 
 
 def log4j_file() -> str:

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
 
@@ -57,7 +56,7 @@ def held(frame: DataFrame, *, eager: bool = True) -> DataFrame:
     """
     kept = frame.localCheckpoint(eager=eager)
     # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
-    return kept.select(*(F.col(quote(c)).alias(c) for c in kept.columns))
+    return kept.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in kept.columns))
 
 
 def observed(rows: DataFrame, seen: Observation, *looks: Column) -> DataFrame:

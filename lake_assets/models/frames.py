@@ -55,12 +55,16 @@ class Bounds:
     high: str | None
     held: int
     """How many are not null."""
+    within: tuple[int, int] | None = None
+    """Between which whole numbers those values lie that were in the table before, as its files say."""
 
     def around(self) -> tuple[str, str] | None:
         """A low and a high value that all lie between; None: all are null.
 
         Numbers are rounded away from each other, by less than a sixteenth of what lies between them: Spark compiles
-        them into what it runs, so that a step whose rows lie where those of the last one did is compiled already.
+        them into what it runs, so that a step whose rows lie where those of the last one did is compiled already. But
+        not to beyond the files that they were in, which hardly move either: what is looked up lies in files of its
+        own, often cut at the same values, and the next one would be read for nothing.
         """
         if self.low is None or self.high is None:
             return None
@@ -69,7 +73,11 @@ class Bounds:
             return self.low, self.high
         low, high = int(self.low), int(self.high)
         unit = 1 << max(0, (high - low).bit_length() - 6)
-        return str(max(least, low // unit * unit)), str(min(-least - 1, -(-high // unit) * unit))
+        first, last = max(least, low // unit * unit), min(-least - 1, -(-high // unit) * unit)
+        if self.within:
+            first = max(first, self.within[0]) if self.within[0] <= low else first
+            last = min(last, self.within[1]) if self.within[1] >= high else last
+        return str(first), str(last)
 
     def sql(self, value: str) -> str:
         """A value as a literal."""
@@ -214,7 +222,7 @@ class Frames:
     ) -> tuple[DataFrame, list[Any]]:
         """Compute rows, made of `frames` where they are SQL, and keep them; with some aggregates (SQL) of them."""
         frame = self.sql(rows, frames) if isinstance(rows, str) else rows
-        kept, found = _observed(frame, [F.expr(e).alias(f"look{i}") for i, e in enumerate(looks)])
+        kept, found = _observed(frame, [F.expr(f"{e} AS look{i}") for i, e in enumerate(looks)])
         return kept, [found[f"look{i}"] for i in range(len(looks))]
 
     def in_one_piece(self, rows: DataFrame) -> DataFrame:
@@ -222,18 +230,24 @@ class Frames:
         kept, (count,) = self.looked_at(rows, "count(*)")
         return kept.coalesce(1) if count <= ONE_PIECE else kept
 
-    def measured(self, rows: DataFrame | str, types: Mapping[str, str] | None = None) -> Frame:
+    def measured(
+        self,
+        rows: DataFrame | str,
+        types: Mapping[str, str] | None = None,
+        within: Mapping[str, tuple[int, int]] | None = None,
+    ) -> Frame:
         """Compute rows, and look at how many there are of which values.
 
         Args:
             rows: the rows.
             types: of their columns but `SIGN`, as simple strings, where they are known.
+            within: see `Bounds`, by column, where it is known.
         """
         frame = self.sql(rows) if isinstance(rows, str) else rows
         kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
         looks = [
-            F.expr(e).alias(f"{what}{i}")
+            F.expr(f"{e} AS {what}{i}")
             for i, (c, k) in enumerate(bounded)
             for what, e in (
                 ("low", _leave(f"min({quote(c)})", k)),
@@ -241,8 +255,11 @@ class Frames:
                 ("held", f"count({quote(c)})"),
             )
         ]
-        kept, row = _observed(frame, [F.count("*").alias("n"), *looks])
-        bounds = {c: Bounds(k, row[f"low{i}"], row[f"high{i}"], row[f"held{i}"]) for i, (c, k) in enumerate(bounded)}
+        kept, row = _observed(frame, [F.expr("count(*) AS n"), *looks])
+        bounds = {
+            c: Bounds(k, row[f"low{i}"], row[f"high{i}"], row[f"held{i}"], (within or {}).get(c))
+            for i, (c, k) in enumerate(bounded)
+        }
         return Frame(self.view(kept), row["n"], bounds, kept)
 
 

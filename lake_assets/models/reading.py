@@ -18,8 +18,10 @@ from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.merge.small import is_small, planned_once
 from lake_assets.merge.steps import Window
+from lake_assets.merge.views import new_name
 from lake_assets.models.estimate import changed_rows
 from lake_assets.models.frames import ONE_PIECE, SIGN, Frame, Frames
+from lake_assets.models.nans import guarded
 from lake_assets.models.rows import At
 from lake_assets.models.tree import Scan, Tree, scans
 
@@ -57,7 +59,8 @@ class Sources:
             at = "end"
         if (table, at) not in self._views:
             rows = self.frames.spark.read.option("versionAsOf", str(snapshot)).table(self.lake.sql_name(table))
-            self._views[table, at] = self.frames.view(self._as_now(table, rows, self._schema_of(table, snapshot)))
+            rows, columns = self._as_now(table, rows, self._schema_of(table, snapshot))
+            self._views[table, at] = self.frames.view(rows.selectExpr(*columns))
         return self._views[table, at]
 
     def changed(self) -> bool:
@@ -90,30 +93,39 @@ class Sources:
 
     def _feed(self, table: TableId) -> Frame | None:
         rows = self.changes(table)
-        found = self.frames.measured(rows, self._kinds(table)) if rows is not None else None
-        return found if found and found.rows else None
+        if rows is None:
+            return None
+        found = self.frames.measured(rows, self._kinds(table), self._within(table))
+        return found if found.rows else None
 
     def changes(self, table: TableId) -> DataFrame | None:
         """The changed rows of a table with `SIGN`, not computed yet where they are few; None: there are none."""
         capture = self.captures.get(table)
         if capture is None or capture.is_empty:
             return None
-        changes = capture.signed(self.frames.spark)
-        rows = self._as_now(table, changes, capture.schema, F.col(CAPTURED_SIGN).cast("int").alias(SIGN))
+        name = new_name()
+        changes, columns = self._as_now(table, capture.signed(self.frames.spark), capture.schema)
+        said = ", ".join([*columns, f"CAST({CAPTURED_SIGN} AS INT) AS {SIGN}"])
         kinds = self._kinds(table)
         both = {f.side for f in capture.files} == {"after", "before"}
         if not both or any(t in k for k in kinds.values() for t in _UNGROUPED):
-            return rows
+            return self.frames.sql(f"SELECT {said} FROM {name}", {name: changes})
         # Rows that differ only in columns which the query does not read have not changed for it.
-        few, listed = self.are_few(), [F.col(quote(c)) for c in kinds]
-        if few:
+        if self.are_few():
             # Small files are read by one task: then nothing is shuffled at all.
-            changed = rows.coalesce(1) if is_small(capture) else rows.repartition(1)
+            said = f"/*+ {'COALESCE' if is_small(capture) else 'REPARTITION'}(1) */ {said}"
         else:
-            changed = self.frames.in_one_piece(rows)
-        net = changed.groupBy(*listed).agg(F.expr(f"CAST(sum({SIGN}) AS INT)").alias("__n")).where("__n <> 0")
-        sign = F.expr("CAST(signum(__n) AS INT)").alias(SIGN)
-        return net.select(*listed, sign, F.expr("explode(array_repeat(0, abs(__n)))").alias("__copy")).drop("__copy")
+            rows = self.frames.sql(f"SELECT {said} FROM {name}", {name: changes})
+            changes, said = self.frames.in_one_piece(rows), "*"
+        names = [quote(c) for c in kinds]
+        listed = ", ".join([*names, f"CAST(sum({SIGN}) AS INT) AS __n"])
+        by = f" GROUP BY {', '.join(names)}" if names else ""
+        return self.frames.sql(
+            f"SELECT {', '.join([*names, f'CAST(signum(__n) AS INT) AS {SIGN}'])} "
+            f"FROM (SELECT {listed} FROM (SELECT {said} FROM {name}){by}) "
+            "LATERAL VIEW explode(array_repeat(0, abs(__n))) copies AS __copy",
+            {name: changes},
+        )
 
     def _kinds(self, table: TableId) -> dict[str, str]:
         """Spark's types, as simple strings, of the columns that are read of a table."""
@@ -121,6 +133,16 @@ class Sources:
             f for f in self.tables[table].schema().fields if table not in self.needed or f.name in self.needed[table]
         )
         return {f.name: spark_type(f.field_type).lower() for f in fields}
+
+    def _within(self, table: TableId) -> dict[str, tuple[int, int]]:
+        """Between which whole numbers a column was in the captured files of the start, where these say so."""
+        capture, found = self.captures[table], dict[str, tuple[int, int]]()
+        names = {f.field_id: f.name for f in self.tables[table].schema().fields}
+        for f in capture.schema.fields:
+            hull = capture.ranges_before.get(f.name)
+            if hull and f.field_id in names and isinstance(hull.low, int) and isinstance(hull.high, int):
+                found[names[f.field_id]] = hull.low, hull.high
+        return found
 
     def _schema_of(self, table: TableId, snapshot: int | None) -> Schema:
         loaded = self.tables[table]
@@ -130,21 +152,25 @@ class Sources:
             schemas.get(found.schema_id, loaded.schema()) if found and found.schema_id is not None else loaded.schema()
         )
 
-    def _as_now(self, table: TableId, rows: DataFrame, schema: Schema, *more: object) -> DataFrame:
-        """Rows of an older schema under today's: columns by their ids, those that were not there yet as null."""
+    def _as_now(self, table: TableId, rows: DataFrame, schema: Schema) -> tuple[DataFrame, list[str]]:
+        """Rows of an older schema, and what is to be selected of them for today's: columns by their ids, those that
+        were not there yet as null or their default.
+
+        As text: each call of a function of PySpark's is some messages to the JVM.
+        """
         was = {f.field_id: f for f in schema.fields}
-        columns = []
+        columns: list[str] = []
         for f in self.tables[table].schema().fields:
             if table in self.needed and f.name not in self.needed[table]:
                 continue
             kind, old = spark_type(f.field_type), was.get(f.field_id)
-            if old is None:
-                value = F.lit(f.initial_default).cast(kind)
-            else:
-                value = F.col(quote(old.name))
-                value = value if old.field_type == f.field_type else value.cast(kind)
-            columns.append(value.alias(f.name))
-        return rows.select(*columns, *more)  # type: ignore[arg-type]
+            value = quote(old.name) if old else "NULL"
+            if old is None and f.initial_default is not None:
+                value = f"__default{f.field_id}"
+                rows = rows.withColumn(value, F.lit(f.initial_default))
+            value = value if old and old.field_type == f.field_type else f"CAST({value} AS {kind})"
+            columns.append(f"{guarded(value, kind.lower())} AS {quote(f.name)}")
+        return rows, columns
 
 
 def needed_of(tree: Tree) -> dict[TableId, set[str]]:

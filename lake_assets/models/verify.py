@@ -30,6 +30,7 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
+from lake_assets.models.nans import guarded_rows
 from lake_assets.models.plan import looked_up, parse, text_over
 from lake_assets.models.rewrite import changed_calls, qualify_as_where
 from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
@@ -199,7 +200,7 @@ def _result(
     scope: contextlib.ExitStack,
 ) -> DataFrame:
     """The query over its sources at their pinned snapshots."""
-    rows_of = {t: _at(lake, t, snapshot) for t, snapshot in pinned.items()}
+    rows_of = {t: guarded_rows(_at(lake, t, snapshot)) for t, snapshot in pinned.items()}
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # What sqlglot would write otherwise than it read it has to stay as it is written.
     if changed_calls(query):

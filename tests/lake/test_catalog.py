@@ -10,7 +10,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavailableError, TableNotFoundError
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
-from lake_assets.lake.spark import catalog_conf, check_remote, packages, session_conf
+from lake_assets.lake.spark import catalog_conf, check_remote, java_options, packages, session_conf
 from lake_assets.merge.raw import ensure_raw
 
 HOME = Path("/h")
@@ -168,3 +168,11 @@ def test_a_namespace_that_another_process_makes_in_the_same_moment_is_there(
     monkeypatch.undo()
     assert plain_lake.tables("final") == []
     assert answers[0] is False
+
+
+def test_scans_are_planned_in_one_thread_only_where_the_lake_is_on_a_disk(tmp_path: Path) -> None:
+    options = session_conf(LakeConfig(home=tmp_path))["spark.driver.defaultJavaOptions"]
+    assert "plan-in-worker-pool=false" in options
+    remote = LakeConfig(home=tmp_path, warehouse="s3://bucket/lake")
+    assert "plan-in-worker-pool" not in java_options(remote)
+    assert "log4j2.configurationFile" in java_options(remote)

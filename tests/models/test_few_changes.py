@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlglot import exp
 
 from lake_assets import Lake
+from lake_assets.capture import capture
 from lake_assets.lake import TableId
+from lake_assets.lake.watermark import Mark
 from lake_assets.merge.small import planned_once
+from lake_assets.merge.steps import Window
 from lake_assets.models import reading
 from lake_assets.models.frames import Bounds, Frames
 from lake_assets.models.kinds import is_linear, passed_on
@@ -77,6 +82,25 @@ def test_bounds_are_rounded_away_from_each_other(kind: str, low: int, high: int,
     assert around[0] <= low
     assert high <= around[1]
     assert low - around[0] + around[1] - high <= (high - low) / 8
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "within", "around"),
+    [
+        # Changed and new rows: the next file down is not read, and how far the newest rows reach is still rounded.
+        (46_875_003, 50_001_499, (46_875_000, 49_999_999), (46_875_000, 50_003_968)),
+        (46_875_003, 49_999_990, (46_875_000, 49_999_999), (46_875_000, 49_999_999)),
+        (46_800_001, 49_999_990, (46_875_000, 49_999_999), (46_792_704, 49_999_999)),  # some new rows are below
+        (46_875_003, 49_999_990, (0, 99_999_999), (46_858_240, 50_003_968)),
+    ],
+)
+def test_bounds_end_with_the_files_that_rows_were_in(
+    low: int, high: int, within: tuple[int, int], around: tuple[int, int]
+) -> None:
+    found = Bounds("bigint", str(low), str(high), 2, within).around()
+    assert found == tuple(map(str, around))
+    assert around[0] <= low
+    assert high <= around[1]
 
 
 def test_other_bounds_are_as_they_are() -> None:
@@ -212,3 +236,31 @@ def test_few_changes_in_small_and_large_files_are_netted(
     world.sql("UPDATE final.u SET v = v - 1 WHERE id % 10 = 0")
     world.sql("INSERT INTO final.u VALUES (7, 0, 1), (7, 0, 1)")
     assert world.run(model)["agg.m"].strategy == "retract"
+
+
+def test_changed_rows_lie_within_the_files_that_they_were_in(lake: Lake) -> None:
+    spark, table = lake.spark(), TableId.parse("final.t")
+    lake.ensure_namespace(("final",))
+    spark.sql(
+        "CREATE TABLE final.t (id BIGINT, v INT) USING iceberg TBLPROPERTIES ('format-version' = '3', "
+        "'write.update.mode' = 'merge-on-read')"
+    )
+    spark.sql("INSERT INTO final.t SELECT id, 0 FROM range(0, 500, 1, 1)")
+    spark.sql("INSERT INTO final.t SELECT id, 0 FROM range(500, 1000, 1, 1)")
+    start = lake.table(table).metadata.current_snapshot_id
+    spark.sql("UPDATE final.t SET v = id WHERE id IN (505, 700)")
+    spark.sql("INSERT INTO final.t VALUES (2000, 1)")
+    found = lake.table(table)
+    with contextlib.ExitStack() as scope:
+        changed = scope.enter_context(capture(lake, table, start))
+        head = Mark(str(found.metadata.table_uuid), found.metadata.current_snapshot_id)
+        window = Window(table, replace(head, snapshot=start), head)
+        sources = reading.Sources(lake, {table: found}, {table: window}, {table: changed}, Frames(spark, scope))
+        feed = sources.feed(table)
+        assert feed is not None
+        assert feed.rows == 5
+        assert feed.bounds["id"].within == (500, 999)
+        assert feed.bounds["id"].around() == ("500", "2016")  # not 480
+        # Of rows that are new alone nothing is known.
+        appended = scope.enter_context(capture(lake, table, found.metadata.snapshots[-2].snapshot_id))
+        assert not appended.ranges_before["id"].has_values
