@@ -40,8 +40,8 @@ class Histories(RuleBasedStateMachine):
 
     @initialize()
     def make(self) -> None:
-        type(self).made += 1
-        self.table = f"h{self.version}{self.mode[0]}{int(self.partitioned)}{int(self.keyed)}.t{self.made}"
+        Histories.made += 1  # the tests share a lake
+        self.table = f"h{self.version}{self.mode[0]}{int(self.partitioned)}{int(self.keyed)}.t{Histories.made}"
         self.lake.ensure_namespace((self.table.split(".")[0],))
         part = "PARTITIONED BY (g)" if self.partitioned else ""
         modes = ",".join(f"'write.{w}.mode'='{self.mode}'" for w in ("merge", "update", "delete"))
