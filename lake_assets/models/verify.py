@@ -30,7 +30,7 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.nans import guarded_rows
+from lake_assets.models.floats import guarded_rows
 from lake_assets.models.plan import looked_up, parse, text_over
 from lake_assets.models.rewrite import changed_calls, qualify_as_where
 from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query

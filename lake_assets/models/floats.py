@@ -1,8 +1,9 @@
 """Floating-point columns as Spark compares them.
 
-To Spark NaN is greater than every number. Iceberg's bounds of a file do not count it, so that a file is skipped whose
-numbers are all smaller than what a condition asks for, and its rows with NaN with it: what a query gives would depend
-on which rows share a file. Conditions on the columns that are written here are not handed down to Iceberg.
+To Spark NaN is greater than every number, and zero equals zero with a sign. Iceberg's bounds of a file do not count
+NaN, and order the zeros: a file is skipped whose numbers are all smaller than what a condition asks for, and its rows
+with NaN with it. So what a query gives would depend on which rows share a file. Conditions on columns that are written
+as here are not handed down to Iceberg.
 
 Source: https://iceberg.apache.org/spec/#manifests (bounds); https://github.com/apache/iceberg/issues/9130
 """
