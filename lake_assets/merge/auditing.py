@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import AuditFailedError, PipelineError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.floats import guarded_rows
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import ancestors
 from lake_assets.merge.audits import (
@@ -274,6 +275,9 @@ class Gate:
     # --- evaluating ---------------------------------------------------------------------------------------------
 
     def _evaluate(self, state: _State, table: Table | None) -> None:
+        # Or whether a row with NaN is found to violate one would depend on the other rows of its file.
+        written = guarded_rows(state.written) if state.written is not None else None
+        state = replace(state, rows=guarded_rows(state.rows), written=written)
         found: dict[str, Finding] = {}
         narrow = [a for a in self._audits if table is not None and self._fingerprint(a, table) in state.held]
         for audits, rows, which in (

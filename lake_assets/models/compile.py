@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from lake_assets.lake import TableId
 from lake_assets.lake.sql import DIALECT
-from lake_assets.models.functions import aggregates, whole_call
+from lake_assets.models.functions import aggregates, is_generator, whole_call
 from lake_assets.models.grouping import Grouping, grouping
 from lake_assets.models.subqueries import Subqueries
 from lake_assets.models.tree import (
@@ -232,6 +232,7 @@ class Select:
         node, items, qualify = self._windowed(node, items, qualify)
         if qualify is not None:
             node = filtered(node, conjuncts(qualify))
+        node, items = self._generated(node, items)
         outputs = [(n, self.compiler.name(n or "c")) for n, _ in items]
         for _, e in items:
             if missing := refs(e) - set(node.columns):
@@ -242,6 +243,20 @@ class Select:
                 raise Uncompilable("DISTINCT ON")
             node = Distinct(node)
         return Compiled(node, tuple(outputs))
+
+    def _generated(self, node: Node, items: list[Item]) -> tuple[Node, list[Item]]:
+        """A call in the list that makes several rows of one, as a LATERAL VIEW."""
+        at = [i for i, (_, e) in enumerate(items) if any(map(is_generator, e.walk()))]
+        if not at:
+            return node, items
+        name, call = items[at[0]]
+        if len(at) > 1 or not is_generator(call):
+            raise Uncompilable(f"{call.sql(DIALECT)} within what is selected")
+        if missing := refs(call) - set(node.columns):
+            raise Uncompilable(f"{', '.join(sorted(missing))} is neither grouped by nor aggregated")
+        made = self.compiler.name(name or "made")
+        items[at[0]] = (name, column(made))
+        return Generate(node, call, (made,), outer=False), items
 
     def correlated(self) -> tuple[Node, list[exp.Expr]]:
         """As a subquery: FROM and WHERE, and the conditions that read columns of the query around it."""

@@ -16,6 +16,12 @@ _AGGREGATES = {
     "histogram_numeric",
     "hll_sketch_agg",
     "hll_union_agg",
+    "kll_merge_agg_bigint",
+    "kll_merge_agg_double",
+    "kll_merge_agg_float",
+    "kll_sketch_agg_bigint",
+    "kll_sketch_agg_double",
+    "kll_sketch_agg_float",
     "last_value",
     "mean",
     "percentile",
@@ -27,6 +33,9 @@ _AGGREGATES = {
     "try_avg",
     "try_sum",
 }
+# Functions that make several rows of one, and each of them several columns.
+_WIDE = (exp.Posexplode, exp.Inline, exp.Stack)
+_WIDE_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "collations", "sql_keywords"}
 _BY_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg)
 _BY_ORDER_NAMES = {"first_value", "last_value"}
 _TIED = (exp.RowNumber, exp.Lag, exp.Lead, exp.Ntile, exp.NthValue, exp.FirstValue, exp.LastValue, exp.First, exp.Last)
@@ -41,6 +50,21 @@ def is_aggregate(node: exp.Expr) -> bool:
         return node.name.lower() in _AGGREGATES
     # How often a grouping set leaves out a column is no aggregate of rows.
     return isinstance(node, exp.AggFunc) and not isinstance(node, exp.GroupingId | exp.Grouping)
+
+
+def is_generator(node: exp.Expr) -> bool:
+    """Whether it is a call that makes several rows of one."""
+    return isinstance(node, exp.Explode) or _is_wide(node)
+
+
+def wide_generator(query: exp.Expr) -> exp.Expr | None:
+    """The first call in a list of SELECT that makes several columns."""
+    selected = (e for select in query.find_all(exp.Select) for e in select.expressions)
+    return next((n for e in selected for n in e.walk() if isinstance(n, exp.Aliases) or _is_wide(n)), None)
+
+
+def _is_wide(node: exp.Expr) -> bool:
+    return isinstance(node, _WIDE) or (isinstance(node, exp.Anonymous) and node.name.lower() in _WIDE_NAMES)
 
 
 def whole_call(node: exp.Expr) -> exp.Expr:

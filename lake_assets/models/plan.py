@@ -18,7 +18,7 @@ from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql import DIALECT, not_repeatable
 from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
-from lake_assets.models.functions import warnings
+from lake_assets.models.functions import warnings, wide_generator
 from lake_assets.models.kinds import describe, everything, is_by_key
 from lake_assets.models.retract import Retraction, retraction
 from lake_assets.models.rewrite import (
@@ -74,6 +74,9 @@ def parse(name: str, sql: str) -> exp.Query:
         raise model_error(name, [(at.get("line"), str(at.get("description", e)))]) from e
     except TokenError as e:
         raise model_error(name, [(open_quote(sql), "a quote or comment that begins here is not closed")]) from e
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        # sqlglot's own, as of `map(a)`, to which it looks for a second argument.
+        raise ModelError(f"model {name}: its SQL cannot be read: is a call short of arguments? ({e})") from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise ModelError(
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
@@ -98,11 +101,11 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
     Raises:
         ModelError: a table is named without its layer, with a catalog, or as of a version.
     """
-    ctes = {c.alias for c in query.find_all(exp.CTE)}
+    ctes = {c.alias.lower() for c in query.find_all(exp.CTE)}
     found: dict[TableId, None] = {}
     wrong: list[tuple[int | None, str]] = []
     for table in query.find_all(exp.Table, bfs=False):
-        if not table.db and table.name in ctes:
+        if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
             continue
         said = table.sql(DIALECT)
         if not table.db:
@@ -172,6 +175,11 @@ def plan(
     """
     query = parse(name, sql)
     sources = sources_of(name, query)
+    if wide := wide_generator(query):
+        raise ModelError(
+            f"model {name}: {wide.sql(DIALECT)} gives several columns in a list of SELECT: write it behind FROM, as "
+            f"LATERAL VIEW {(wide.this if isinstance(wide, exp.Aliases) else wide).sql(DIALECT)} t AS a, b"
+        )
     qualified, unlike = looked_up(name, query, {t: schemas[t] for t in sources})
     outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
     if len({o.lower() for o in outputs}) < len(outputs):
@@ -335,7 +343,11 @@ def replace_tables(query: exp.Query, view_of: Callable[[TableId], str]) -> exp.Q
     query = query.copy()
     for table in [t for t in query.find_all(exp.Table) if t.db]:
         view = exp.to_table(view_of(TableId((table.db,), table.name)), dialect=DIALECT)
-        table.replace(exp.alias_(view, table.alias_or_name, table=True, quoted=True))
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+        # What else is said of the table stays: PIVOT, names of its columns, joins within parentheses.
+        for part in ("this", "db", "catalog"):
+            table.set(part, view.args.get(part))
     return query
 
 

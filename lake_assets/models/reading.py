@@ -16,11 +16,11 @@ from lake_assets.capture import Capture
 from lake_assets.capture.types import spark_type
 from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.floats import guarded
 from lake_assets.merge.small import is_small, planned_once
 from lake_assets.merge.steps import Window
 from lake_assets.merge.views import new_name
 from lake_assets.models.estimate import changed_rows
-from lake_assets.models.floats import guarded
 from lake_assets.models.frames import ONE_PIECE, SIGN, Frame, Frames
 from lake_assets.models.rows import At
 from lake_assets.models.tree import Scan, Tree, scans

@@ -139,6 +139,16 @@ def _around(select: exp.Select) -> exp.Select:
     return around
 
 
+def is_text(query: exp.Query) -> bool:
+    """Whether Spark takes the query's text as it is written when its tables are called otherwise.
+
+    Not QUALIFY, and not columns with the layer of their table before them.
+    """
+    tables = {(t.db.lower(), t.name.lower()) for t in query.find_all(exp.Table) if t.db}
+    named = {(c.db.lower(), c.table.lower()) for c in query.find_all(exp.Column)}
+    return not query.find(exp.Qualify) and not named & tables
+
+
 def changed_calls(query: exp.Query) -> str:
     """The first call that sqlglot would write otherwise than it read it; empty: there is none.
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lake_assets.errors import KeyMissingError, ModelError
-from lake_assets.lake import LakeBase, quote
+from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.cached import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql import DIALECT
@@ -32,7 +32,7 @@ from lake_assets.models.plan import ModelPlan, parse, replace_tables, text_over
 from lake_assets.models.ranges import touched_ranges
 from lake_assets.models.reading import Sources
 from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
-from lake_assets.models.rewrite import qualify_as_where
+from lake_assets.models.rewrite import is_text, qualify_as_where
 from lake_assets.models.rows import Cut, Rows
 from lake_assets.models.spec import ModelSpec, declared
 from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column, scans
@@ -76,11 +76,21 @@ class Step:
         """The result over the sources as they are now."""
         sources = self.sources
         everything = Sources(self.lake, sources.tables, sources.windows, {}, self.frames)
-        if self.model.as_written:
-            query = parse(str(self.spec.table), self.spec.sql)
-            return self._sql(text_over(query, self.spec.sql, lambda t: everything.view(t, "end")))
-        query = replace_tables(self.model.query, lambda t: everything.view(t, "end"))
-        return self._sql(qualify_as_where(query).sql(DIALECT))
+
+        def view(table: TableId) -> str:
+            return everything.view(table, "end")
+
+        written = parse(str(self.spec.table), self.spec.sql)
+        if self.model.as_written or is_text(written):
+            rows = self._sql(text_over(written, self.spec.sql, view))
+            # What has no name in the query is called otherwise by Spark.
+            if self.model.as_written or {c.lower() for c in rows.columns} == {o.lower() for o in self._outputs}:
+                return rows
+        return self._sql(qualify_as_where(replace_tables(self.model.query, view)).sql(DIALECT))
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [s.alias_or_name for s in self.model.query.selects]
 
     def columns_differ(self) -> bool:
         """Whether the query's columns are not the table's any more (a source's type or name changed)."""

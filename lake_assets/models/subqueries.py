@@ -15,6 +15,10 @@ from lake_assets.models.tree import Aggregate, InnerJoin, Node, Project, SideJoi
 if TYPE_CHECKING:
     from lake_assets.models.compile import Ctes, Select
 
+_NULL_OF_NOTHING = (
+    exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMin, exp.ArgMax, exp.LogicalAnd, exp.LogicalOr, exp.Median, exp.Stddev,
+    exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop, exp.AnyValue,
+)  # fmt: skip
 Kind = Literal["semi", "anti", "null_anti"]
 
 
@@ -127,16 +131,14 @@ class Subqueries:
         named = {c.sql(DIALECT): (name(c.key), inner.resolved(c)) for c in aggregates(item)}
         if any(refs(e) - set(below.columns) for _, e in named.values()):
             raise self._error("an aggregate over columns of the query around it")
+        of_nothing = {n: self._of_nothing(c) for n, c in named.values()}
 
         def over(empty: bool) -> exp.Expr:
             def one(part: exp.Expr) -> exp.Expr:
                 found = named.get(part.sql(DIALECT))
                 if found is None:
                     return part
-                counts = isinstance(
-                    found[1].this if isinstance(found[1], exp.Filter) else found[1], exp.Count | exp.CountIf
-                )
-                return (exp.Literal.number(0) if counts else exp.Null()) if empty else column(found[0])
+                return of_nothing[found[0]].copy() if empty else column(found[0])
 
             return exp.Paren(this=item.copy()).transform(one)
 
@@ -153,6 +155,17 @@ class Subqueries:
         return SideJoin(node, right, "left", pairs), exp.Paren(this=result)
 
     # --- -------------------------------------------------------------------------------------------------------
+
+    def _of_nothing(self, call: exp.Expr) -> exp.Expr:
+        """What an aggregate gives of no rows."""
+        bare = call
+        while isinstance(bare, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+            bare = bare.this
+        if isinstance(bare, exp.Count | exp.CountIf):
+            return exp.Literal.number(0)
+        if not isinstance(bare, _NULL_OF_NOTHING):
+            raise self._error(f"{call.sql(DIALECT)} in a subquery for a value: what it gives of no rows is not known")
+        return exp.Null()
 
     def _local(self, conditions: Sequence[exp.Expr], node: Node) -> None:
         if any(refs(c) - set(node.columns) for c in conditions):

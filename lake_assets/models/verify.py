@@ -26,13 +26,13 @@ from lake_assets.errors import (
     TableReplacedError,
 )
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.floats import guarded_rows
 from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.floats import guarded_rows
 from lake_assets.models.plan import looked_up, parse, text_over
-from lake_assets.models.rewrite import changed_calls, qualify_as_where
+from lake_assets.models.rewrite import changed_calls, is_text, qualify_as_where
 from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
 from lake_assets.models.spec import ModelSpec
 
@@ -203,12 +203,17 @@ def _result(
     rows_of = {t: guarded_rows(_at(lake, t, snapshot)) for t, snapshot in pinned.items()}
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # What sqlglot would write otherwise than it read it has to stay as it is written.
-    if changed_calls(query):
-        sql = text_over(query, spec.sql, lambda t: views[t])
-    else:
-        if query.find(exp.Qualify):
-            query, _ = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
-        sql = qualify_as_where(_over(query, views)).sql(DIALECT)
+    named, unlike = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
+    as_written = unlike or changed_calls(query)
+    if as_written or is_text(query):
+        rows = _analysed(lake, spec, text_over(query, spec.sql, lambda t: views[t]))
+        # What has no name in the query is called otherwise by Spark.
+        if as_written or {c.lower() for c in rows.columns} == {s.alias_or_name.lower() for s in named.selects}:
+            return rows
+    return _analysed(lake, spec, qualify_as_where(_over(named, views)).sql(DIALECT))
+
+
+def _analysed(lake: LakeBase, spec: ModelSpec, sql: str) -> DataFrame:
     try:
         rows = lake.spark().sql(sql)
         rows.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)
@@ -224,8 +229,11 @@ def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     """The query with a view in the place of each table. (Written for this alone, not by what maintains the table.)"""
     query = query.copy()
     for table in [t for t in query.find_all(exp.Table) if t.db]:
-        view = exp.to_table(views[TableId((table.db,), table.name)], dialect=DIALECT)
-        table.replace(exp.alias_(view, table.alias_or_name, table=True, quoted=True))
+        name, view = table.name, views[TableId((table.db,), table.name)]
+        table.set("this", exp.to_identifier(view, quoted=True))
+        table.set("db", None)
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
     return query
 
 

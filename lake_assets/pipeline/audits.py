@@ -252,10 +252,10 @@ def tables_of(query: exp.Query) -> tuple[TableId, ...]:
     Raises:
         PipelineError: one is named without its layer, or with a catalog.
     """
-    ctes = {c.alias for c in query.find_all(exp.CTE)}
+    ctes = {c.alias.lower() for c in query.find_all(exp.CTE)}
     found: dict[TableId, None] = {}
     for table in query.find_all(exp.Table):
-        if not table.db and table.name in ctes:
+        if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
             continue
         if not table.db or table.catalog:
             raise PipelineError(

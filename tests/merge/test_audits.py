@@ -12,7 +12,15 @@ from lake_assets.errors import AuditFailedError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.watermark import read_marks
 from lake_assets.merge.auditing import AUDITED_PROPERTY, FAILED_BRANCH, Gate
-from lake_assets.merge.audits import AcceptedValues, NotNull, Relationship, RowCountChange, Unique
+from lake_assets.merge.audits import (
+    PLACEHOLDER,
+    AcceptedValues,
+    Assertion,
+    NotNull,
+    Relationship,
+    RowCountChange,
+    Unique,
+)
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import Limit
 from lake_assets.pipeline.pipeline import absorb
@@ -252,6 +260,35 @@ def test_every_audit_counts_and_shows_the_rows_that_violate_it(lake: Lake) -> No
         "bosses": (1, [("2", "9", None, None)]),
         "rows": (3, [("1", "4", "200%")]),
         "few": (0, []),
+    }
+
+
+def test_a_violation_is_found_whatever_rows_its_file_has_besides(lake: Lake) -> None:
+    """To Spark NaN is greater than any number, and zeros are equal; Iceberg skips files by bounds that differ."""
+    lake.ensure_namespace(("final",))
+    lake.spark().sql("CREATE TABLE final.t (id INT, x DOUBLE, s STRUCT<x: FLOAT>) USING iceberg")
+    lake.spark().sql(
+        "INSERT INTO final.t SELECT /*+ COALESCE(1) */ * FROM VALUES "
+        "(1, 1D, named_struct('x', 1F)), (2, double('NaN'), named_struct('x', float('NaN'))), (3, -0D, null)"
+    )
+    gate = Gate(
+        lake,
+        TableId.parse("final.t"),
+        [
+            Assertion(name="large", sql=f"SELECT id FROM {PLACEHOLDER} WHERE x > 8"),
+            Assertion(name="large_within", sql=f"SELECT id FROM {PLACEHOLDER} WHERE s.x > 8"),
+            Assertion(name="zero", sql=f"SELECT id FROM {PLACEHOLDER} WHERE x = 0 AND id > 2"),
+            AcceptedValues(name="listed", column="x", values=("0", "1")),
+        ],
+    )
+    table = lake.find("final.t")
+    assert table is not None
+    findings = gate.audit_published(table.metadata.current_snapshot_id)
+    assert {f.audit: (f.failing, [r["id"] for r in f.rows]) for f in findings} == {
+        "large": (1, ["2"]),
+        "large_within": (1, ["2"]),
+        "zero": (1, ["3"]),
+        "listed": (1, ["2"]),
     }
 
 

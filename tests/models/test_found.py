@@ -16,6 +16,29 @@ TABLES = (
     "INSERT INTO final.a VALUES (1, 1), (2, 2), (NULL, 3)",
     "INSERT INTO final.b VALUES (1, 'x'), (3, 'y'), (NULL, NULL)",
 )
+# What Spark makes of these texts was taken for something else, or refused.
+MEANT = {
+    # Without its join it had other rows, and nobody complained.
+    "joined_in_parentheses": "SELECT a.id AS id, b.g AS g FROM final.a a LEFT JOIN (final.b b JOIN final.a c ON b.id = c.v) ON a.id = b.id",
+    "left_in_parentheses": "SELECT a.id AS id, b.g AS g FROM final.a a JOIN (final.b b LEFT JOIN final.a c ON b.id = c.v) ON a.v = b.id",
+    "pivot": "SELECT * FROM final.b PIVOT (count(id) AS n FOR g IN ('x', 'y'))",
+    "unpivot": "SELECT * FROM final.a UNPIVOT (value FOR name IN (id, v))",
+    "named_columns": "SELECT p.y AS y, count(*) AS n FROM final.a AS p (x, y) GROUP BY p.y",
+    "two_CTEs_of_a_name": "WITH c AS (SELECT id, v FROM final.a) SELECT d.id AS id, c.v AS v, d.n AS n FROM (WITH c AS (SELECT id, g FROM final.b) SELECT id, count(g) AS n FROM c GROUP BY id) d JOIN c ON c.id = d.id",
+    "case_of_a_CTE": "WITH Counted AS (SELECT v, count(*) AS n FROM final.a GROUP BY v) SELECT v, n FROM cOUNTED",
+    "hint": "SELECT /*+ BROADCAST(b) */ a.id AS id, b.g AS g FROM final.a a JOIN final.b b ON a.id = b.id",
+    "grouping_in_having": "SELECT v + 1 AS w, id, count(*) AS n FROM final.a GROUP BY ROLLUP (v + 1, id) HAVING grouping(id) = 0",
+    "layers_before_columns": "SELECT final.a.id AS id, final.b.g AS g FROM final.a JOIN final.b ON final.a.id = final.b.id",
+    "no_names": "SELECT v, count(*), max(id) + 1 FROM final.a GROUP BY v",
+    # The rows that a function makes of one, though nobody reads what it makes, and though each row has a key.
+    "exploded_and_dropped": "SELECT id FROM (SELECT id, explode(array(v, id)) AS e FROM final.a)",
+    "exploded_and_counted": "SELECT v, count(*) AS n FROM (SELECT v, explode(array(v, id)) AS e FROM final.a) GROUP BY v",
+    "exploded_with_a_key": "SELECT id, explode(array(0, n)) AS e FROM (SELECT id, count(*) AS n FROM final.b GROUP BY id)",
+    "exploded_groups": "SELECT id, explode(array(0, count(*))) AS e FROM final.b GROUP BY id",
+    "a_list_of_nothing": "SELECT a.id AS id, (SELECT sort_array(collect_list(b.g)) FROM final.b b WHERE b.id = a.v) AS gs FROM final.a a",
+    "columns_of_a_CTE": "WITH c (x, y) AS (SELECT id, v FROM final.a) SELECT y, count(x) AS n FROM c GROUP BY y",
+    "sketch": "SELECT kll_sketch_to_string_bigint(kll_sketch_agg_bigint(v)) AS s FROM final.a",
+}
 
 
 @pytest.mark.parametrize("side", ["", "LEFT", "RIGHT", "FULL"])
@@ -79,6 +102,17 @@ def test_a_window_of_qualify_over_a_column_that_is_named_as_an_output(lake: Lake
     proof.run(spark=False)
     proof.sql("INSERT INTO final.b VALUES (4, 'x'), (0, 'w')", "DELETE FROM final.a WHERE v = 2")
     proof.run(spark=False)
+
+
+def test_queries_mean_what_spark_makes_of_their_text(lake: Lake) -> None:
+    # DuckDB has other names for some of these functions: Spark's own result for the text as it is written decides.
+    named = {f"agg.{name}": Query(sql, (), not_duckdb="another dialect") for name, sql in MEANT.items()}
+    proof = Proof(lake, named, ["final.a", "final.b"])
+    proof.sql(*TABLES)
+    proof.run()
+    proof.sql("INSERT INTO final.a VALUES (3, 1), (4, NULL), (2, 1)", "DELETE FROM final.b WHERE id = 1")
+    proof.run()
+    assert verify_all(lake, proof) == [True] * len(MEANT)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,8 @@ class _Maker:
         self.kinds.add(operation.lower())
         left, columns = self.select(levels, want)
         right, _ = self.select(levels, want)
+        if "dec" in want and re.search(r"\b(sum|avg)\(", " ".join([left, right, *(text for _, text, _ in self.ctes)])):
+            self.not_duckdb = "sums have 38 digits there, so that what is put beside them is rounded to their scale"
         # Each side is a SELECT of its own: what groups or orders windows in it stays in it.
         return f"SELECT * FROM ({left}) {self.alias()} {operation} SELECT * FROM ({right}) {self.alias()}", columns
 

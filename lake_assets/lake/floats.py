@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from lake_assets.lake import quote
+from lake_assets.lake.names import quote
 
 
 def guarded(column: str, kind: str) -> str:
