@@ -18,7 +18,7 @@ from sqlglot.errors import ParseError
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake.names import literal, quote
-from lake_assets.lake.sql import DIALECT, not_repeatable
+from lake_assets.lake.sql import DIALECT, misread, not_repeatable
 
 # A hash of all values of a row, where that is its key.
 ROW = "__row"
@@ -115,6 +115,8 @@ def _read(text: str) -> list[Star | Computed]:
         raise PipelineError(
             f"`columns`: {text!r} is more than a list of columns: filters and joins belong into a model"
         )
+    if other := misread(text):
+        raise PipelineError(f"`columns`: {text!r} has {other}")
     return [_one(e, text) for e in query.expressions]
 
 

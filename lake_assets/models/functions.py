@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from lake_assets.lake.sql import DIALECT
+
 # Aggregates that sqlglot has no class for, or one that is no AggFunc.
 _AGGREGATES = {
     "any",
@@ -23,10 +25,14 @@ _AGGREGATES = {
     "kll_sketch_agg_double",
     "kll_sketch_agg_float",
     "last_value",
+    "listagg",
     "mean",
     "percentile",
+    "percentile_cont",
+    "percentile_disc",
     "some",
     "std",
+    "string_agg",
     "theta_intersection_agg",
     "theta_sketch_agg",
     "theta_union_agg",
@@ -37,7 +43,7 @@ _AGGREGATES = {
 _WIDE = (exp.Posexplode, exp.Inline, exp.Stack)
 _WIDE_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "collations", "sql_keywords"}
 _BY_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg)
-_BY_ORDER_NAMES = {"first_value", "last_value"}
+_BY_ORDER_NAMES = {"first_value", "last_value", "listagg", "string_agg"}
 _TIED = (exp.RowNumber, exp.Lag, exp.Lead, exp.Ntile, exp.NthValue, exp.FirstValue, exp.LastValue, exp.First, exp.Last)
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
@@ -107,7 +113,7 @@ def warnings(query: exp.Expr) -> list[str]:
         spec = window.args.get("spec")
         rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
         if isinstance(call, _TIED) or rows:
-            by = ", ".join(o.this.sql("spark") for o in order.expressions) if order else "nothing"
+            by = ", ".join(o.this.sql(DIALECT) for o in order.expressions) if order else "nothing"
             found[
                 f"{call.sql('spark')} depends on how ties are broken: rows with the same {by} may come in any order. "
                 "Order by what tells rows apart"
@@ -122,6 +128,8 @@ def warnings(query: exp.Expr) -> list[str]:
 
 
 def _is_settled(call: exp.Expr) -> bool:
+    if isinstance(call.parent, exp.WithinGroup):
+        return True
     node = whole_call(call)
     parent = node.parent
     if isinstance(parent, exp.Window) and node.arg_key == "this":

@@ -15,14 +15,13 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
-from lake_assets.lake.sql import DIALECT, not_repeatable
+from lake_assets.lake.sql import DIALECT, changed_calls, misread, not_repeatable
 from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
 from lake_assets.models.functions import warnings, wide_generator
 from lake_assets.models.kinds import describe, everything, is_by_key
 from lake_assets.models.retract import Retraction, retraction
 from lake_assets.models.rewrite import (
-    changed_calls,
     named_windows_inlined,
     semi_joins_as_exists,
     using_in_having_named,
@@ -82,6 +81,8 @@ def parse(name: str, sql: str) -> exp.Query:
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
         )
     query = statements[0]
+    if other := misread(sql):
+        raise ModelError(f"model {name}: its SQL has {other}")
     if changing := not_repeatable(query):
         raise ModelError(
             f"model {name}: {changing} gives another value each time, so that no incremental result could equal a full "

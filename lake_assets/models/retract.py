@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake import quote
+from lake_assets.lake.sql import DIALECT
 from lake_assets.models.frames import SIGN
 from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text
 
@@ -258,6 +259,6 @@ def _and(*parts: str) -> str:
 
 def _over(e: exp.Expr, by: Mapping[str, str]) -> str:
     def one(node: exp.Expr) -> exp.Expr:
-        return exp.maybe_parse(by[node.name], dialect="spark") if isinstance(node, exp.Column) else node
+        return exp.maybe_parse(by[node.name], dialect=DIALECT) if isinstance(node, exp.Column) else node
 
     return text(e.copy().transform(one))

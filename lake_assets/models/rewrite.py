@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
-from lake_assets.lake.sql import DIALECT
 
 
 def named_windows_inlined(query: exp.Query) -> exp.Query:
@@ -147,33 +143,3 @@ def is_text(query: exp.Query) -> bool:
     tables = {(t.db.lower(), t.name.lower()) for t in query.find_all(exp.Table) if t.db}
     named = {(c.db.lower(), c.table.lower()) for c in query.find_all(exp.Column)}
     return not query.find(exp.Qualify) and not named & tables
-
-
-def changed_calls(query: exp.Query) -> str:
-    """The first call that sqlglot would write otherwise than it read it; empty: there is none.
-
-    Parts of a query reach Spark as sqlglot writes them: `percentile_cont` would become `percentile_approx`.
-    """
-    for node in query.find_all(exp.Func, exp.WithinGroup):
-        if node.find_ancestor(exp.Func, exp.WithinGroup):
-            continue  # compared with what it is in
-        written = node.sql(DIALECT, comments=False)
-        try:
-            again = sqlglot.parse_one(written, dialect=DIALECT)
-        except SqlglotError:
-            return written
-        if _normal(again) != _normal(node):
-            return written
-    return ""
-
-
-def _normal(node: exp.Expr) -> exp.Expr:
-    """With one form of what has several that are written alike: `int(x)`, `CAST(x AS INT)`."""
-    copy = node.copy()
-    for cast in reversed(list(copy.find_all(exp.Cast))):
-        name = "try_cast" if cast.sql(DIALECT).startswith("TRY_CAST") else "cast"
-        new = exp.Anonymous(this=name, expressions=[cast.this, exp.Literal.string(cast.to.sql(DIALECT))])
-        if cast is copy:
-            return new
-        cast.replace(new)
-    return copy

@@ -27,12 +27,12 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.floats import guarded_rows
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql import DIALECT, changed_calls
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
 from lake_assets.models.plan import looked_up, parse, text_over
-from lake_assets.models.rewrite import changed_calls, is_text, qualify_as_where
+from lake_assets.models.rewrite import is_text, qualify_as_where
 from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
 from lake_assets.models.spec import ModelSpec
 

@@ -32,6 +32,10 @@ def test_a_star_leaves_out_what_it_says_and_makes_room_for_what_is_named_beside_
 
 
 def test_values_name_the_source_whatever_they_are_called_themselves() -> None:
+    assert chosen("to_char(id, '999') AS n, parse_json(name) AS v") == {
+        "n": "TO_CHAR(`of id`, '999')",
+        "v": "PARSE_JSON(`of name`)",
+    }
     assert chosen("id AS name", "name AS id") == {"name": "`of id`", "id": "`of name`"}
     assert chosen("place.city.zip AS zip") == {"zip": "`of place`.city.zip"}
     items = select("t", read_columns(["transform(place, id -> id + length(name)) AS x", "`odd ``name` AS y"]), SOURCE)
@@ -52,6 +56,7 @@ def _source_of(item: Item) -> str | None:
         ("explode(place) AS n", "not made of one row alone"),
         ("uuid() AS n", "gives another value each time"),
         ("now() AS n", "gives another value each time"),
+        ("CAST(id AS TIMESTAMP WITHOUT TIME ZONE) AS n", "write TIMESTAMP_NTZ"),
         ("id + 1", "needs a name"),
         ("id FROM t", "more than a list of columns"),
         ("DISTINCT id", "more than a list of columns"),

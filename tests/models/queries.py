@@ -73,12 +73,13 @@ KEYS = {
     "above_average": "SELECT a.id FROM final.a a JOIN (SELECT b, avg(v) AS m FROM final.a GROUP BY b) t ON a.b = t.b AND a.v >= t.m",
     "total_extreme": "SELECT min(v) AS low, max(id) AS high FROM final.a",
     "over_distinct": "SELECT g, count(*) AS n FROM (SELECT DISTINCT a.v, b.g FROM final.a a JOIN final.b b ON a.b = b.id) GROUP BY g",
+    "continuous": "SELECT b, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) AS p FROM final.a GROUP BY b",
 }
 FULL = {
     "ranked": "SELECT id, rank() OVER (ORDER BY v) AS r FROM final.a",
     "above_total": "SELECT id FROM final.a WHERE v > (SELECT avg(v) FROM final.a)",
     "top": "SELECT id, b, v, name FROM final.a ORDER BY v, id, b, name LIMIT 3",
     "exists_or": "SELECT id FROM final.a WHERE v = 1 OR EXISTS (SELECT 1 FROM final.b b WHERE b.id = 3)",
-    "continuous": "SELECT b, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) AS p FROM final.a GROUP BY b",
+    "trimmed": "SELECT id, trim(BOTH FROM name) AS t FROM final.a",
 }
 ALL = {**RETRACT, **KEYS, **FULL}

@@ -37,6 +37,9 @@ MEANT = {
     "exploded_groups": "SELECT id, explode(array(0, count(*))) AS e FROM final.b GROUP BY id",
     "a_list_of_nothing": "SELECT a.id AS id, (SELECT sort_array(collect_list(b.g)) FROM final.b b WHERE b.id = a.v) AS gs FROM final.a a",
     "columns_of_a_CTE": "WITH c (x, y) AS (SELECT id, v FROM final.a) SELECT y, count(x) AS n FROM c GROUP BY y",
+    "formatted": "SELECT id, to_char(v, '999') AS t, to_date('2024-01-02', 'yyyy-MM-dd') AS d FROM final.a",
+    "listed": "SELECT v, listagg(id) WITHIN GROUP (ORDER BY id) AS l, percentile_cont(0.3) WITHIN GROUP (ORDER BY id) AS p FROM final.a GROUP BY v",
+    "parsed": "SELECT g, max(variant_get(parse_json(concat('[', id, ']')), '$[0]', 'int')) AS m FROM final.b GROUP BY g",
     "sketch": "SELECT kll_sketch_to_string_bigint(kll_sketch_agg_bigint(v)) AS s FROM final.a",
 }
 
