@@ -17,13 +17,14 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.functions import is_aggregate, is_generator
 from lake_assets.lake.names import literal, quote
 from lake_assets.lake.sql import DIALECT, misread, not_repeatable
 
 # A hash of all values of a row, where that is its key.
 ROW = "__row"
 
-_OF_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Subquery, exp.Select, exp.Exists, exp.UDTF, exp.Explode, exp.Inline)
+_OF_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Subquery, exp.Select, exp.Exists, exp.UDTF)
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _one(expression: exp.Expr, text: str) -> Star | Computed:
     value = expression.this if isinstance(expression, exp.Alias) else expression
     if isinstance(value, exp.Column) and isinstance(value.this, exp.Star):
         raise PipelineError(f"`columns`: {text!r}: write * for all columns")
-    if bad := next((n for n in value.walk() if isinstance(n, _OF_MANY_ROWS)), None):
+    if bad := next((n for n in expression.walk() if _is_of_many_rows(n)), None):
         raise PipelineError(
             f"`columns`: {text!r}: {bad.sql(DIALECT)} is not made of one row alone: write a model for it instead"
         )
@@ -140,6 +141,10 @@ def _one(expression: exp.Expr, text: str) -> Star | Computed:
     if not name or not (isinstance(expression, exp.Alias) or isinstance(value, exp.Column)):
         raise PipelineError(f"`columns`: {text!r} needs a name: write {text} AS ...")
     return Computed(name, value)
+
+
+def _is_of_many_rows(node: exp.Expr) -> bool:
+    return isinstance(node, _OF_MANY_ROWS) or is_aggregate(node) or is_generator(node)
 
 
 def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[str]) -> dict[str, Item]:

@@ -10,8 +10,9 @@ import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake import TableId
+from lake_assets.lake.functions import is_generator
 from lake_assets.lake.sql import DIALECT
-from lake_assets.models.functions import aggregates, is_generator, whole_call
+from lake_assets.models.functions import aggregates, whole_call
 from lake_assets.models.grouping import Grouping, grouping
 from lake_assets.models.subqueries import Subqueries
 from lake_assets.models.tree import (

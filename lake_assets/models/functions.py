@@ -1,76 +1,22 @@
-"""What is to be known of Spark's functions: which aggregate, which depend on the order of rows."""
+"""Calls of aggregates and generators in a query, and those that depend on the order of rows."""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
+from lake_assets.lake.functions import is_aggregate, is_wide
 from lake_assets.lake.sql import DIALECT
 
-# Aggregates that sqlglot has no class for, or one that is no AggFunc.
-_AGGREGATES = {
-    "any",
-    "bitmap_and_agg",
-    "bitmap_construct_agg",
-    "bitmap_or_agg",
-    "count_min_sketch",
-    "every",
-    "first_value",
-    "histogram_numeric",
-    "hll_sketch_agg",
-    "hll_union_agg",
-    "kll_merge_agg_bigint",
-    "kll_merge_agg_double",
-    "kll_merge_agg_float",
-    "kll_sketch_agg_bigint",
-    "kll_sketch_agg_double",
-    "kll_sketch_agg_float",
-    "last_value",
-    "listagg",
-    "mean",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
-    "some",
-    "std",
-    "string_agg",
-    "theta_intersection_agg",
-    "theta_sketch_agg",
-    "theta_union_agg",
-    "try_avg",
-    "try_sum",
-}
-# Functions that make several rows of one, and each of them several columns.
-_WIDE = (exp.Posexplode, exp.Inline, exp.Stack)
-_WIDE_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "collations", "sql_keywords"}
 _BY_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg)
 _BY_ORDER_NAMES = {"first_value", "last_value", "listagg", "string_agg"}
 _TIED = (exp.RowNumber, exp.Lag, exp.Lead, exp.Ntile, exp.NthValue, exp.FirstValue, exp.LastValue, exp.First, exp.Last)
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 
-def is_aggregate(node: exp.Expr) -> bool:
-    """Whether it is a call of an aggregate (without what stands around it, as FILTER or OVER)."""
-    if isinstance(node, exp.Any):
-        return not isinstance(node.parent, exp.Binary)
-    if isinstance(node, exp.Anonymous):
-        return node.name.lower() in _AGGREGATES
-    # How often a grouping set leaves out a column is no aggregate of rows.
-    return isinstance(node, exp.AggFunc) and not isinstance(node, exp.GroupingId | exp.Grouping)
-
-
-def is_generator(node: exp.Expr) -> bool:
-    """Whether it is a call that makes several rows of one."""
-    return isinstance(node, exp.Explode) or _is_wide(node)
-
-
 def wide_generator(query: exp.Expr) -> exp.Expr | None:
     """The first call in a list of SELECT that makes several columns."""
     selected = (e for select in query.find_all(exp.Select) for e in select.expressions)
-    return next((n for e in selected for n in e.walk() if isinstance(n, exp.Aliases) or _is_wide(n)), None)
-
-
-def _is_wide(node: exp.Expr) -> bool:
-    return isinstance(node, _WIDE) or (isinstance(node, exp.Anonymous) and node.name.lower() in _WIDE_NAMES)
+    return next((n for e in selected for n in e.walk() if isinstance(n, exp.Aliases) or is_wide(n)), None)
 
 
 def whole_call(node: exp.Expr) -> exp.Expr:

@@ -12,8 +12,8 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
 from lake_assets import Lake
+from lake_assets.lake.functions import is_aggregate, is_generator
 from lake_assets.lake.sql import DIALECT, changed_calls, misread, not_repeatable
-from lake_assets.models.functions import is_aggregate, is_generator
 
 # `x = 1` is how such are called.
 OPERATORS = {"=", "==", "<=>", "!=", "<>", "<", "<=", ">", ">=", "%", "&", "/", "^", "|", "||", "<<", ">>", ">>>"}
