@@ -277,11 +277,23 @@ class Select:
     # --- FROM ---------------------------------------------------------------------------------------------------
 
     def _from(self) -> Node:
-        node = self.compiler.source(self.select.args["from_"].this, self.ctes, self.scope)
+        node = self._source(self.select.args["from_"].this)
         for join in self.select.args.get("joins") or []:
             node = self._join(node, join)
         for lateral in self.select.args.get("laterals") or []:
             node = self._lateral(node, lateral)
+        return node
+
+    def _source(self, source: exp.Expr) -> Node:
+        table = source.this
+        if not (isinstance(source, exp.Subquery) and isinstance(table, exp.Table)) or source.alias:
+            return self.compiler.source(source, self.ctes, self.scope)
+        # A join in parentheses: its tables are named outside as well.
+        first = table.copy()
+        first.set("joins", None)
+        node = self.compiler.source(first, self.ctes, self.scope)
+        for join in table.args.get("joins") or []:
+            node = self._join(node, join)
         return node
 
     def _join(self, left: Node, join: exp.Join) -> Node:
@@ -292,7 +304,7 @@ class Select:
             raise Uncompilable("a join with a LATERAL subquery or function")
         if kind not in ("", "INNER", "CROSS", "OUTER") or (kind == "OUTER" and not side):
             raise Uncompilable(f"a {side} {kind} JOIN")
-        right = self.compiler.source(join.this, self.ctes, self.scope)
+        right = self._source(join.this)
         on = [self.resolved(c) for c in conjuncts(join.args.get("on"))]
         if outside := {n for c in on for n in refs(c)} - {*left.columns, *right.columns}:
             raise Uncompilable(f"a join over {', '.join(sorted(outside))} of the query around it")
@@ -396,7 +408,15 @@ class Select:
             raise Uncompilable(f"a window function over {', '.join(sorted(missing))}, which is not grouped by")
         sets = [{p.sql(DIALECT): p for p in w.args.get("partition_by") or []} for _, w in named.values()]
         common = tuple(p for text, p in sets[0].items() if all(text in s for s in sets))
-        node = Window(node, tuple(named.values()), common)
+        if common:
+            node = Window(node, tuple(named.values()), common)
+        else:
+            # One after the other, each by its own keys.
+            by_keys: dict[frozenset[str], tuple[tuple[exp.Expr, ...], list[Item]]] = {}
+            for item, keys in zip(named.values(), sets, strict=True):
+                by_keys.setdefault(frozenset(keys), (tuple(keys.values()), []))[1].append(item)
+            for partition, items_of in by_keys.values():
+                node = Window(node, tuple(items_of), partition)
 
         def over(expression: exp.Expr) -> exp.Expr:
             def one(part: exp.Expr) -> exp.Expr:

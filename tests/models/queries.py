@@ -57,6 +57,8 @@ KEYS = {
     "(SELECT count(*) FROM final.a a WHERE a.b = x.id AND a.v > 0) AS n FROM final.b x",
     "windows": "SELECT id, b, v, rank() OVER (PARTITION BY b ORDER BY v DESC) AS r, count(*) OVER (PARTITION BY b) AS n FROM final.a",
     "named_window": "SELECT id, sum(v) OVER w AS s FROM final.a WINDOW w AS (PARTITION BY name, b)",
+    "windows_of_two": "SELECT id, sum(v) OVER (PARTITION BY b) AS s, count(*) OVER (PARTITION BY name) AS n FROM final.a",
+    "in_parentheses": "SELECT a.id, b.g FROM final.a a LEFT JOIN (final.b b JOIN final.a c ON b.id = c.v) ON a.b = b.id",
     "qualify": "SELECT b, id, v FROM final.a QUALIFY rank() OVER (PARTITION BY b ORDER BY v DESC, id) = 1",
     "rollup": "SELECT b, name, count(*) AS n, sum(v) AS s FROM final.a GROUP BY ROLLUP (b, name)",
     "cube": "SELECT b, name, grouping_id() AS i, grouping(b) AS gb, max(v) AS m FROM final.a GROUP BY CUBE (b, name)",

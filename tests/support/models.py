@@ -118,8 +118,10 @@ def bag(rows: Iterable[Iterable[Any]]) -> Counter[Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return tuple(_plain(v) for v in value)
+    if isinstance(value, dict):
+        return tuple(sorted((k, _plain(v)) for k, v in value.items()))
     return value
 
 

@@ -1,0 +1,42 @@
+"""Models of what the generated queries do not have: after every run each equals its query, as Spark reads its text."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.lake import TableId
+from lake_assets.models.plan import plan
+from tests.models.constructs import CONSTRUCTS
+from tests.support import table_changes
+from tests.support.models import Proof
+from tests.support.queries import TABLES, Query
+
+SCHEMAS = {
+    TableId.parse(table): {c: kind.lower() for c, kind in columns.items()}
+    for table, columns in table_changes.COLUMNS.items()
+}
+
+
+def test_most_are_maintained_by_what_changed() -> None:
+    found = Counter(plan(f"agg.m{n}", sql, SCHEMAS).strategy for n, sql in enumerate(CONSTRUCTS))
+    assert found["full"] < 0.3 * len(CONSTRUCTS), found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_models_equal_what_spark_makes_of_their_text(lake: Lake, seed: int) -> None:
+    choose = random.Random(seed)
+    # DuckDB has other names for many of these functions.
+    queries = {f"agg.m{n}": Query(sql, (), not_duckdb="another dialect") for n, sql in enumerate(CONSTRUCTS)}
+    proof = Proof(lake, queries, list(TABLES))
+    proof.sql(*table_changes.create(choose), *table_changes.fill(choose))
+    proof.run()
+    for _ in range(4):
+        for _ in range(choose.choice([1, 1, 2, 3])):
+            proof.sql(*table_changes.change(choose, lake))
+        proof.run()
+    assert proof.strategies["keys"] + proof.strategies["retract"] > 100
