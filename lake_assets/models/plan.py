@@ -342,7 +342,7 @@ def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId
 def replace_tables(query: exp.Query, view_of: Callable[[TableId], str]) -> exp.Query:
     """The query over views."""
     query = query.copy()
-    for table in [t for t in query.find_all(exp.Table) if t.db]:
+    for table in _tables(query):
         view = exp.to_table(view_of(TableId((table.db,), table.name)), dialect=DIALECT)
         if not table.alias:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
@@ -352,10 +352,15 @@ def replace_tables(query: exp.Query, view_of: Callable[[TableId], str]) -> exp.Q
     return query
 
 
+def _tables(query: exp.Query) -> list[exp.Table]:
+    # Hints are read by themselves: where a table is in them is no place in the query.
+    return [t for t in query.find_all(exp.Table) if t.db and not t.find_ancestor(exp.Hint)]
+
+
 def text_over(query: exp.Query, sql: str, view_of: Callable[[TableId], str]) -> str:
     """The text of a query as it was written, over views."""
     out, done = [], 0
-    for table in sorted((t for t in query.find_all(exp.Table) if t.db), key=lambda t: t.args["db"].meta["start"]):
+    for table in sorted(_tables(query), key=lambda t: t.args["db"].meta["start"]):
         start, end = table.args["db"].meta["start"], table.this.meta["end"] + 1
         alias = "" if table.alias else f" AS {quote(table.name)}"
         out += [sql[done:start], view_of(TableId((table.db,), table.name)), alias]

@@ -228,7 +228,7 @@ def _analysed(lake: LakeBase, spec: ModelSpec, sql: str) -> DataFrame:
 def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     """The query with a view in the place of each table. (Written for this alone, not by what maintains the table.)"""
     query = query.copy()
-    for table in [t for t in query.find_all(exp.Table) if t.db]:
+    for table in [t for t in query.find_all(exp.Table) if t.db and not t.find_ancestor(exp.Hint)]:
         name, view = table.name, views[TableId((table.db,), table.name)]
         table.set("this", exp.to_identifier(view, quoted=True))
         table.set("db", None)

@@ -4,7 +4,7 @@ import pytest
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.models.plan import ModelPlan, fingerprint, parse, plan, sources_of
+from lake_assets.models.plan import ModelPlan, fingerprint, parse, plan, sources_of, text_over
 
 SCHEMAS = {
     TableId.parse("final.users"): {"id": "bigint", "name": "string", "city_id": "int"},
@@ -241,3 +241,26 @@ def test_columns_are_called_as_they_are_written(sql: str, columns: list[str]) ->
     found = plan("agg.m", sql, schemas)
     assert [s.alias_or_name for s in found.query.selects] == columns
     assert set(found.key) <= set(columns)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "SELECT 'é日本😀' AS x, `größe` FROM final.a -- 😀\n JOIN /* é */ `final`.`b b` b ON true",
+            "SELECT 'é日本😀' AS x, `größe` FROM V_a AS `a` -- 😀\n JOIN /* é */ V_b_b b ON true",
+        ),
+        (
+            "WITH a AS (SELECT * FROM final . a) SELECT * FROM a;\n",
+            "WITH a AS (SELECT * FROM V_a AS `a`) SELECT * FROM a",
+        ),
+        ("SELECT /*+ BROADCAST(final.a) */ x FROM final.a", "SELECT /*+ BROADCAST(final.a) */ x FROM V_a AS `a`"),
+        ("SELECT y FROM (final.a JOIN final.b x ON true)", "SELECT y FROM (V_a AS `a` JOIN V_b x ON true)"),
+        (
+            "SELECT * FROM final.a PIVOT (sum(v) FOR g IN (1)) p",
+            "SELECT * FROM V_a AS `a` PIVOT (sum(v) FOR g IN (1)) p",
+        ),
+    ],
+)
+def test_the_text_over_views_is_the_text_but_for_the_tables(sql: str, expected: str) -> None:
+    assert text_over(parse("agg.m", sql), sql, lambda t: f"V_{t.name.replace(' ', '_')}") == expected
