@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import ClassVar
 
 import sqlglot
@@ -53,9 +54,15 @@ def not_repeatable(tree: exp.Expr) -> str | None:
             called = {node.name.lower()} if isinstance(node, exp.Anonymous) else {n.lower() for n in node.sql_names()}
         if "aes_encrypt" in called and len(node.expressions) < 5:
             return node.sql(DIALECT)  # without a vector to begin with it takes any
-        if called & _NOT_REPEATABLE or isinstance(node, exp.TableSample):
+        if called & _NOT_REPEATABLE or isinstance(node, exp.TableSample) or _is_of_today(node):
             return node.sql(DIALECT)
     return None
+
+
+def _is_of_today(node: exp.Expr) -> bool:
+    """`DATE 'today'`: Spark takes the day of the run."""
+    said = node.this if isinstance(node, exp.Cast) else None
+    return isinstance(said, exp.Literal) and said.name.strip().lower() in ("now", "today", "yesterday", "tomorrow")
 
 
 def changed_calls(tree: exp.Expr) -> str:
@@ -98,3 +105,75 @@ def _normal(node: exp.Expr) -> exp.Expr:
             return new
         cast.replace(new)
     return copy
+
+
+# Words that sqlglot leaves out or puts in where they say nothing, and other names of the same.
+_SILENT = {
+    "as", "inner", "outer", "(", ")", ",", ".", ";", "cast", "try_cast", "::", "asc", "desc", "nulls", "first", "last",
+    "and", "between", "current", "row", "with", "having", "qualify", "cross", "join",
+}  # fmt: skip
+_SAME = {
+    "==": "=", "!=": "<>", "!": "not", "minus": "except", "regexp": "rlike", "long": "bigint", "integer": "int",
+    "short": "smallint", "byte": "tinyint", "real": "float", "dec": "decimal", "numeric": "decimal",
+    "substr": "substring", "nvl": "coalesce", "ifnull": "coalesce", "ucase": "upper", "lcase": "lower", "pow": "power",
+    "ceiling": "ceil", "char_length": "length", "character_length": "length", "len": "length", "mean": "avg",
+    "array_agg": "collect_list", "days": "day", "hours": "hour", "minutes": "minute", "seconds": "second",
+    "months": "month", "years": "year", "weeks": "week", "std": "stddev", "sign": "signum", "var_samp": "variance",
+    "stddev_samp": "stddev", "cardinality": "size", "now": "current_timestamp", "position": "locate",
+    "y": "tinyint", "s": "smallint", "l": "bigint", "d": "double", "f": "float",
+}  # fmt: skip
+_CALLED = {"like", "ilike", "rlike", "regexp", "regexp_like"}
+
+
+# Other ways to write the same, each with all the words in which they differ.
+_ALIKE = (
+    {"*", "-", "1", "date_add", "date_sub"}, {"%", "mod"}, {"ln", "log"}, {"2", "log", "log2"}, {"10", "log", "log10"},
+    {"char", "chr"}, {"instr", "locate"}, {"date_add", "dateadd"}, {"date_add", "timestampadd"}, {"-", "-1", "1"},
+    {"named_struct", "struct"},
+)  # fmt: skip
+
+
+def changed(sql: str, tree: exp.Expr) -> str:
+    """What sqlglot would write otherwise than it stands in a text; empty: nothing.
+
+    A call without one of its arguments, a column that has become a literal, an operator that binds otherwise than in
+    Spark: it shows in the words that are there more often, or less, once sqlglot has written what it read.
+
+    Args:
+        sql: the text.
+        tree: what sqlglot has read.
+    """
+    if found := changed_calls(tree):
+        return found
+    copy = tree.copy()
+    for select in copy.find_all(exp.Select):
+        # To be written for Spark it would be rewritten.
+        if qualify := select.args.get("qualify"):
+            having = select.args.get("having")
+            select.set("qualify", None)
+            select.set("having", exp.Having(this=exp.and_(having.this, qualify.this) if having else qualify.this))
+    before, after = _words(sql), _words(copy.sql(DIALECT, comments=False))
+    differ = {*(before - after), *(after - before)}
+    # Spark names fields by their columns, and sqlglot writes that down.
+    differ -= {
+        k.this.name.lower() for s in copy.find_all(exp.Struct) for k in s.expressions if isinstance(k, exp.PropertyEQ)
+    }
+    for alike in _ALIKE:
+        if alike <= differ:
+            differ -= alike
+    return ", ".join(sorted(differ))
+
+
+def _words(sql: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+        word = token.text.lower() if token.token_type not in (TokenType.STRING, TokenType.RAW_STRING) else token.text
+        if word in _CALLED and after is not None and after.token_type == TokenType.L_PAREN:
+            word += "()"
+        word = _SAME.get(word, word)
+        if word == "<=>":
+            found.update(("is", "not", "distinct", "from"))
+        elif word not in _SILENT:
+            found[word] += 1
+    return found

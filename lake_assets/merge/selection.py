@@ -19,7 +19,7 @@ from sqlglot.errors import ParseError
 from lake_assets.errors import PipelineError
 from lake_assets.lake.functions import is_aggregate, is_generator
 from lake_assets.lake.names import literal, quote
-from lake_assets.lake.sql import DIALECT, misread, not_repeatable
+from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
 
 # A hash of all values of a row, where that is its key.
 ROW = "__row"
@@ -118,7 +118,10 @@ def _read(text: str) -> list[Star | Computed]:
         )
     if other := misread(text):
         raise PipelineError(f"`columns`: {text!r} has {other}")
-    return [_one(e, text) for e in query.expressions]
+    found = [_one(e, text) for e in query.expressions]
+    if other := changed(f"SELECT {text}", query):
+        raise PipelineError(f"`columns`: {text!r} would reach Spark otherwise ({other}): write it in another way")
+    return found
 
 
 def _one(expression: exp.Expr, text: str) -> Star | Computed:

@@ -10,7 +10,7 @@ import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.lake.functions import is_generator
+from lake_assets.lake.functions import is_generator, is_wide
 from lake_assets.lake.sql import DIALECT
 from lake_assets.models.functions import aggregates, whole_call
 from lake_assets.models.grouping import Grouping, grouping
@@ -231,9 +231,9 @@ class Select:
         if having is not None:
             node = filtered(node, conjuncts(having))
         node, items, qualify = self._windowed(node, items, qualify)
+        node, items = self._generated(node, items)
         if qualify is not None:
             node = filtered(node, conjuncts(qualify))
-        node, items = self._generated(node, items)
         outputs = [(n, self.compiler.name(n or "c")) for n, _ in items]
         for _, e in items:
             if missing := refs(e) - set(node.columns):
@@ -251,8 +251,11 @@ class Select:
         if not at:
             return node, items
         name, call = items[at[0]]
-        if len(at) > 1 or not is_generator(call):
+        if len(at) > 1 or not is_generator(call) or is_wide(call):
             raise Uncompilable(f"{call.sql(DIALECT)} within what is selected")
+        if isinstance(node, Window):
+            # Which of the two comes first in Spark depends on what else there is.
+            raise Uncompilable(f"{call.sql(DIALECT)} beside a window function")
         if missing := refs(call) - set(node.columns):
             raise Uncompilable(f"{', '.join(sorted(missing))} is neither grouped by nor aggregated")
         made = self.compiler.name(name or "made")

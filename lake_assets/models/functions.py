@@ -13,10 +13,9 @@ _TIED = (exp.RowNumber, exp.Lag, exp.Lead, exp.Ntile, exp.NthValue, exp.FirstVal
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 
-def wide_generator(query: exp.Expr) -> exp.Expr | None:
-    """The first call in a list of SELECT that makes several columns."""
-    selected = (e for select in query.find_all(exp.Select) for e in select.expressions)
-    return next((n for e in selected for n in e.walk() if isinstance(n, exp.Aliases) or is_wide(n)), None)
+def wide_generator(query: exp.Query) -> exp.Expr | None:
+    """The first call in the list of SELECT that makes several columns."""
+    return next((n for e in query.selects for n in e.walk() if isinstance(n, exp.Aliases) or is_wide(n)), None)
 
 
 def whole_call(node: exp.Expr) -> exp.Expr:

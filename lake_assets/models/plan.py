@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import sqlglot
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError, TokenError
 from sqlglot.optimizer.annotate_types import annotate_types
@@ -15,7 +17,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
-from lake_assets.lake.sql import DIALECT, changed_calls, misread, not_repeatable
+from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
 from lake_assets.models.functions import warnings, wide_generator
@@ -91,9 +93,17 @@ def parse(name: str, sql: str) -> exp.Query:
     return query
 
 
-def fingerprint(query: exp.Query) -> str:
-    """The same for two texts of a query that differ in comments or layout only."""
-    return hashlib.sha256(query.sql(DIALECT, comments=False, normalize=True).encode()).hexdigest()[:32]
+def fingerprint(query: exp.Query, sql: str = "") -> str:
+    """The same for two texts of a query that differ in comments or layout only.
+
+    Args:
+        query: as `parse` gives it.
+        sql: its text. What sqlglot writes otherwise tells too little of it: two queries may be written alike.
+    """
+    said = query.sql(DIALECT, comments=False, normalize=True)
+    if sql and changed(sql, query):
+        said += " ".join(t.text for t in sqlglot.tokenize(sql, dialect=DIALECT))
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
 def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
@@ -189,7 +199,7 @@ def plan(
         if missing := [k for k in wanted if k not in outputs]:
             there = ", ".join(outputs)
             raise ModelError(f"model {name}: {said} {', '.join(missing)} is no output column; there are {there}")
-    tree, obstacle = _compiled(name, query, qualified, schemas, keys)
+    tree, obstacle = _compiled(name, sql, query, qualified, schemas, keys)
     if unlike:
         if query.find(exp.Qualify):
             raise ModelError(f"model {name}: {unlike} and QUALIFY: write QUALIFY as the WHERE around a subquery")
@@ -205,7 +215,7 @@ def plan(
             obstacle,
             key_why,
             warnings=more,
-            as_written=bool(unlike or changed_calls(query)),
+            as_written=bool(unlike or changed(sql, query)),
         )
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"
@@ -245,6 +255,7 @@ def _top(tree: Tree) -> Node:
 
 def _compiled(
     name: str,
+    sql: str,
     query: exp.Query,
     qualified: exp.Query,
     schemas: Mapping[TableId, Mapping[str, str]],
@@ -265,13 +276,13 @@ def _compiled(
                 f"model {name}: LIMIT takes the first rows of an order in which several rows may be the same: which of "
                 "them are taken can differ from time to time. Add columns to ORDER BY until it tells all rows apart"
             )
-    if changed := changed_calls(query):
+    if other := changed(sql, query):
         if query.find(exp.Qualify):
             raise ModelError(
-                f"model {name}: {changed} and QUALIFY: the one cannot be rewritten, and the other has to be: "
+                f"model {name}: {other} and QUALIFY: the one cannot be rewritten, and the other has to be: "
                 "write QUALIFY as the WHERE around a subquery"
             )
-        return None, f"{changed} cannot be taken out of the query as it is written there"
+        return None, f"{other} cannot be taken out of the query as it is written there"
     try:
         return compiled(qualified, columns, keys), ""
     except Uncompilable as e:
@@ -350,6 +361,18 @@ def replace_tables(query: exp.Query, view_of: Callable[[TableId], str]) -> exp.Q
         for part in ("this", "db", "catalog"):
             table.set(part, view.args.get(part))
     return query
+
+
+def as_named(rows: DataFrame, outputs: Sequence[str]) -> DataFrame:
+    """The rows of a query's text with the names, and in the order, of the query's output columns.
+
+    Spark calls otherwise what has no name in the text.
+    """
+    if rows.columns == list(outputs) or len(rows.columns) != len(outputs):
+        return rows
+    if {c.lower() for c in rows.columns} != {o.lower() for o in outputs}:
+        return rows.toDF(*outputs)
+    return rows.select(*(F.col(quote(o)).alias(o) for o in outputs))
 
 
 def _tables(query: exp.Query) -> list[exp.Table]:

@@ -218,7 +218,7 @@ def is_same_query(target: Table, spec: ModelSpec) -> bool:
 
 def definition(spec: ModelSpec) -> str:
     """A fingerprint of what a table is made by."""
-    found = fingerprint(parse(str(spec.table), spec.sql))
+    found = fingerprint(parse(str(spec.table), spec.sql), spec.sql)
     found = found if not spec.key else f"{found}:{','.join(spec.key)}"
     # Files are written by the fields of Iceberg's spec: with others, the table is made again.
     return f"{found}:{spec.partitions.field.sql}" if spec.partitions else found

@@ -28,7 +28,7 @@ from lake_assets.models.estimate import Estimate, cost_property
 from lake_assets.models.frames import Frame, Frames
 from lake_assets.models.heads import MODEL_PROPERTY
 from lake_assets.models.kinds import is_linear, passed_on
-from lake_assets.models.plan import ModelPlan, parse, replace_tables, text_over
+from lake_assets.models.plan import ModelPlan, as_named, parse, replace_tables, text_over
 from lake_assets.models.ranges import touched_ranges
 from lake_assets.models.reading import Sources
 from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
@@ -82,15 +82,16 @@ class Step:
 
         written = parse(str(self.spec.table), self.spec.sql)
         if self.model.as_written or is_text(written):
-            rows = self._sql(text_over(written, self.spec.sql, view))
-            # What has no name in the query is called otherwise by Spark.
-            if self.model.as_written or {c.lower() for c in rows.columns} == {o.lower() for o in self._outputs}:
-                return rows
+            try:
+                rows = self._sql(text_over(written, self.spec.sql, view))
+            except ModelError:
+                # Some of what sqlglot takes Spark does not.
+                if self.model.as_written:
+                    raise
+            else:
+                outputs = [s.alias_or_name for s in self.model.query.selects]
+                return rows if self.model.as_written else as_named(rows, outputs)
         return self._sql(qualify_as_where(replace_tables(self.model.query, view)).sql(DIALECT))
-
-    @property
-    def _outputs(self) -> list[str]:
-        return [s.alias_or_name for s in self.model.query.selects]
 
     def columns_differ(self) -> bool:
         """Whether the query's columns are not the table's any more (a source's type or name changed)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlglot import exp
 
+from lake_assets.lake.functions import is_generator
 from lake_assets.lake.sql import DIALECT
 from lake_assets.models import tree
 from lake_assets.models.functions import aggregates
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 _NULL_OF_NOTHING = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMin, exp.ArgMax, exp.LogicalAnd, exp.LogicalOr, exp.Median, exp.Stddev,
-    exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop, exp.AnyValue,
+    exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop, exp.AnyValue, exp.Any, exp.First, exp.Last,
 )  # fmt: skip
+_NULL_OF_NOTHING_NAMES = {"every", "some", "mean", "std", "percentile", "try_sum", "try_avg"}
 Kind = Literal["semi", "anti", "null_anti"]
 
 
@@ -131,7 +133,6 @@ class Subqueries:
         named = {c.sql(DIALECT): (name(c.key), inner.resolved(c)) for c in aggregates(item)}
         if any(refs(e) - set(below.columns) for _, e in named.values()):
             raise self._error("an aggregate over columns of the query around it")
-        of_nothing = {n: self._of_nothing(c) for n, c in named.values()}
 
         def over(empty: bool) -> exp.Expr:
             def one(part: exp.Expr) -> exp.Expr:
@@ -149,6 +150,7 @@ class Subqueries:
         if not keys:
             return joined(node, Project(total, ((value, full),)), []), column(value)
         items = (*((n, column(n)) for n, _ in keys), (value, full), (there, exp.true()))
+        of_nothing = {n: self._of_nothing(c) for n, c in named.values()}
         pairs = tuple(exp.EQ(this=_wrapped(o), expression=column(n)) for o, (n, _) in zip(outside, keys, strict=True))
         right = Project(total, items)
         result = exp.If(this=exp.Is(this=column(there), expression=exp.Null()), true=over(True), false=column(value))
@@ -163,7 +165,7 @@ class Subqueries:
             bare = bare.this
         if isinstance(bare, exp.Count | exp.CountIf):
             return exp.Literal.number(0)
-        if not isinstance(bare, _NULL_OF_NOTHING):
+        if not isinstance(bare, _NULL_OF_NOTHING) and bare.name.lower() not in _NULL_OF_NOTHING_NAMES:
             raise self._error(f"{call.sql(DIALECT)} in a subquery for a value: what it gives of no rows is not known")
         return exp.Null()
 
@@ -199,6 +201,7 @@ def _is_computed(query: exp.Select) -> bool:
         any(query.args.get(p) for p in parts)
         or any(aggregates(s) for s in query.selects)
         or any(s.find(exp.Window) for s in query.selects)
+        or any(is_generator(n) for s in query.selects for n in s.walk())
     )
 
 

@@ -27,11 +27,11 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.floats import guarded_rows
-from lake_assets.lake.sql import DIALECT, changed_calls
+from lake_assets.lake.sql import DIALECT, changed
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.plan import looked_up, parse, text_over
+from lake_assets.models.plan import as_named, looked_up, parse, text_over
 from lake_assets.models.rewrite import is_text, qualify_as_where
 from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
 from lake_assets.models.spec import ModelSpec
@@ -204,12 +204,15 @@ def _result(
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # What sqlglot would write otherwise than it read it has to stay as it is written.
     named, unlike = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
-    as_written = unlike or changed_calls(query)
+    as_written = unlike or changed(spec.sql, query)
     if as_written or is_text(query):
-        rows = _analysed(lake, spec, text_over(query, spec.sql, lambda t: views[t]))
-        # What has no name in the query is called otherwise by Spark.
-        if as_written or {c.lower() for c in rows.columns} == {s.alias_or_name.lower() for s in named.selects}:
-            return rows
+        try:
+            rows = _analysed(lake, spec, text_over(query, spec.sql, lambda t: views[t]))
+        except ModelError:
+            if as_written:
+                raise
+        else:
+            return rows if as_written else as_named(rows, [s.alias_or_name for s in named.selects])
     return _analysed(lake, spec, qualify_as_where(_over(named, views)).sql(DIALECT))
 
 

@@ -13,7 +13,7 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from lake_assets import Lake
 from lake_assets.lake.functions import is_aggregate, is_generator
-from lake_assets.lake.sql import DIALECT, changed_calls, misread, not_repeatable
+from lake_assets.lake.sql import DIALECT, changed, changed_calls, misread, not_repeatable
 
 # `x = 1` is how such are called.
 OPERATORS = {"=", "==", "<=>", "!=", "<>", "<", "<=", ">", ">=", "%", "&", "/", "^", "|", "||", "<<", ">>", ">>>"}
@@ -120,3 +120,38 @@ def test_a_type_that_is_written_as_another_one_is_told() -> None:
     assert changed_calls(sqlglot.parse_one("SELECT TIME '10:00:00' AS y FROM final.a", dialect=DIALECT))
     assert misread("SELECT CAST(x AS TIMESTAMP WITHOUT  TIME ZONE) AS y FROM final.a").endswith("TIMESTAMP_NTZ")
     assert not misread("SELECT 'without time zone' AS y, ' WITHOUT TIME ZONE' AS z FROM final.a")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "moment - INTERVAL 1 DAY 2 HOURS",
+        "v & 1 << 3",
+        "percentile(v, 0.5, id)",
+        "date_trunc(kind, moment)",
+        "trunc(day, 'Q')",
+        "regexp_like(name, 'x') = ok",
+        "like(name, 'x') IS NULL",
+    ],
+)
+def test_what_would_be_written_otherwise_is_told(call: str) -> None:
+    sql = f"SELECT {call} AS y FROM final.a"
+    assert changed(sql, sqlglot.parse_one(sql, dialect=DIALECT))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "substr(name, 1, 2) || nvl(name, 'x')",
+        "v::BIGINT + int(id) - 1L",
+        "date_sub(day, 3) < DATE '2024-01-01'",
+        "struct(id, v)",
+        "v <=> id AND NOT v != 3",
+        "sum(v) OVER (PARTITION BY id ORDER BY day ROWS UNBOUNDED PRECEDING)",
+        "day - INTERVAL 1 DAY",
+        "name RLIKE r'\\d'",
+    ],
+)
+def test_what_only_looks_otherwise_is_not(call: str) -> None:
+    sql = f"SELECT {call} AS y FROM final.a, final.b QUALIFY count(*) OVER (PARTITION BY id) = 1"
+    assert changed(sql, sqlglot.parse_one(sql, dialect=DIALECT)) == ""

@@ -61,6 +61,7 @@ def _source_of(item: Item) -> str | None:
         ("uuid() AS n", "gives another value each time"),
         ("now() AS n", "gives another value each time"),
         ("CAST(id AS TIMESTAMP WITHOUT TIME ZONE) AS n", "write TIMESTAMP_NTZ"),
+        ("date_trunc(name, id) AS n", "would reach Spark otherwise"),
         ("id + 1", "needs a name"),
         ("id FROM t", "more than a list of columns"),
         ("DISTINCT id", "more than a list of columns"),

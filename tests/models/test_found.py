@@ -40,6 +40,14 @@ MEANT = {
     "formatted": "SELECT id, to_char(v, '999') AS t, to_date('2024-01-02', 'yyyy-MM-dd') AS d FROM final.a",
     "listed": "SELECT v, listagg(id) WITHIN GROUP (ORDER BY id) AS l, percentile_cont(0.3) WITHIN GROUP (ORDER BY id) AS p FROM final.a GROUP BY v",
     "parsed": "SELECT g, max(variant_get(parse_json(concat('[', id, ']')), '$[0]', 'int')) AS m FROM final.b GROUP BY g",
+    "spans": "SELECT id, TIMESTAMP_NTZ '2024-01-01 00:00:00' - INTERVAL 1 DAY 2 HOURS AS m, v & 1 << 3 AS w FROM final.a",
+    "frequencies": "SELECT v, percentile(id, 0.5, 2) AS p FROM final.a GROUP BY v",
+    "names_of_a_star": "SELECT * FROM (SELECT v AS Foo, count(*) AS N FROM final.a GROUP BY v)",
+    "exists_of_exploded": "SELECT id FROM final.a a WHERE EXISTS (SELECT explode(filter(array(b.id), x -> x > 1)) FROM final.b b WHERE b.id = a.v)",
+    "in_exploded": "SELECT id FROM final.a WHERE id IN (SELECT explode(array(id, 2)) FROM final.b)",
+    "exploded_beside_a_window": "SELECT id, explode(array(v, id)) AS e, count(*) OVER (PARTITION BY v) AS n FROM final.a",
+    "exploded_in_two": "SELECT id, p, c FROM (SELECT id, posexplode(array(v, id)) AS (p, c) FROM final.a)",
+    "alias_in_where": "SELECT v + 1 AS k FROM final.a WHERE v + 1 > 2",
     "sketch": "SELECT kll_sketch_to_string_bigint(kll_sketch_agg_bigint(v)) AS s FROM final.a",
 }
 
