@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import ClassVar
 
 import sqlglot
@@ -129,8 +131,17 @@ _CALLED = {"like", "ilike", "rlike", "regexp", "regexp_like"}
 _ALIKE = (
     {"*", "-", "1", "date_add", "date_sub"}, {"%", "mod"}, {"ln", "log"}, {"2", "log", "log2"}, {"10", "log", "log10"},
     {"char", "chr"}, {"instr", "locate"}, {"date_add", "dateadd"}, {"date_add", "timestampadd"}, {"-", "-1", "1"},
-    {"named_struct", "struct"},
+    {"named_struct", "struct"}, {"date_diff", "datediff"}, {"timestamp", "to_timestamp"}, {"aggregate", "reduce"},
+    {"approx_percentile", "percentile_approx"}, {"sha", "sha1"},
 )  # fmt: skip
+
+
+_UNITS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
+# What is written otherwise beside some calls, and means the same.
+_BESIDE: Mapping[type[exp.Expr], set[str]] = {
+    exp.AtTimeZone: {"timestamp"}, exp.FromTimeZone: {"timestamp"}, exp.StrPosition: {"in"},
+    exp.Substring: {"from", "for"}, exp.StrToMap: {"':", "',"},
+}  # fmt: skip
 
 
 def changed(sql: str, tree: exp.Expr) -> str:
@@ -155,12 +166,19 @@ def changed(sql: str, tree: exp.Expr) -> str:
     before, after = _words(sql), _words(copy.sql(DIALECT, comments=False))
     differ = {*(before - after), *(after - before)}
     # Spark names fields by their columns, and sqlglot writes that down.
-    differ -= {
-        k.this.name.lower() for s in copy.find_all(exp.Struct) for k in s.expressions if isinstance(k, exp.PropertyEQ)
-    }
+    for struct in copy.find_all(exp.Struct):
+        for field in (f for f in struct.expressions if isinstance(f, exp.PropertyEQ)):
+            differ -= {field.this.name.lower(), f"'{field.this.name}"}
+    if copy.find(exp.DateTrunc, exp.TimestampTrunc):
+        for unit in _UNITS:
+            small = {w for w in differ if w.startswith("'") and w[1:].upper() == unit}
+            differ -= small if len(small) > 1 else set()
     for alike in _ALIKE:
         if alike <= differ:
             differ -= alike
+    for kind, words in _BESIDE.items():
+        if copy.find(kind):
+            differ -= words
     return ", ".join(sorted(differ))
 
 
@@ -168,7 +186,10 @@ def _words(sql: str) -> Counter[str]:
     found: Counter[str] = Counter()
     tokens = sqlglot.tokenize(sql, dialect=DIALECT)
     for token, after in zip(tokens, [*tokens[1:], None], strict=True):
-        word = token.text.lower() if token.token_type not in (TokenType.STRING, TokenType.RAW_STRING) else token.text
+        word = token.text.lower()
+        if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+            # INTERVAL 1 DAY is written with a text. No column is mistaken for one otherwise.
+            word = token.text if re.fullmatch(r"-?[0-9.]+", token.text) else f"'{token.text}"
         if word in _CALLED and after is not None and after.token_type == TokenType.L_PAREN:
             word += "()"
         word = _SAME.get(word, word)
