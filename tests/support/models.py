@@ -77,16 +77,17 @@ class Proof:
         return outcomes
 
     def _differs(self, name: str, q: Query, connection: duckdb.DuckDBPyConnection, *, spark: bool) -> str:
-        found = bag(self.lake.spark().table(self.lake.sql_name(name)).collect())
+        digits = 10 if q.inexact else 17
+        found = bag(self.lake.spark().table(self.lake.sql_name(name)).collect(), digits)
         if not q.not_duckdb:
             self.asked["DuckDB"] += 1
-            if difference := _difference("DuckDB", bag(connection.sql(q.for_duckdb).fetchall()), found):
+            if difference := _difference("DuckDB", bag(connection.sql(q.for_duckdb).fetchall(), digits), found):
                 return difference
         if spark or q.not_duckdb:
             self.asked["Spark"] += 1
             # Over copies: what Spark gives for conditions over Iceberg's floating-point columns depends on the files.
             copied = re.sub(rf"\b({'|'.join({t.split('.')[0] for t in self.tables})})\.", "global_temp.", q.for_spark)
-            return _difference("Spark", bag(self._asked(copied)), found)
+            return _difference("Spark", bag(self._asked(copied), digits), found)
         return ""
 
     def _asked(self, sql: str) -> Sequence[Iterable[Any]]:
@@ -110,18 +111,18 @@ class Proof:
             self.lake.spark().createDataFrame(rows).createOrReplaceGlobalTempView(table.split(".")[1])
 
 
-def bag(rows: Iterable[Iterable[Any]]) -> Counter[Any]:
-    """Rows as a multiset; numbers count by their value, NaN equals itself."""
-    return Counter(tuple(_plain(v) for v in row) for row in rows)
+def bag(rows: Iterable[Iterable[Any]], digits: int = 17) -> Counter[Any]:
+    """Rows as a multiset; numbers count by their value, NaN equals itself; floats to so many digits (17: exactly)."""
+    return Counter(tuple(_plain(v, digits) for v in row) for row in rows)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN"
+def _plain(value: Any, digits: int) -> Any:
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else float(f"{value:.{digits}g}")
     if isinstance(value, list | tuple):
-        return tuple(_plain(v) for v in value)
+        return tuple(_plain(v, digits) for v in value)
     if isinstance(value, dict):
-        return tuple(sorted((k, _plain(v)) for k, v in value.items()))
+        return tuple(sorted((k, _plain(v, digits)) for k, v in value.items()))
     return value
 
 

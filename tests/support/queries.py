@@ -1,7 +1,8 @@
 """Random SELECTs over a few small tables, for models: each with one well-defined result.
 
 Well-defined: windows order by every column in reach, so that only rows that are equal in all of them tie; floats are
-multiples of 1/4, so that their sums do not depend on the order; nothing divides, so that nothing divides by zero.
+multiples of 1/4, so that their sums do not depend on the order (those of averages do: `inexact`); nothing divides, so
+that nothing divides by zero.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ class Query:
         columns: output names with the family of their type.
         kinds: which constructs it has.
         not_duckdb: why DuckDB cannot be asked, because it is another result there by definition; empty: it can.
+        inexact: sums and averages of averages, whose last digits depend on the order of the rows.
     """
 
     sql: str
     columns: tuple[tuple[str, str], ...]
     kinds: frozenset[str] = frozenset()
     not_duckdb: str = ""
+    inexact: bool = False
 
     @property
     def for_spark(self) -> str:
@@ -143,7 +146,9 @@ class _Maker:
         if "QUALIFY" not in sql and self.often(0.05):
             self.kinds.add("order by")
             sql += f" ORDER BY {columns[0][0]} NULLS LAST"
-        return Query(sql, tuple(columns), frozenset(self.kinds), self.not_duckdb)
+        called = re.findall(r"\b(?:sum|avg)\(", sql)
+        inexact = "avg(" in called and len(called) > 1
+        return Query(sql, tuple(columns), frozenset(self.kinds), self.not_duckdb, inexact)
 
     def often(self, share: float) -> bool:
         return self.choose.random() < share
