@@ -36,6 +36,8 @@ from lake_assets.models.tree import (
     narrowed,
     refs,
 )
+from lake_assets.models.types import plainly
+from lake_assets.models.using import is_in_parentheses
 
 Ctes = Mapping[str, "Closed"]
 Keys = Callable[[TableId], Sequence[Sequence[str]]]
@@ -89,26 +91,26 @@ class Compiled:
     outputs: tuple[tuple[str, str], ...]
 
 
-def compiled(query: exp.Query, columns: Mapping[TableId, Sequence[str]], keys: Keys) -> Tree:
+def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> Tree:
     """The operators of a query.
 
     Args:
         query: qualified: columns with their tables, outputs with names, stars expanded; types annotated.
-        columns: of each table.
+        schemas: Spark SQL types by column, of each table.
         keys: sets of columns that tell the rows of a table apart.
 
     Raises:
         Uncompilable: some of it is not known how to maintain.
     """
-    found = Compiler(columns, keys).query(query, {}, None)
+    found = Compiler(schemas, keys).query(query, {}, None)
     return narrowed(Tree(found.node, dict(found.outputs)))
 
 
 class Compiler:
     """Compiles the SELECTs of one query; gives names that are used once."""
 
-    def __init__(self, columns: Mapping[TableId, Sequence[str]], keys: Keys) -> None:
-        self._columns, self._keys = columns, keys
+    def __init__(self, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> None:
+        self._schemas, self._keys = schemas, keys
         self._number = itertools.count(1)
 
     def name(self, like: str) -> str:
@@ -169,11 +171,12 @@ class Compiler:
         alias = source.alias_or_name
         if isinstance(source, exp.Table) and source.db:
             table = TableId((source.db,), source.name)
-            fields = {self.name(c): c for c in self._columns[table]}
+            types = self._schemas[table]
+            fields = {self.name(c): c for c in types}
             back = {c.lower(): n for n, c in fields.items()}
             unique = tuple(frozenset(back[c.lower()] for c in k) for k in self._keys(table))
             self._know(scope, alias, ((c, n) for n, c in fields.items()))
-            return Scan(table, alias, fields, unique)
+            return Scan(table, alias, fields, unique, {n: plainly(types[c]) for n, c in fields.items()})
         if isinstance(source, exp.Table):
             closed = ctes.get(source.name.lower())
             if closed is None:
@@ -213,6 +216,9 @@ class Select:
         def one(node: exp.Expr) -> exp.Expr:
             return self.scope.find(node) if isinstance(node, exp.Column) else node
 
+        for star in expression.find_all(exp.Star):
+            if not (isinstance(star.parent, exp.Count) and star.arg_key == "this"):
+                raise Uncompilable(f"a star in {(star.parent or star).sql(DIALECT)}")
         if expression.find(exp.Query):
             raise Uncompilable("a subquery that is neither a condition of WHERE nor one value")
         return expression.copy().transform(one)
@@ -288,14 +294,12 @@ class Select:
         return node
 
     def _source(self, source: exp.Expr) -> Node:
-        table = source.this
-        if not (isinstance(source, exp.Subquery) and isinstance(table, exp.Table)) or source.alias:
+        if not is_in_parentheses(source) or source.alias:
             return self.compiler.source(source, self.ctes, self.scope)
-        # A join in parentheses: its tables are named outside as well.
-        first = table.copy()
+        first = source.this.copy()
         first.set("joins", None)
-        node = self.compiler.source(first, self.ctes, self.scope)
-        for join in table.args.get("joins") or []:
+        node = self._source(first)
+        for join in source.this.args.get("joins") or []:
             node = self._join(node, join)
         return node
 

@@ -24,8 +24,8 @@ from lake_assets.models.tree import (
     equals,
     scans,
     text,
-    unique,
 )
+from lake_assets.models.unique import unique
 
 _NAMES = {
     "left": "LEFT JOIN",

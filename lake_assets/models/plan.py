@@ -23,12 +23,11 @@ from lake_assets.models.errors_at import column_problems, line_of, model_error, 
 from lake_assets.models.functions import warnings, wide_generator
 from lake_assets.models.kinds import describe, everything, is_by_key
 from lake_assets.models.retract import Retraction, retraction
-from lake_assets.models.rewrite import (
-    named_windows_inlined,
-    semi_joins_as_exists,
-    using_in_having_named,
-)
-from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, unique, walk
+from lake_assets.models.rewrite import as_a_whole, named_windows_inlined, semi_joins_as_exists
+from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, walk
+from lake_assets.models.types import known, mixed
+from lake_assets.models.unique import unique
+from lake_assets.models.using import using_as_on
 
 Strategy = Literal["retract", "keys", "ranges", "full"]
 
@@ -119,7 +118,9 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
         if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
             continue
         said = table.sql(DIALECT)
-        if not table.db:
+        if not table.db and not isinstance(table.this, exp.Identifier):
+            text = f"{said} makes rows of none: write LATERAL VIEW or explode over a table's rows"
+        elif not table.db:
             text = f"table {table.name} is named without its layer: write for example final.{table.name}"
         elif table.catalog:
             text = f"{said} names a catalog: write layer.table, of the lake's own"
@@ -152,7 +153,9 @@ def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str
     for table in schemas:
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:
-        plain, unlike = semi_joins_as_exists(using_in_having_named(named_windows_inlined(query.copy())))
+        plain, by_name = using_as_on(named_windows_inlined(query.copy()), {t: list(c) for t, c in schemas.items()})
+        plain, unlike = semi_joins_as_exists(plain)
+        unlike = by_name or unlike
         qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
         qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
     except (OptimizeError, SchemaError, SqlglotError) as e:
@@ -217,10 +220,11 @@ def plan(
             warnings=more,
             as_written=bool(unlike or changed(sql, query)),
         )
+    why = mixed(tree.root, lambda e, node: known(node, e))
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"
         return ModelPlan(qualified, sources, found, "ranges", why, key_why, tree, None, more)
-    if why := everything(tree.root, set(sources), each=True):
+    if why := why or everything(tree.root, set(sources), each=True):
         return ModelPlan(qualified, sources, found, "full", why, key_why, tree, None, more)
     retracted, reason = retraction(tree, annotated)
     if retracted and set(found) != set(retracted.keys.values()):
@@ -266,12 +270,11 @@ def _compiled(
     Raises:
         ModelError: which rows LIMIT takes is not told by its order.
     """
-    columns = {t: list(c) for t, c in schemas.items()}
     limited = [q for q in qualified.find_all(exp.Query) if q.args.get("limit") or q.args.get("offset")]
     for q in limited:
         if isinstance(q.parent, exp.Exists) and not q.args.get("offset"):
             continue
-        if not _is_ordered(q, columns, keys, q is qualified):
+        if not _is_ordered(q, schemas, keys, q is qualified):
             raise ModelError(
                 f"model {name}: LIMIT takes the first rows of an order in which several rows may be the same: which of "
                 "them are taken can differ from time to time. Add columns to ORDER BY until it tells all rows apart"
@@ -283,15 +286,17 @@ def _compiled(
                 "write QUALIFY as the WHERE around a subquery"
             )
         return None, f"{other} cannot be taken out of the query as it is written there"
+    if whole := as_a_whole(query):
+        return None, f"it has {whole}"
     try:
-        return compiled(qualified, columns, keys), ""
+        return compiled(qualified, schemas, keys), ""
     except Uncompilable as e:
         return None, f"it has {e}" if not str(e).startswith("it ") else str(e)
 
 
 def _is_ordered(
     query: exp.Query,
-    columns: Mapping[TableId, Sequence[str]],
+    schemas: Mapping[TableId, Mapping[str, str]],
     keys: Callable[[TableId], Sequence[Sequence[str]]],
     is_top: bool,
 ) -> bool:
@@ -313,7 +318,7 @@ def _is_ordered(
     for part in ("limit", "offset", "order"):
         bare.set(part, None)
     try:
-        tree = compiled(bare, columns, keys)
+        tree = compiled(bare, schemas, keys)
     except Uncompilable:
         return False
     have = {c for o, c in tree.outputs.items() if o.lower() in by_output}
@@ -370,9 +375,11 @@ def as_named(rows: DataFrame, outputs: Sequence[str]) -> DataFrame:
     """
     if rows.columns == list(outputs) or len(rows.columns) != len(outputs):
         return rows
-    if {c.lower() for c in rows.columns} != {o.lower() for o in outputs}:
-        return rows.toDF(*outputs)
-    return rows.select(*(F.col(quote(o)).alias(o) for o in outputs))
+    by_name = {o.lower(): o for o in outputs}
+    # Those without a name follow one another as in the query, whatever is put in front by USING.
+    unnamed = iter(o for o in outputs if o.lower() not in {c.lower() for c in rows.columns})
+    named = rows.toDF(*(by_name.get(c.lower()) or next(unnamed) for c in rows.columns))
+    return named.select(*(F.col(quote(o)) for o in outputs))
 
 
 def _tables(query: exp.Query) -> list[exp.Table]:

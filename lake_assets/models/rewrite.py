@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlglot import exp
+
+from lake_assets.lake.sql import DIALECT
 
 
 def named_windows_inlined(query: exp.Query) -> exp.Query:
@@ -17,13 +17,33 @@ def named_windows_inlined(query: exp.Query) -> exp.Query:
             said = named.get(window.alias.lower()) if window.alias else None
             if said is None or window in named.values():
                 continue
-            for part in ("partition_by", "order", "spec"):
-                value = said.args.get(part)
-                if value and not window.args.get(part):
-                    window.set(part, [v.copy() for v in value] if isinstance(value, list) else value.copy())
+            seen: set[str] = set()
+            while said is not None and said.name.lower() not in seen:
+                seen.add(said.name.lower())
+                for part in ("partition_by", "order", "spec"):
+                    value = said.args.get(part)
+                    if value and not window.args.get(part):
+                        window.set(part, [v.copy() for v in value] if isinstance(value, list) else value.copy())
+                said = named.get(said.alias.lower()) if said.alias else None
             window.set("alias", None)
         select.set("windows", None)
     return query
+
+
+def as_a_whole(query: exp.Query) -> str:
+    """A call that is itself in the whole query alone; empty: there is none.
+
+    Within, columns have other names: what names fields by its columns would name others.
+    """
+    for call in query.find_all(exp.Struct, exp.ArraysZip, exp.Anonymous):
+        if isinstance(call, exp.ArraysZip):
+            return f"{call.sql(DIALECT)}: it names fields by its columns"
+        if isinstance(call, exp.Anonymous) and call.name.lower() == "session_window":
+            return f"{call.sql(DIALECT)}: how long a session is depends on the rows beside"
+        fields = [e.name for e in call.expressions if isinstance(e, exp.PropertyEQ | exp.Column)]
+        if isinstance(call, exp.Struct) and (wrong := [n for n in fields if n != n.lower()]):
+            return f"a field called {wrong[0]}: names are kept within a query in lower case alone"
+    return ""
 
 
 def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
@@ -52,39 +72,6 @@ def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
             select.where(exp.Not(this=exists) if join.kind.upper() == "ANTI" else exists, copy=False)
         select.set("joins", [j for j, k in zip(joins, kinds, strict=True) if k not in ("SEMI", "ANTI")])
     return query, obstacle
-
-
-def using_in_having_named(query: exp.Query) -> exp.Query:
-    """Columns of USING with their tables in HAVING's aggregates and in QUALIFY, where sqlglot looks for none."""
-    for select in query.find_all(exp.Select):
-        joins = select.args.get("joins") or []
-        source = select.args.get("from_") or select.args.get("from")
-        for clause in (select.args.get("having"), select.args.get("qualify")):
-            if clause is None or source is None:
-                continue
-            for column in [c for c in clause.find_all(exp.Column) if not c.table]:
-                is_read = isinstance(clause, exp.Qualify) or column.find_ancestor(exp.AggFunc)
-                if not is_read or column.find_ancestor(exp.Select) is not select:
-                    continue
-                if found := _joined_value(column, source.this, joins):
-                    column.replace(found)
-    return query
-
-
-def _joined_value(column: exp.Column, first: exp.Expr, joins: Sequence[exp.Join]) -> exp.Expr | None:
-    """What a column that is joined by USING stands for; None: it cannot be told without the tables' columns."""
-    name = column.name.lower()
-    at = [i for i, j in enumerate(joins) if name in {u.name.lower() for u in j.args.get("using") or []}]
-    if at != [0]:
-        return None
-    left, right = (exp.column(column.this.copy(), table=t.alias_or_name) for t in (first, joins[0].this))
-    match joins[0].side.upper():
-        case "FULL":
-            return exp.Coalesce(this=left, expressions=[right])
-        case "RIGHT":
-            return right
-        case _:
-            return left
 
 
 def qualify_as_where(query: exp.Query) -> exp.Query:

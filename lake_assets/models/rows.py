@@ -33,6 +33,7 @@ from lake_assets.models.tree import (
     substitute,
     text,
 )
+from lake_assets.models.types import is_plain
 
 At = Literal["start", "end"]
 
@@ -107,25 +108,35 @@ class Rows:
             case Aggregate():
                 names = {n for n, _ in node.keys}
                 by = dict(node.keys)
-                below = cut.some(lambda e: substitute(e, by) if refs(e) <= names else None) if cut and by else None
+                below = (
+                    cut.some(lambda e: substitute(e, by) if refs(e) <= names and _is_told(node, e) else None)
+                    if cut and by
+                    else None
+                )
                 return _rest(aggregated(node, self.sql(node.input, at, below)), cut, below)
             case Window():
                 same = {text(p) for p in node.partition}
                 names = {p.name for p in node.partition if isinstance(p, exp.Column)}
                 below = (
-                    cut.some(lambda e: e if text(e) in same or (refs(e) and refs(e) <= names) else None)
+                    cut.some(
+                        lambda e: e if text(e) in same or (refs(e) and refs(e) <= names and _is_told(node, e)) else None
+                    )
                     if cut
                     else None
                 )
                 return _rest(f"SELECT *, {_items(node.items)} FROM ({self.sql(node.input, at, below)})", cut, below)
             case Distinct():
-                return f"SELECT DISTINCT {_names(node)} FROM ({self.sql(node.input, at, cut)})"
+                below = cut.some(lambda e: e if _is_told(node, e) else None) if cut else None
+                return _rest(f"SELECT DISTINCT {_names(node)} FROM ({self.sql(node.input, at, below)})", cut, below)
             case UnionAll():
                 parts = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, cut)}))" for i in node.inputs)
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})"
             case SetOp():
-                left, right = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, cut)}))" for i in node.inputs)
-                return f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})"
+                below = cut.some(lambda e: e if _is_told(node, e) else None) if cut else None
+                left, right = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, below)}))" for i in node.inputs)
+                return _rest(
+                    f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})", cut, below
+                )
 
     def _inner(self, node: InnerJoin, at: At, cut: Cut | None) -> str:
         exact = cut is None
@@ -250,6 +261,14 @@ def over_there(node: SideJoin) -> Callable[[exp.Expr], exp.Expr | None]:
     """What an expression over the left side is on the right one."""
     same = {text(x): y for x, y in _pairs(node)}
     return lambda e: same.get(text(e))
+
+
+def _is_told(node: Node, e: exp.Expr) -> bool:
+    """Whether an expression over what groups rows is the same for all rows of a group.
+
+    0.0 and -0.0 are in one group, and are no longer equal as text.
+    """
+    return isinstance(e, exp.Column) or is_plain(node, e)
 
 
 def _pairs(node: SideJoin | FullJoin) -> list[tuple[exp.Expr, exp.Expr]]:

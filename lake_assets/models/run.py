@@ -9,6 +9,14 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from pyiceberg.table import Table
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
 
 from lake_assets.capture import capture
 from lake_assets.capture.types import spark_type
@@ -30,7 +38,7 @@ from lake_assets.models.kinds import everything
 from lake_assets.models.plan import ModelPlan, fingerprint, parse, plan
 from lake_assets.models.reading import Sources, needed_of
 from lake_assets.models.spec import ModelSpec
-from lake_assets.models.step import FINGERPRINT_PROPERTY, Step
+from lake_assets.models.step import FINGERPRINT_PROPERTY, NotAcceptedError, Step, said
 
 log = logging.getLogger(__name__)
 
@@ -164,14 +172,37 @@ def _absorb(step: Step, model: ModelPlan, expected: Estimate) -> tuple[str, str]
             case "full":
                 step.full()
             case "ranges":
+                step.settle_types()
                 why = step.ranges(why)
             case _:
-                why = step.incremental(why)
+                if mixed := step.settle_types():
+                    strategy, why = "full", mixed
+                    step.full()
+                else:
+                    why = _by_parts(step, why)
     except UnsupportedCaptureError as e:
         # Raised while changes are read: nothing is written yet.
         step.full()
         return "full", f"the changes of a source cannot be told: {e}"
     return (strategy, why) if step.strategy is None else (step.strategy, why)
+
+
+def _by_parts(step: Step, why: str) -> str:
+    """Absorb what changed by parts of the query; in full, where Spark takes the query and not its parts.
+
+    A part alone does not tell some types, and a row that a condition would have kept from a cast fails there.
+    """
+    try:
+        return step.incremental(why)
+    except (
+        NotAcceptedError, AnalysisException, ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException,
+        NumberFormatException, SparkRuntimeException,
+    ) as e:  # fmt: skip
+        # What fails in these ways has written nothing. If it is the query that fails, it does so again.
+        log.warning("%s: computed in full: a part of its query failed", step.spec.table, exc_info=True)
+        step.strategy = "full"
+        step.full()
+        return f"Spark did not take a part of the query: {said(e)}"
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:

@@ -36,8 +36,18 @@ from lake_assets.models.rewrite import is_text, qualify_as_where
 from lake_assets.models.rows import Cut, Rows
 from lake_assets.models.spec import ModelSpec, declared
 from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column, scans
+from lake_assets.models.types import in_one_type, known, mixed
 
 FINGERPRINT_PROPERTY = MODEL_PROPERTY
+
+
+class NotAcceptedError(ModelError):
+    """Spark does not take some SQL."""
+
+
+def said(error: Exception) -> str:
+    """The first line of what Spark says."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 @dataclass
@@ -114,6 +124,7 @@ class Step:
         if by := self.spec.partitions:
             by.check(self.spec.table, {f.name: f.dataType.simpleString() for f in self.query.schema.fields})
             partitioned = f"PARTITIONED BY ({by.field.sql}) "
+        self._check_types()
         if self.spec.key:
             self._check_key(self.query)
         properties = {
@@ -141,6 +152,15 @@ class Step:
             self._check_key(self.query)
         self.writer("full").overwrite(self.query)
 
+    def _check_types(self) -> None:
+        """Raises: ModelError: a table with these columns could not be read again: pyiceberg does not know the type."""
+        columns = [f.name for f in self.query.schema.fields if "variant" in f.dataType.simpleString()]
+        if columns:
+            raise ModelError(
+                f"model {self.spec.table}: {', '.join(columns)}: of type VARIANT, which a table of the lake cannot "
+                "keep: write to_json(...) of it, or a CAST to what it holds"
+            )
+
     def _check_key(self, rows: DataFrame) -> None:
         key = list(self.spec.key)
         twice = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
@@ -155,6 +175,22 @@ class Step:
         self.writer("none").nothing()
 
     # --- from what changed --------------------------------------------------------------------------------------
+
+    def settle_types(self) -> str:
+        """Let Spark say the types that the query alone does not tell; returns why nothing is told by keys, or nothing.
+
+        Asked for joins and set operations over what is computed; columns of tables have known ones.
+        """
+        tree = self.model.tree
+        assert tree is not None
+        if why := mixed(tree.root, lambda e, node: known(node, e) or self._type_of(e, node)):
+            return why
+        self.model = replace(self.model, tree=in_one_type(tree, self._schema_of))
+        return ""
+
+    def _schema_of(self, node: Node) -> dict[str, str]:
+        schema = self._sql(self._rows.sql(node, "end")).schema
+        return {f.name: f.dataType.simpleString() for f in schema.fields}
 
     def incremental(self, why: str) -> str:
         """Absorb what changed; returns the reason, with what was touched."""
@@ -386,7 +422,7 @@ class Step:
             # Analysed at once, also over Spark Connect, so that what Spark does not accept is named.
             return over(self.frames.spark, sql, frames or {})
         except PySparkException as e:
-            raise ModelError(f"model {self.spec.table}: Spark does not accept its SQL: {str(e).splitlines()[0]}") from e
+            raise NotAcceptedError(f"model {self.spec.table}: Spark does not accept its SQL: {said(e)}") from e
 
 
 def found_below(tree: Tree) -> Node:

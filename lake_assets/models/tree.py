@@ -7,7 +7,7 @@ only the branches of a union share theirs. Expressions are sqlglot's, over those
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sqlglot import exp
@@ -27,12 +27,14 @@ class Scan:
         alias: what the query calls this occurrence.
         fields: by column of the tree, the table's own.
         keys: sets of columns that no two rows share the values of.
+        types: by column of the tree, as Spark writes them.
     """
 
     table: TableId
     alias: str
     fields: Mapping[str, str]
     keys: tuple[frozenset[str], ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -287,7 +289,7 @@ def equal(condition: exp.Expr, one: Iterable[str], other: Iterable[str]) -> tupl
     """The two sides of `x = y`, the first over columns `one` alone, the second over columns `other`; else None."""
     if isinstance(condition, exp.Paren):
         return equal(condition.this, one, other)
-    if not isinstance(condition, exp.EQ):
+    if not isinstance(condition, exp.EQ) or condition.meta.get("mixed"):
         return None
     one, other = set(one), set(other)
     for x, y in ((condition.this, condition.expression), (condition.expression, condition.this)):
@@ -354,67 +356,6 @@ def narrowed(tree: Tree) -> Tree:
                 return replace(node, input=one(node.input))
 
     return Tree(one(tree.root), tree.outputs)
-
-
-def unique(node: Node) -> list[frozenset[str]]:
-    """Sets of columns of which no two rows of the operator share the (null-safe) values; the smallest first."""
-    found = list(dict.fromkeys(_unique(node)))
-    return sorted(found, key=lambda k: (len(k), sorted(k)))
-
-
-def _unique(node: Node) -> list[frozenset[str]]:
-    match node:
-        case Scan():
-            return [k for k in node.keys if k <= set(node.columns)]
-        case Filter() | Window():
-            return _unique(node.input)
-        case Project():
-            plain = {e.name: n for n, e in reversed(node.items) if isinstance(e, exp.Column)}
-            return [frozenset(plain[c] for c in k) for k in _unique(node.input) if k <= set(plain)]
-        case Aggregate():
-            return [frozenset(n for n, _ in node.keys)]
-        case Distinct():
-            return [*_unique(node.input), frozenset(node.columns)]
-        case SetOp():
-            return [*([] if node.all else [frozenset(node.columns)]), *_unique(node.left)]
-        case SideJoin() if node.kind != "left":
-            return _unique(node.left)
-        case SideJoin():
-            return _joined(_unique(node.left), node.left, node.right, node.on, outer=True)
-        case InnerJoin():
-            keys, first = _unique(node.inputs[0]), node.inputs[0]
-            for n, right in enumerate(node.inputs[1:], start=2):
-                keys = _joined(keys, first, right, node.on, outer=False)
-                first = InnerJoin(node.inputs[:n], node.on)
-            return keys
-        case _:
-            return []
-
-
-def _joined(
-    keys: list[frozenset[str]], left: Node, right: Node, on: tuple[exp.Expr, ...], *, outer: bool
-) -> list[frozenset[str]]:
-    pairs = [
-        (x.name, y.name)
-        for x, y in equals(on, left.columns, right.columns)
-        if isinstance(x, exp.Column) and isinstance(y, exp.Column) and _alike(x, y)
-    ]
-    theirs = _unique(right)
-    if any(k <= {y for _, y in pairs} for k in theirs):
-        return keys
-    found: list[frozenset[str]] = []
-    if not outer and any(k <= {x for x, _ in pairs} for k in keys):
-        found += theirs
-    # Of columns that are equal, one is enough.
-    same = {} if outer else {y: x for x, y in pairs}
-    return found + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in theirs]
-
-
-def _alike(x: exp.Expr, y: exp.Expr) -> bool:
-    """Whether values of both that are equal are the same value: '01' = 1 and '1' = 1 hold too."""
-    if x.type is None or y.type is None:
-        return False
-    return x.type == y.type or (x.is_type(*exp.DataType.INTEGER_TYPES) and y.is_type(*exp.DataType.INTEGER_TYPES))
 
 
 def origins(node: Node, name: str) -> dict[tuple[TableId, str], None]:

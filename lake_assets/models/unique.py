@@ -1,0 +1,79 @@
+"""Which columns of an operator tell its rows apart."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from lake_assets.models.tree import (
+    Aggregate,
+    Distinct,
+    Filter,
+    InnerJoin,
+    Node,
+    Project,
+    Scan,
+    SetOp,
+    SideJoin,
+    Window,
+    equals,
+)
+from lake_assets.models.types import kind, known
+
+
+def unique(node: Node) -> list[frozenset[str]]:
+    """Sets of columns of which no two rows of the operator share the (null-safe) values; the smallest first."""
+    found = list(dict.fromkeys(_unique(node)))
+    return sorted(found, key=lambda k: (len(k), sorted(k)))
+
+
+def _unique(node: Node) -> list[frozenset[str]]:
+    match node:
+        case Scan():
+            return [k for k in node.keys if k <= set(node.columns)]
+        case Filter() | Window():
+            return _unique(node.input)
+        case Project():
+            plain = {e.name: n for n, e in reversed(node.items) if isinstance(e, exp.Column)}
+            return [frozenset(plain[c] for c in k) for k in _unique(node.input) if k <= set(plain)]
+        case Aggregate():
+            return [frozenset(n for n, _ in node.keys)]
+        case Distinct():
+            return [*_unique(node.input), frozenset(node.columns)]
+        case SetOp():
+            return [*([] if node.all else [frozenset(node.columns)]), *_unique(node.left)]
+        case SideJoin() if node.kind != "left":
+            return _unique(node.left)
+        case SideJoin():
+            return _joined(_unique(node.left), node.left, node.right, node.on, outer=True)
+        case InnerJoin():
+            keys, first = _unique(node.inputs[0]), node.inputs[0]
+            for n, right in enumerate(node.inputs[1:], start=2):
+                keys = _joined(keys, first, right, node.on, outer=False)
+                first = InnerJoin(node.inputs[:n], node.on)
+            return keys
+        case _:
+            return []
+
+
+def _joined(
+    keys: list[frozenset[str]], left: Node, right: Node, on: tuple[exp.Expr, ...], *, outer: bool
+) -> list[frozenset[str]]:
+    pairs = [
+        (x.name, y.name)
+        for x, y in equals(on, left.columns, right.columns)
+        if isinstance(x, exp.Column) and isinstance(y, exp.Column) and _are_alike(known(left, x), known(right, y))
+    ]
+    theirs = _unique(right)
+    if any(k <= {y for _, y in pairs} for k in theirs):
+        return keys
+    found: list[frozenset[str]] = []
+    if not outer and any(k <= {x for x, _ in pairs} for k in keys):
+        found += theirs
+    # Of columns that are equal, one is enough.
+    same = {} if outer else {y: x for x, y in pairs}
+    return found + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in theirs]
+
+
+def _are_alike(one: str, other: str) -> bool:
+    """Whether values of both types that are equal are the same value: '01' = 1 and '1' = 1 hold too."""
+    return bool(one and other) and kind(one) == kind(other)
