@@ -261,7 +261,9 @@ def _rewrite(select: exp.Select, names: _Names) -> None:
             pairs = zip(lefts, rights, strict=True)
             conditions.append((join, [exp.EQ(this=a.value.copy(), expression=b.value.copy()) for a, b in pairs]))
         elif on := join.args.get("on"):
-            both = _Relation((*left.visible, *right.visible), joined=left.joined | right.joined)
+            # All names: a later join may bring another column of a name that is the only one here.
+            visible = (*left.visible, *right.visible)
+            both = _Relation(visible, joined=frozenset(c.name.lower() for c in visible))
             named.extend(_meant(on, join, both, names))
 
     relation = names.relation(select, note)

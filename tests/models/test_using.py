@@ -68,7 +68,8 @@ def _query(choose: random.Random) -> str:
     for _ in range(choose.randint(1, 3)):
         more, names = joined(names)
         text += more
-    if text.startswith("final.") and choose.random() < 0.2:
+    # A join in parentheses that begins with a subquery, or has a semi or anti join, is refused: sqlglot does not read it.
+    if text.startswith("final.") and "SEMI" not in text and "ANTI" not in text and choose.random() < 0.2:
         inner, right = source()
         by = sorted(names & right)
         if by:
@@ -119,7 +120,7 @@ def _query(choose: random.Random) -> str:
             return said
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.long)])
 def test_joins_by_name_are_what_spark_makes_of_them(spark_lake: Lake, count: int) -> None:
     spark = spark_lake.spark()
     for table, (columns, rows) in TABLES.items():
