@@ -7,8 +7,12 @@ the file's types, so that nothing has to be guessed: decimals and moments as tex
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
+import io
 import json
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -31,7 +35,7 @@ class Record(NamedTuple):
     """One record of a file.
 
     Attributes:
-        number: of the line or row, from 1.
+        number: of the line on which it begins, or of a Parquet file's row; from 1.
         text: as it came; a row as JSON.
         problem: why it is none; None: nothing is wrong with it so far.
     """
@@ -48,25 +52,24 @@ def reader_of(file: Path) -> Callable[[Path], Iterator[Record]] | None:
 
 
 def csv_records(file: Path) -> Iterator[Record]:
-    """The rows of a CSV file (gzip if it is named .gz) with their numbers from 1.
+    """The rows of a CSV file (gzip if it is named .gz) with the line on which each begins: the header is line 1.
 
-    A row with more or fewer fields than there are columns is a record with a problem; these come after the rows of
-    their block (some MB).
+    A row with more or fewer fields than there are columns is a record with a problem. Blank lines are left out.
 
     Raises:
         MalformedRecordError: no header line, a name is there twice, no UTF-8.
         TruncatedInputError: the compressed stream ends too early.
     """
-    number = 0
-    strange: list[tuple[str, int]] = []
+    line, row = 0, 1  # Arrow counts the header as a row
+    misfits: deque[Any] = deque()
 
-    def skip(row: Any) -> str:
-        strange.append((row.text, row.actual_columns))
+    def skip(misfit: Any) -> str:
+        misfits.append(misfit)
         return "skip"
 
     try:
         with _opened(file) as stream:
-            names = _header(file)
+            names, lines = _header(file), _first_lines(file)
             options = pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
                 null_values=[""],
@@ -74,23 +77,41 @@ def csv_records(file: Path) -> Iterator[Record]:
                 quoted_strings_can_be_null=False,
             )
             parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
-            read = pa_csv.ReadOptions(block_size=BLOCK)
+            # Arrow numbers the rows that do not fit only where it reads with one thread.
+            read = pa_csv.ReadOptions(block_size=BLOCK, use_threads=False)
+            line = next(lines, 1)
+
+            def unfit() -> Iterator[Record]:
+                nonlocal line, row
+                while misfits and misfits[0].number == row + 1:
+                    misfit, row, line = misfits.popleft(), row + 1, next(lines, line + 1)
+                    problem = f"a row of {misfit.actual_columns} fields, where the header has {len(names)}"
+                    yield Record(line, misfit.text, problem)
+
             for batch in pa_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=options):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield Record(number, orjson.dumps({TEXT: row}).decode())
-                while strange:
-                    number += 1
-                    text, fields = strange.pop(0)
-                    yield Record(number, text, f"a row of {fields} fields, where the header has {len(names)}")
-            while strange:
-                number += 1
-                text, fields = strange.pop(0)
-                yield Record(number, text, f"a row of {fields} fields, where the header has {len(names)}")
+                for values in batch.to_pylist():
+                    yield from unfit()
+                    row, line = row + 1, next(lines, line + 1)
+                    yield Record(line, orjson.dumps({TEXT: values}).decode())
+            yield from unfit()
     except EOFError as e:
-        raise TruncatedInputError(f"{file}, after row {number}: the compressed stream is cut ({e})") from e
+        raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut ({e})") from e
     except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
-        raise MalformedRecordError(f"{file}, after row {number}: no CSV with one header line ({e})") from e
+        raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
+
+
+def _first_lines(file: Path) -> Iterator[int]:
+    """The line on which each row begins, the header first.
+
+    Arrow does not tell it: quoted values hold line breaks, and blank lines are no rows.
+    """
+    csv.field_size_limit(sys.maxsize)  # as Arrow, which has none
+    with io.TextIOWrapper(_opened(file), encoding="utf-8", errors="replace", newline="") as stream:
+        rows, end = csv.reader(stream), 0
+        for fields in rows:
+            if fields:
+                yield end + 1
+            end = rows.line_num
 
 
 def _opened(file: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -220,11 +221,37 @@ def test_what_is_no_csv_is_malformed(tmp_path: Path, content: bytes, error: type
 def test_a_row_of_too_many_or_too_few_fields_is_a_record_with_a_problem(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"FLAG,ID\nI,1\nI,2,3\nI\nI,4\n")
     found = list(csv_records(tmp_path / "t.csv"))
-    assert [r.number for r in found] == [1, 2, 3, 4]
-    assert sorted(r.text for r in found if r.problem) == ["I", "I,2,3"]
-    assert {r.problem for r in found} == {
-        None, "a row of 3 fields, where the header has 2", "a row of 1 fields, where the header has 2",
-    }  # fmt: skip
+    assert [(r.number, r.text) for r in found] == [
+        (2, '{"@text":{"FLAG":"I","ID":"1"}}'), (3, "I,2,3"), (4, "I"), (5, '{"@text":{"FLAG":"I","ID":"4"}}'),
+    ]  # fmt: skip
+    assert [r.problem for r in found] == [
+        None, "a row of 3 fields, where the header has 2", "a row of 1 fields, where the header has 2", None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("block", [64, 8 << 20])
+def test_the_line_of_a_csv_row_is_the_one_that_an_editor_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
+) -> None:
+    """Headers, line breaks within quotes, blank lines and rows that do not fit all count."""
+    monkeypatch.setattr("lake_assets.events.files.BLOCK", block)
+    choose = random.Random(f"{end!r} {block}")
+    pieces, expected, line = ["", f'FLAG,ID,"no{end}te"'], list[tuple[int, bool, str]](), 4
+    for i in range(200):
+        fits, piece = choose.choice([
+            (True, f"I,{i},x"), (True, f'I,{i},"a{end}b{end}""c"""'), (True, f"I,{i},"), (True, ""), (False, f"I,{i}"),
+            (False, f'I,{i},"{end}",4'),
+        ])  # fmt: skip
+        if piece:
+            expected.append((line, fits, str(i)))
+        pieces.append(piece)
+        line += piece.count(end) + 1
+    (tmp_path / "t.csv").write_bytes(end.join(pieces).encode())
+    found = list(csv_records(tmp_path / "t.csv"))
+    assert [(r.number, r.problem is None) for r in found] == [(n, fits) for n, fits, _ in expected]
+    for record, (_, fits, i) in zip(found, expected, strict=True):
+        assert (f'"ID":"{i}"' if fits else f"I,{i}") in record.text
 
 
 def test_a_cut_file_is_noticed(tmp_path: Path) -> None:
