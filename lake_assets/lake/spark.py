@@ -159,7 +159,8 @@ def open_session(config: LakeConfig) -> SparkSession:
     remote = conf.pop("spark.remote", None)
     if remote:
         check_remote(remote)
-    else:
+    check_one_kind(remote)
+    if not remote:
         os.environ["JAVA_HOME"] = str(find_java())
     builder = SparkSession.builder
     builder = builder.remote(remote) if remote else builder
@@ -207,6 +208,23 @@ def check_remote(remote: str) -> None:
             f"no Spark Connect server at {remote} ({e}): start one (`lake-assets spark-server`), "
             "or leave spark.remote out for a local session"
         ) from e
+
+
+def check_one_kind(remote: str | None) -> None:
+    """Raise ConfigError where this process already uses the other kind of Spark: PySpark's functions serve one only."""
+    from lake_assets.lake import _compat
+
+    if remote and _compat.has_local_spark():
+        raise ConfigError(
+            f"spark.remote is {remote}, and this process already runs a local Spark: PySpark cannot use both in one "
+            "process. Open the two lakes in separate processes, or set spark.remote for both or for neither"
+        )
+    if not remote and _compat.has_connect_mode():
+        raise ConfigError(
+            "spark.remote is not set, and this process already uses Spark Connect (SPARK_CONNECT_MODE_ENABLED is set): "
+            "PySpark cannot start a local Spark beside it. Open the two lakes in separate processes, or set "
+            "spark.remote for both or for neither"
+        )
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from functools import cached_property, reduce
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from lake_assets.lake import quote
+from lake_assets.lake._compat import active_session
 
 
 @contextlib.contextmanager
@@ -54,7 +55,8 @@ def held(frame: DataFrame, *, eager: bool = True) -> DataFrame:
     Not `persist`: Spark would go through all that a frame was made of again whenever it plans what is made of it, and
     steps that build on each other would take the longer the more of them there are.
     """
-    kept = frame.localCheckpoint(eager=eager)
+    with active_session(frame.sparkSession):
+        kept = frame.localCheckpoint(eager=eager)
     # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
     return kept.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in kept.columns))
 

@@ -19,7 +19,7 @@ from pydantic import Field, PrivateAttr
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.lake import LakeConfig, warm
 from lake_assets.lake.java import find_java
-from lake_assets.lake.spark import adopt_session, check_remote, session_conf
+from lake_assets.lake.spark import adopt_session, check_one_kind, check_remote, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +134,8 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     remote = config.spark.remote
     if remote:
         check_remote(remote)
-    else:
+    check_one_kind(remote)
+    if not remote:
         os.environ["JAVA_HOME"] = str(find_java())
     settings = {**session_conf(config), **more}
     try:

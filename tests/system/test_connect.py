@@ -165,6 +165,34 @@ def rows(lake: Lake, name: str, branch: str | None = None) -> list[tuple[Any, ..
     return sorted(tuple(row[c] for c in columns) for row in found.to_pylist())
 
 
+COUNTED = """\
+type: lake_assets.LakePipeline
+attributes:
+  name: counted
+  streams:
+    - {name: events, tables: [public.notes]}
+  models:
+    - {name: agg.stars, sql: "SELECT user_id, sum(stars) AS stars FROM final.notes GROUP BY user_id"}
+"""
+
+
+def test_two_lakes_share_a_process_and_a_server(remote: str, tmp_path: Path) -> None:
+    (pipeline := tmp_path / "defs.yaml").write_text(COUNTED)
+    lakes = {name: Lake(LakeConfig(home=tmp_path / name)) for name in ("a", "b")}
+    for n, lake in enumerate(lakes.values()):
+        events = [
+            Event(NOTES, "c", (1, 100 + i), {"id": i, "user_id": n, "text": "x", "stars": i + n}) for i in range(3)
+        ]
+        write_lines(lake.config.home / "landing" / "events" / "1.jsonl", to_lines(events))
+    log = tmp_path / "run.log"
+    nothing = {"LAKE_SPARK__REMOTE": remote, "JAVA_HOME": str(tmp_path), "LAKE_JARS": str(tmp_path / "none")}
+    with started(python("tests.system.two_lakes", tmp_path, pipeline), log, nothing) as run:
+        assert run.wait(timeout=600) == 0, log.read_text()
+    assert "RemoveRemoteCachedRelation failed" not in log.read_text()
+    assert rows(lakes["a"], "agg.stars") == [(0, 3)]
+    assert rows(lakes["b"], "agg.stars") == [(1, 6)]
+
+
 def test_a_server_that_is_away_is_named_at_once(tmp_path: Path) -> None:
     lake = Lake(LakeConfig(home=tmp_path, spark=SparkConfig(remote=f"sc://127.0.0.1:{free_port()}")))
     with pytest.raises(SparkUnavailableError, match=r"no Spark Connect server at sc://127\.0\.0\.1"):

@@ -1,0 +1,53 @@
+"""What is relied on of PySpark beyond its public API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.connect.conversion import proto_to_remote_cached_dataframe
+from pyspark.sql.connect.proto import CachedRemoteRelation
+from pyspark.sql.connect.session import SparkSession
+
+from lake_assets.errors import ConfigError
+from lake_assets.lake._compat import active_session
+from lake_assets.lake.spark import check_one_kind
+
+
+class _Session(SparkSession):
+    """A Connect session that was never connected."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def is_stopped(self) -> bool:
+        return False
+
+    def __del__(self) -> None:
+        pass
+
+
+def test_a_checkpoint_belongs_to_the_session_that_made_it() -> None:
+    first, second = _Session(), _Session()
+    relation = CachedRemoteRelation(relation_id="x")
+    with active_session(first):
+        with active_session(second):
+            inner = proto_to_remote_cached_dataframe(relation)
+        outer = proto_to_remote_cached_dataframe(relation)
+    for frame, session in ((inner, second), (outer, first)):
+        assert frame.sparkSession is session
+        plan: Any = frame._plan
+        assert plan._spark_session is session
+        plan._spark_session = None  # nothing is to be removed on a server
+    assert SparkSession.getActiveSession() is None
+
+
+def test_one_process_has_one_kind_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_one_kind(None)
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(ConfigError, match=r"spark.remote is not set, and this process already uses Spark Connect"):
+        check_one_kind(None)
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
+    with pytest.raises(ConfigError, match="this process already runs a local Spark"):
+        check_one_kind("sc://127.0.0.1:15002")
