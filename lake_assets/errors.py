@@ -116,6 +116,10 @@ class InputError(LakeError):
     """Root of errors about what arrives from outside."""
 
 
+class LandingFolderError(InputError):
+    """A landing folder is no folder, or cannot be read."""
+
+
 class TruncatedInputError(InputError):
     """A stream file ends in the middle of a record."""
 

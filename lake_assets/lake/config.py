@@ -6,12 +6,15 @@ import os
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from lake_assets.errors import ConfigError
+from lake_assets.lake.paths import LocalPath, local_path
+from lake_assets.lake.setting_errors import setting_errors
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
@@ -44,12 +47,16 @@ class LakeConfig(BaseSettings):
     `LAKE_WAREHOUSE`, `LAKE_CATALOG__URI`, `LAKE_SPARK__REMOTE`, ...), the file.
     """
 
-    model_config = SettingsConfigDict(env_prefix="LAKE_", env_nested_delimiter="__", extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="LAKE_", env_nested_delimiter="__", env_ignore_empty=True, extra="forbid"
+    )
 
     name: str = Field(
         default="lake", description="catalog name, the same in Spark and PyIceberg", pattern=r"^[A-Za-z_]\w*$"
     )
-    home: Path = Field(default=Path(".lake"), description="folder of the embedded default, logs and landing folders")
+    home: LocalPath = Field(
+        default=Path(".lake"), description="folder of the embedded default, logs and landing folders"
+    )
     catalog: dict[str, str] = Field(
         default_factory=dict, description="PyIceberg catalog properties; empty: SQLite in `home`"
     )
@@ -72,12 +79,17 @@ class LakeConfig(BaseSettings):
     @model_validator(mode="after")
     def _resolve(self) -> LakeConfig:
         self.home = self.home.expanduser().absolute()
+        if self.home.exists() and not self.home.is_dir():
+            raise ValueError(f"home: {self.home} is a file: name a folder in LAKE_HOME, or as `home` in lake.yaml")
         if not self.catalog:
             self.catalog = {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
         if self.warehouse is None:
             self.warehouse = self.catalog.get("warehouse") or (
                 (self.home / "warehouse").as_uri() if self.catalog.get("type") != "rest" else None
             )
+        elif self.catalog.get("type", "sql") == "sql" and not urlparse(self.warehouse).scheme:
+            # Spark and PyIceberg would each read a relative path from a working directory of their own.
+            self.warehouse = Path(self.warehouse).expanduser().absolute().as_uri()
         return self
 
     @property
@@ -103,8 +115,13 @@ class LakeConfig(BaseSettings):
             return cls(**overrides)
         except ValidationError as e:
             where = str(file) if file else "the environment or arguments"
-            said = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+            said = "; ".join(text for _, text in setting_errors(cls, e))
             raise ConfigError(f"lake configuration from {where}: {said}") from e
+        except SettingsError as e:
+            raise ConfigError(
+                f"lake configuration: {e}: write the variable as JSON, or one variable per setting, as "
+                "LAKE_CATALOG__TYPE=rest"
+            ) from e
         finally:
             _file_values.reset(token)
 
@@ -126,7 +143,7 @@ def _find_file(path: str | Path | None) -> Path | None:
         if not file.is_file():
             raise ConfigError(f"no lake configuration at {file}: name an existing YAML file, or none for the default")
         return file
-    for folder in (os.environ.get("LAKE_HOME", ".lake"), "."):
+    for folder in (os.environ.get("LAKE_HOME") or ".lake", "."):
         if (file := Path(folder) / "lake.yaml").is_file():
             return file
     return None
@@ -135,6 +152,8 @@ def _find_file(path: str | Path | None) -> Path | None:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except OSError as e:
+        raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise ConfigError(f"{file} is no valid YAML: {e}") from e
     if not isinstance(content, dict):
@@ -142,6 +161,14 @@ def _read(file: Path) -> dict[str, Any]:
             f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}"
         )
     # Relative folders in a file are meant from where the file is, not from where a daemon happens to run.
+    folder = file.parent.absolute()
     if isinstance(content.get("home"), str):
-        content["home"] = str(file.parent.absolute() / Path(content["home"]).expanduser())
+        try:
+            content["home"] = str(folder / local_path(content["home"]))
+        except ValueError as e:
+            raise ConfigError(f"{file}: home: {e}") from e
+    warehouse, catalog = content.get("warehouse"), content.get("catalog") or {}
+    is_sql = isinstance(catalog, dict) and catalog.get("type", "sql") == "sql"
+    if isinstance(warehouse, str) and is_sql and not urlparse(warehouse).scheme:
+        content["warehouse"] = str(folder / Path(warehouse).expanduser())
     return content

@@ -12,7 +12,7 @@ from typing import IO
 
 import orjson
 
-from lake_assets.errors import InputError, TruncatedInputError
+from lake_assets.errors import InputError, LandingFolderError, TruncatedInputError
 from lake_assets.events.files import Record, reader_of
 from lake_assets.merge.specs import BatchSize
 
@@ -23,12 +23,24 @@ def listing(folder: Path) -> list[Path]:
     """The landing folder's files in the order of their names; hidden and unfinished ones (`.`, `_`, `.tmp`) left out.
 
     A folder that does not exist yet holds nothing: whoever fills it makes it.
+
+    Raises:
+        LandingFolderError: it is a file, or cannot be read.
     """
-    if not folder.is_dir():
-        return []
     # The listing says what is a file: with 100,000 of them, asking for each takes longer than everything else.
-    with os.scandir(folder) as entries:
-        names = [e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and e.is_file()]
+    try:
+        with os.scandir(folder) as entries:
+            names = [
+                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and e.is_file()
+            ]
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        reason = "it is a file" if isinstance(e, NotADirectoryError) else e.strerror
+        raise LandingFolderError(
+            f"the landing folder {folder} cannot be read: {reason}. Name a folder in the stream's `landing`, and let "
+            "this user read it"
+        ) from e
     return [folder / name for name in sorted(names)]
 
 

@@ -249,7 +249,9 @@ def summary(outcome: Outcome) -> str:
     if outcome.status == "failed":
         return f"{outcome.table}: failed: {outcome.error}"
     if outcome.status != "absorbed":
-        return f"{outcome.table}: {'nothing new' if outcome.status == 'nothing' else 'its source is not there yet'}"
+        if outcome.status == "nothing":
+            return f"{outcome.table}: nothing new"
+        return f"{outcome.table}: waiting: {outcome.why or 'its source is not there yet'}"
     return (
         f"{outcome.table}: {outcome.inserted} inserted, {outcome.updated} updated, {outcome.deleted} deleted in "
         f"{outcome.seconds:.2f} s ({outcome.strategy}: {outcome.why})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -16,6 +15,7 @@ from pydantic import (
 from lake_assets.events import SourceTable
 from lake_assets.events.types import normal
 from lake_assets.lake import TableId
+from lake_assets.lake.paths import LocalPath
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import Limit
@@ -293,9 +293,9 @@ class Stream(Batches, TableSettings):
     format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
         default="debezium", description="wire format of the records"
     )
-    landing: Path | None = Field(
+    landing: LocalPath | None = Field(
         default=None,
-        description="folder where files of records arrive; relative: to the lake's home; default landing/<name>",
+        description="local folder where files of records arrive; relative: to the lake's home; default landing/<name>",
     )
     source: SourceOfRecords | None = Field(
         default=None, description="an Iceberg table that records come from, instead of a folder"
@@ -369,7 +369,7 @@ class SqlModel(Batches, TableSettings):
 
     name: str = Field(description="layer.table, for example agg.city_population")
     sql: str = Field(default="", description="one SELECT in Spark SQL; tables with their layer")
-    sql_file: Path | None = Field(
+    sql_file: LocalPath | None = Field(
         default=None, description="a file that holds the SELECT, instead; relative: to the YAML's folder"
     )
     key: Names = Field(default_factory=list, description="columns that identify a row; default: what it groups by")

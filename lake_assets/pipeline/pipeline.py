@@ -476,6 +476,8 @@ def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
                 return Outcome(str(spec.table), "waiting", why=f"{spec.source} does not exist yet")
             landed = land(lake, spec)
             if not landed.files:
+                if spec.landing and not spec.landing.exists():
+                    return Outcome(str(spec.table), "waiting", why=f"the folder {spec.landing} does not exist yet")
                 return Outcome(str(spec.table), "nothing")
             return Outcome(
                 str(spec.table),

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import TableId
+from lake_assets.lake.paths import local_path
 from lake_assets.models.errors_at import Origin, line_of, located
 from lake_assets.models.plan import parse, sources_of
 
@@ -88,7 +89,9 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
             written = Written(sql.value, origin_of(path, sql))
         elif isinstance(file, yaml.ScalarNode):
             try:
-                written = read_sql(name.value, Path(file.value), path.parent)
+                written = read_sql(name.value, local_path(file.value), path.parent)
+            except ValueError:
+                continue  # a URL: the settings' own check says so
             except PipelineError as e:
                 mistakes.append(f"{path}, line {file.start_mark.line + 1}: {e}")
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from lake_assets.errors import PipelineError
+from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.pipeline.config import PipelineConfig
 from lake_assets.pipeline.positions import model_mistakes
 
@@ -31,24 +32,57 @@ def read_pipeline(path: Path) -> PipelineConfig:
         content = yaml.safe_load(text)
     except yaml.MarkedYAMLError as e:
         line = e.problem_mark.line + 1 if e.problem_mark else "?"
-        raise PipelineError(f"{path}, line {line}: no valid YAML: {e.problem}") from e
+        problem = ": ".join(filter(None, (e.context, e.problem)))
+        raise PipelineError(f"{path}, line {line}: no valid YAML: {problem}") from e
+    except yaml.YAMLError as e:
+        raise PipelineError(f"{path}: no valid YAML: {e}") from e
     if not isinstance(content, dict) or content.get("type") != COMPONENT or "attributes" not in content:
-        raise PipelineError(f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`")
+        raise PipelineError(
+            f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`, found "
+            f"{_shape(content)}"
+        )
+    if twice := list(_twice(node)):
+        raise PipelineError("\n".join(f"{path}, line {line}: {name}: set twice in one place" for line, name in twice))
     mistakes = model_mistakes(path, node)
     try:
         config = PipelineConfig.model_validate(content["attributes"])
     except ValidationError as e:
         settings = [
-            f"{path}, line {_line(node, ('attributes', *error['loc']))}: "
-            f"{'.'.join(str(p) for p in error['loc'])}: {error['msg'].removeprefix('Value error, ')}"
-            for error in e.errors()
+            f"{path}, line {_line(node, ('attributes', *place))}: {text}"
+            for place, text in setting_errors(PipelineConfig, e)
             # What is wrong with a model's SQL is told with the line in it.
-            if not _is_sql(error["loc"]) or not mistakes
+            if not _is_sql(place) or not mistakes
         ]
         raise PipelineError("\n".join(settings + mistakes)) from e
     if mistakes:
         raise PipelineError("\n".join(mistakes))
     return config
+
+
+def _shape(content: Any) -> str:
+    """What a file holds that is not a pipeline."""
+    if content is None:
+        return "an empty file"
+    if not isinstance(content, dict):
+        return f"a {type(content).__name__}"
+    kind = content.get("type")
+    listed = ", ".join(map(str, content))
+    return f"`type: {kind}`" if kind not in (None, COMPONENT) else f"only these settings at the top: {listed}"
+
+
+def _twice(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """Settings that one mapping holds twice, of which YAML would keep the last one without a word; with their lines."""
+    if isinstance(node, yaml.MappingNode):
+        names: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in names and key.value != "<<":
+                    yield key.start_mark.line + 1, key.value
+                names.add(key.value)
+            yield from _twice(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _twice(value)
 
 
 def _is_sql(at: Sequence[Any]) -> bool:

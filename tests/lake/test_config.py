@@ -77,7 +77,12 @@ def test_the_users_folder_can_be_meant_by_a_tilde(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nmae: lake\n", "nmae"),
+        ("nmae: lake\n", "nmae: unknown setting; did you mean `name`?"),
+        ("zzz: lake\n", "zzz: unknown setting; there are: name, home, catalog, warehouse, spark"),
+        ("spark: {remot: x}\n", "spark.remot: unknown setting; did you mean `remote`?"),
+        ("spark: {conf: [a]}\n", "spark.conf: expected settings as `name: value`, found ['a']"),
+        ("home: s3://bucket/lake\n", "home: s3://bucket/lake is a URL"),
+        ("home: bad.yaml\n", "bad.yaml is a file: name a folder in LAKE_HOME"),
         ("name: 'a-b'\n", "name"),
         ("spark: {remotee: x}\n", "spark.remotee"),
         ("spark: {packages: one}\n", "spark.packages"),
@@ -92,6 +97,33 @@ def test_a_wrong_file_is_named_with_what_is_wrong_in_it(tmp_path: Path, text: st
         LakeConfig.load(file)
     assert str(file) in str(caught.value)
     assert said in str(caught.value)
+
+
+def test_a_relative_warehouse_in_a_file_is_meant_from_where_the_file_is(tmp_path: Path) -> None:
+    file = write(tmp_path / "deep" / "lake.yaml", "warehouse: tables\n")
+    assert LakeConfig.load(file).warehouse == (tmp_path / "deep" / "tables").as_uri()
+    assert LakeConfig(warehouse="tables").warehouse == (tmp_path / "tables").as_uri()
+    rest = {"type": "rest", "uri": "http://localhost:8181"}
+    assert LakeConfig(warehouse="tables", catalog=rest).warehouse == "tables"
+
+
+def test_a_home_may_be_a_file_url_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LakeConfig.load(write(tmp_path / "lake.yaml", f"home: file://{tmp_path}/a%20b\n")).home == tmp_path / "a b"
+    monkeypatch.setenv("LAKE_HOME", "gs://bucket/lake")
+    with pytest.raises(ConfigError, match=r"gs://bucket/lake is a URL"):
+        LakeConfig.load()
+    assert not (tmp_path / "gs:").exists()
+
+
+def test_an_empty_variable_is_as_if_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_HOME", "")
+    assert LakeConfig.load().home == tmp_path / ".lake"
+
+
+def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_CATALOG", "rest")
+    with pytest.raises(ConfigError, match=r"\"catalog\".*LAKE_CATALOG__TYPE=rest"):
+        LakeConfig.load()
 
 
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

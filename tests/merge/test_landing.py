@@ -19,6 +19,7 @@ from lake_assets.errors import (
     ConcurrentWriteError,
     InputError,
     LakeError,
+    LandingFolderError,
     MalformedRecordError,
     RejectedLimitError,
     TableClaimedError,
@@ -30,6 +31,7 @@ from lake_assets.merge import arriving, landing, ledger
 from lake_assets.merge.landing import Landed, land, new_files
 from lake_assets.merge.raw import routes
 from lake_assets.merge.specs import Limit, RawSpec
+from lake_assets.pipeline.pipeline import absorb
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
 
@@ -81,6 +83,20 @@ def test_every_line_is_a_row_with_its_place_and_its_text(plain_lake: Lake, folde
         (2, "b.jsonl", 1, "public.users", two[0].decode().strip()),
     ]
     assert len(plain_lake.table(RAW).metadata.snapshots) == 1
+
+
+def test_a_landing_folder_that_is_a_file_is_named(plain_lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", lines(1))
+    for look in (land, new_files):
+        with pytest.raises(LandingFolderError, match=r"landing folder .*a\.jsonl cannot be read: it is a file"):
+            look(plain_lake, spec(tmp_path / "a.jsonl"))
+
+
+def test_a_landing_folder_that_does_not_exist_is_waited_for_and_named(plain_lake: Lake, tmp_path: Path) -> None:
+    outcome = absorb(plain_lake, spec(tmp_path / "landnig"))
+    assert (outcome.status, outcome.why) == ("waiting", f"the folder {tmp_path}/landnig does not exist yet")
+    (tmp_path / "landnig").mkdir()
+    assert absorb(plain_lake, spec(tmp_path / "landnig")).status == "nothing"
 
 
 def test_positions_go_on_without_gaps(plain_lake: Lake, folder: Path) -> None:

@@ -81,6 +81,28 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ("    - name: agg.m\n", "    - name: m\n", 12, "no table name"),
         ("      sql: SELECT", "      query: SELECT", 13, "query"),
         ("    - name: s\n", "    - name: s\n      format: avro\n", 7, "debezium"),
+        ("key: [id]", "keey: [id]", 10, "streams.0.tables.1.keey: unknown setting; did you mean `key`?"),
+        ("key: [id]", "freshness: {fial: 1h}", 10, "freshness.fial: unknown setting; did you mean `fail`?"),
+        ("key: [id]", "audits: [{uniqe: id}]", 10, "audits.0.uniqe: unknown setting; did you mean `unique`?"),
+        ("    - name: s\n", "    - nmae: s\n", 6, "streams.0.nmae: unknown setting; did you mean `name`?"),
+        ("    - name: s\n", "    - nmae: s\n", 6, "streams.0.name: missing"),
+        ("  streams:\n", "  stream:\n", 5, "stream: unknown setting; did you mean `streams`?"),
+        ("key: [id]", "key: [id, {a: 1}]", 10, "key: expected text or a list, found {'a': 1}"),
+        ("key: [id]", "max_wait: [1]", 10, "max_wait: expected text or a number, found [1]"),
+        ("key: [id]", "final: maybe", 10, "final: expected true or false, found 'maybe'"),
+        ("key: [id]", "mode: scd3", 10, "mode: expected 'scd1', 'scd2' or 'append', found 'scd3'"),
+        ("key: [id]", "rename: [a]", 10, "rename: expected settings as `name: value`, found ['a']"),
+        ("key: [id]", "key: [id]\n          key: [name]", 11, "key: set twice in one place"),
+        ("  models:\n", "  streams:\n    - name: t\n  models:\n", 11, "streams: set twice in one place"),
+        ("    - name: s\n", "    - name: s\n      landing: s3://b/in\n", 7, "landing: s3://b/in is a URL"),
+        ("    - name: s\n", "    - name: s\n      landing: gs:/b/in\n", 7, "landing: gs:/b/in is a URL"),
+        ("    - name: s\n", "    - name: s\n      landing: file://host/in\n", 7, "file://host/in is a URL"),
+        (
+            "      sql: SELECT id, count(*) AS n FROM final.users GROUP BY id\n",
+            "      sql_file: s3://b/m.sql\n",
+            13,
+            "URL",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, said: str) -> None:
@@ -104,13 +126,28 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("type: other\nattributes: {}", r"type: lake_assets\.LakePipeline"),
         ("type: lake_assets.LakePipeline\n", "attributes"),
         ("- 1\n", "attributes"),
-        ("", "attributes"),
-        ("type: lake_assets.LakePipeline\nattributes: 3\n", "line 2"),
+        ("", "found an empty file"),
+        ("type: lake_assets.LakePipelin\nattributes: {}\n", "found `type: lake_assets.LakePipelin`"),
+        ("type: lake_assets.LakePipeline\nattribute: {}\n", "found only these settings at the top: type, attribute"),
+        ("type: lake_assets.LakePipeline\nattributes: 3\n", "line 2: expected settings as `name: value`, found 3"),
+        ("type: lake_assets.LakePipeline\nattributes: {name: p}\n---\na: b\n", "line 3: .*single document"),
+        ("\x00", "no valid YAML"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(PipelineError, match=said):
         load(tmp_path, text)
+
+
+def test_a_landing_folder_may_be_a_file_url_or_in_the_users_folder(
+    plain_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for written, folder in ((f"file://{tmp_path}/in", tmp_path / "in"), ("~/in", tmp_path / "in")):
+        config = {"name": "p", "streams": [{"name": "s", "landing": written, "tables": ["public.users"]}]}
+        raw = Pipeline(PipelineConfig.model_validate(config)).specs(plain_lake)[0]
+        assert isinstance(raw, RawSpec)
+        assert raw.landing == folder
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

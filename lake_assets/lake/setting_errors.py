@@ -1,0 +1,94 @@
+"""What pydantic finds wrong with settings, in the words of the person who wrote them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+Place = tuple[int | str, ...]
+
+_SHOWN = 60
+# What pydantic names the branches of a union, which stand in the place of a mistake.
+_BRANCH = re.compile(r"str|int|float|bool|(list|dict|tuple)\[.*")
+_EXPECTED = {
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "settings as `name: value`",
+    "model_type": "settings as `name: value`",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "path_type": "a path",
+}
+
+
+def setting_errors(model: type[BaseModel], error: ValidationError) -> list[tuple[Place, str]]:
+    """Return each mistake as the place of the setting and a text: what is wrong there, and what to write.
+
+    A value that fits no branch of a union is one mistake.
+
+    Args:
+        model: what was validated.
+        error: what pydantic says of it.
+    """
+    found: dict[Place, list[Any]] = {}
+    for details in error.errors():
+        place: Place = details["loc"]
+        branch = next((i for i, part in enumerate(place) if isinstance(part, str) and _BRANCH.fullmatch(part)), None)
+        found.setdefault(place if branch is None else place[:branch], []).append(details)
+    return [(place, _text(model, place, several)) for place, several in found.items()]
+
+
+def _text(model: type[BaseModel], place: Place, several: Sequence[Any]) -> str:
+    first, at = several[0], ".".join(map(str, place))
+    kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
+    expected = list(dict.fromkeys(_EXPECTED[d["type"]] for d in several if d["type"] in _EXPECTED))
+    if kind == "extra_forbidden":
+        message = f"unknown setting{_known(model, place)}"
+    elif kind == "missing":
+        message = "missing, and there is no default"
+    elif len(several) > 1 or expected:
+        message = f"expected {' or '.join(expected)}{_value(first)}" if expected else message
+    elif kind == "literal_error":
+        message = f"expected {first['ctx']['expected']}{_value(first)}"
+    elif kind != "value_error":
+        message += _value(first)
+    return f"{at}: {message}" if at else message
+
+
+def _value(details: Any) -> str:
+    value = details["input"]
+    if value is None:
+        return ", found nothing"
+    return f", found {value!r}"[: _SHOWN + 9] if isinstance(value, str | int | float | list | dict) else ""
+
+
+def _known(model: type[BaseModel], place: Place) -> str:
+    """The nearest name of a setting, else all of them."""
+    names = list(dict.fromkeys(name for m in _models_at(model, place[:-1]) for name in m.model_fields))
+    if near := difflib.get_close_matches(str(place[-1]), names, n=1):
+        return f"; did you mean `{near[0]}`?"
+    return f"; there are: {', '.join(names)}" if names else ""
+
+
+def _models_at(annotation: Any, place: Sequence[int | str]) -> Iterator[type[BaseModel]]:
+    """The settings that may stand at a place."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not place:
+            yield annotation
+        elif field := annotation.model_fields.get(str(place[0])):
+            yield from _models_at(field.annotation, place[1:])
+        return
+    # Lists and mappings take one part of the place; unions and annotated types take none.
+    parts = 1 if getattr(annotation, "__origin__", None) in (list, dict, tuple) else 0
+    if len(place) >= parts:
+        for inner in get_args(annotation):
+            yield from _models_at(inner, place[parts:])
