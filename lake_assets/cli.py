@@ -20,11 +20,23 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from lake_assets.commands import capture, check, demo, explain, generate, machine, pipelines, rejected, verify
+    from lake_assets.commands import (
+        capture,
+        check,
+        demo,
+        explain,
+        generate,
+        machine,
+        pipelines,
+        rebuild,
+        rejected,
+        verify,
+    )
 
     app.command()(demo.demo)
     app.command()(pipelines.run)
     app.command()(pipelines.status)
+    app.command()(rebuild.rebuild)
     app.command()(check.check)
     app.command()(verify.verify)
     app.command()(explain.explain)

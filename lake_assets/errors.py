@@ -81,6 +81,10 @@ class TableReplacedError(HistoryError):
     """A table was dropped and made again: its uuid is not the one that was absorbed."""
 
 
+class LostEventsError(HistoryError):
+    """A staging table no longer holds change events that its final table has absorbed."""
+
+
 class NotAnAncestorError(HistoryError):
     """The start of a window is no ancestor of its end, where that matters."""
 
@@ -186,6 +190,10 @@ class NotRunError(PipelineError):
 
 class DefinitionChangedError(PipelineError):
     """A table was built from another definition than the one that is declared now."""
+
+
+class RebuildError(PipelineError):
+    """A table cannot be rebuilt from its sources as they are now."""
 
 
 class AuditFailedError(PipelineError):

@@ -70,7 +70,8 @@ def read_marks(table: Table) -> dict[str, Mark]:
         if table.metadata.current_snapshot_id is not None and PIPELINE_PROPERTY in table.properties:
             raise SnapshotExpiredError(
                 f"{'.'.join(table.name())} holds data, but no snapshot says which source snapshots are in it: the one "
-                "with its watermark was expired. Rebuild the table (drop it and run the pipeline again)"
+                "with its watermark was expired. Rebuild it from its sources: "
+                f"`lake-assets rebuild {'.'.join(table.name())}`"
             )
         return {}
     try:

@@ -20,8 +20,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     """
     rows = anew(target, batch)
     if target.is_new:
-        target.replace(rows, batch.marks)
-        return "rebuild", ""
+        return "rebuild", target.replace(rows, batch)
     append_if_unmoved(target.lake, target.spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
     return "append", "every insert is a row" if target.key else "no key: every insert is a row"
 

@@ -134,7 +134,8 @@ class TableBatch(Batch):
     def _untold(self, what: str) -> str:
         return (
             f"{self.source} {what}, so that the records appended since snapshot {self.start} cannot be told. Drop "
-            f"{self.spec.table} and run again to take in all that it holds"
+            f"{self.spec.table} and run again to take in all that it holds now, then `lake-assets rebuild` the staging "
+            "tables of this stream, and the final tables"
         )
 
     def _appended(self, start: int | None, end: int) -> Iterator[tuple[str, Record]]:

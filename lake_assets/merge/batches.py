@@ -24,9 +24,10 @@ def cut(window: Window, source: Table, size: BatchSize) -> Window:
     """The window up to the snapshot with which a batch is full, one snapshot at least; reads what was loaded only.
 
     A batch ends at a snapshot with the columns that the source has now: the step knows no others. A window that does
-    not lead from one snapshot to a later one (the source was rolled back) is not cut.
+    not lead from one snapshot to a later one (the source was rolled back, or its history is lost) is not cut.
     """
-    steps = _steps(source, window.start, window.head.snapshot) if size.is_limited else None
+    is_cut = size.is_limited and window.lost is None
+    steps = _steps(source, window.start, window.head.snapshot) if is_cut else None
     if not steps:
         return window
     for n, (snapshot, full) in enumerate(_filling(steps, size, window.start is None), 1):

@@ -273,6 +273,12 @@ def say_counts(inserted: int, updated: int, deleted: int) -> dict[str, str]:
     return {_OWN_COUNTS + what: str(n) for what, n in zip(_COUNTED, (inserted, updated, deleted), strict=True)}
 
 
+def has_counts(snapshot: Snapshot | None) -> bool:
+    """Whether a commit says itself how many rows it changed (`say_counts`)."""
+    said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return _OWN_COUNTS + _COUNTED[0] in said
+
+
 def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
     """Rows inserted, updated and deleted by a commit, as its summary says."""
     said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}

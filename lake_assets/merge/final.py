@@ -7,6 +7,7 @@ What all of them share is here: the window, the columns, the watermark. What is 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import NotRunError
+from lake_assets.errors import LostEventsError, NotRunError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, scd1, scd2
@@ -26,23 +27,42 @@ from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.steps import Window, head_of, known_marks
 from lake_assets.merge.tables import check_owner_in
 from lake_assets.merge.target import Batch, Stats, Target, pending_of
 
+log = logging.getLogger(__name__)
 
-def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
+
+def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Outcome:
     """Bring the final table to what the staging table has received.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        rebuild: why the table is computed from all that staging holds, whatever it has absorbed; empty: it is not.
 
     Raises:
         KeyMissingError: a declared key column is not in the table, or some events say nothing of it, or a history is
             wanted of rows without a key.
         PipelineError: the declared columns do not go with the table's.
-        TableReplacedError: staging is another table than the one that was absorbed, and the table is declared to stop.
+        SnapshotExpiredError, TableReplacedError, LostEventsError: what the table has absorbed is no longer part of
+            staging's history, and the table is declared to stop then.
         UnsupportedEventError: updates or deletes of a table that rows are appended to, or events without a value in a
             column of the declared order.
         ConcurrentWriteError: another run was at it at the same time.
         AuditFailedError: what the window makes of the table does not pass its audits. Nothing is published.
     """
+    try:
+        return _absorb(lake, spec, rebuild)
+    except LostEventsError as e:
+        if spec.on_gap == "stop" or rebuild:
+            raise
+        log.warning("%s: rebuilt: %s", spec.table, e)
+        return _absorb(lake, spec, f"{spec.staging} was rolled back and lacks events that were absorbed")
+
+
+def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     began = time.monotonic()
     name = str(spec.table)
     staging, table = lake.find(spec.staging), lake.find(spec.table)
@@ -50,7 +70,10 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
     if table is not None:
         check_owner_in(table, spec.table, spec.pipeline)
-    pending, anew = pending_of(lake, spec, table, staging)
+    if rebuild and table is not None:
+        pending, anew = Window(spec.staging, None, head_of(staging)), rebuild
+    else:
+        pending, anew = pending_of(lake, spec, table, staging)
     if not anew:
         # A table that is made again is not to hold less than before meanwhile.
         pending = cut(pending, staging, spec.batch)
@@ -59,7 +82,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
     forget_failed(lake, spec.table, table)
     target = Target(lake, spec, is_new=bool(anew))
     target.gate.check(target.wanted)
-    base = read_marks(table) if table is not None else {}
+    base = known_marks(table)
     before = pending.mark
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
         scope.enter_context(fitting(lake, (), captured))
@@ -83,7 +106,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec) -> Outcome:
         finally:
             events.unpersist()
     if anew:
-        strategy, why = "rebuild", f"{anew}: it is made again, in one commit"
+        strategy, why = "rebuild", "; ".join(filter(None, (f"{anew}: it is made again, in one commit", why)))
     snapshot = snapshot_of(lake, spec.table, marks, None if anew else base)
     inserted, updated, deleted = counts(snapshot)
     audits: tuple[Finding, ...] = ()

@@ -39,7 +39,7 @@ from lake_assets.merge.raw import (
 )
 from lake_assets.merge.routing import Routed, route
 from lake_assets.merge.specs import RawSpec
-from lake_assets.merge.steps import window_of
+from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.tables import check_owner
 
 BYTES_A_FILE = 128 << 20
@@ -171,11 +171,26 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
             return total
 
 
+def pending_of_table(spec: RawSpec, raw: Table | None, source: TableId, loaded: Table) -> Window:
+    """What a raw table has still to take in of the table that it is filled from; reads metadata only.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: records that were not taken in cannot be told from those that were.
+    """
+    found = window_of(spec.table, raw, source, loaded)
+    if found.lost:
+        raise found.lost.error(
+            f"{source} has lost snapshots that were not taken in. Drop {spec.table} and run again to take in all that "
+            f"{source} holds now, then `lake-assets rebuild` the staging tables of this stream, and the final tables"
+        )
+    return found
+
+
 def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
     raw = lake.table(spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
     loaded = lake.table(source)
-    pending = cut(window_of(spec.table, raw, source, loaded), loaded, spec.batch)
+    pending = cut(pending_of_table(spec, raw, source, loaded), loaded, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         return total
     batch = TableBatch(lake, spec, source, pending.start, pending.head.snapshot)

@@ -33,8 +33,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     rows = held(rows) if special else rows.persist() if kept else rows
     try:
         if target.is_new:
-            target.replace(_inserted(target, rows), batch.marks)
-            return "rebuild", ""
+            return "rebuild", target.replace(_inserted(target, rows), batch)
         if target.spec.write == "overwrite-partitions":
             done, said = overwrite(target, rows, batch, emptied=emptied)
             if done:

@@ -41,8 +41,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     made = versions(rows, target.key, target.columns, target.tracked)
     changes = held(_differing(target, made, target.stored(keys)))
     if target.is_new:
-        target.replace(changes, batch.marks)
-        return "rebuild", ""
+        return "rebuild", target.replace(changes, batch)
     pruning = target.prune(changes)
     if not changes.limit(1).count():
         commit_marks(target.lake, target.spec.table, batch.marks)

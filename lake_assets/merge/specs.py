@@ -214,6 +214,7 @@ class FinalSpec:
         horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
             well, and told of; None: any lateness is expected.
         by_row: whether rows have no key, and are told apart by a hash of all of their values.
+        on_gap: what is done when the snapshot of staging that was absorbed has expired.
         on_replaced: what is done when staging is another table than the one that was absorbed.
         order_by: columns (of staging, by the names that they have in the lake) whose values are the order of changes;
             empty: what the stream says is.
@@ -238,6 +239,7 @@ class FinalSpec:
     partition_by: tuple[PartitionField, ...] = ()
     sort_by: tuple[str, ...] = ()
     horizon: float | None = None
+    on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
     by_row: bool = False
     write: Write = "merge"

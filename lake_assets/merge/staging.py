@@ -12,9 +12,10 @@ from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
+from lake_assets.errors import RebuildError
 from lake_assets.events.model import INDEX, MANY, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.watermark import Marks, read_marks
+from lake_assets.lake.watermark import Marks
 from lake_assets.merge import rejects
 from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
@@ -24,11 +25,19 @@ from lake_assets.merge.parsing import Parsed, parse
 from lake_assets.merge.raw import arrived, nothing_until
 from lake_assets.merge.schema import Change
 from lake_assets.merge.small import fitting, in_one_piece
-from lake_assets.merge.specs import StagingSpec
-from lake_assets.merge.staging_table import PARTED_PROPERTY, parted_by, prepare, projection, set_property
-from lake_assets.merge.steps import Window, window_of
+from lake_assets.merge.specs import BatchSize, StagingSpec
+from lake_assets.merge.staging_table import (
+    PARTED_PROPERTY,
+    parted_by,
+    prepare,
+    projection,
+    replace_table,
+    set_property,
+)
+from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
+    check_owner,
     columns_of,
     key_of,
     key_set_of,
@@ -36,10 +45,17 @@ from lake_assets.merge.tables import (
 from lake_assets.merge.views import observed, temp_view
 
 
-def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
+def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -> Outcome:
     """Append what the raw table has received for this source table; what cannot be read is rejected.
 
+    Args:
+        lake: the lake.
+        spec: the table.
+        rebuild: whether all records that the raw table holds are read again, and the table is replaced by their events.
+
     Raises:
+        TableReplacedError: the raw table is another one than the one that was absorbed.
+        RebuildError: the raw table no longer holds all that the table was made of. Nothing is written.
         RejectedLimitError: more records than declared cannot be read. Nothing is written.
         SchemaConflictError: a column's type cannot become what the stream says now. Nothing is written.
     """
@@ -49,14 +65,19 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
     if raw is None:
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
     table = lake.find(spec.table)
-    pending, anew = pending_of(spec, table, raw)
+    rebuild = rebuild and table is not None
+    if rebuild:
+        check_owner(lake, spec.table, spec.pipeline)
+        pending, anew = Window(spec.raw, None, head_of(raw)), False
+    else:
+        pending, anew = pending_of(spec, table, raw)
     if not anew:
-        pending = cut(pending, raw, spec.batch)
+        pending = cut(pending, raw, BatchSize() if rebuild else spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         if table is None:
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
-    base = read_marks(table) if table is not None else {}
+    base = known_marks(table)
     marks = {**base, str(spec.raw): pending.head}
     # A raw table may be that of many: what counts is how much of it is about this one.
     mine = arrived(raw, pending.start, pending.head.snapshot, spec.source_table)
@@ -68,8 +89,13 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
         records = about(in_one_piece(captured.upserts(lake.spark()), captured, mine), spec)
-        parsed = _parsed(lake, spec, records, anew=anew)
-        if anew:
+        if pending.lost:
+            records, is_new = _unknown(lake, spec, records), False
+        parsed = parse(records, spec, {}) if rebuild else _parsed(lake, spec, records, anew=anew)
+        if rebuild:
+            _check_complete(lake, spec, table, raw, records)
+            written = _rebuilt(lake, spec, records, parsed, {str(spec.raw): pending.head})
+        elif anew:
             written = _replaced(lake, spec, records, parsed, marks)
         elif is_new and _may_append(lake, spec, parsed):
             written = _append(lake, spec, records, parsed, marks, base)
@@ -83,11 +109,15 @@ def absorb_events(lake: LakeBase, spec: StagingSpec) -> Outcome:
             commit_marks(lake, spec.table, marks)
             return Outcome(name, "absorbed", (absorbed,), strategy="append", why="no events of this table",
                            seconds=time.monotonic() - began, details=details)  # fmt: skip
-    snapshot = snapshot_of(lake, spec.table, marks)
+    snapshot = snapshot_of(lake, spec.table, {str(spec.raw): pending.head} if rebuild else marks)
     inserted, updated, deleted = counts(snapshot)
     how = ("append", "every event is kept")
     if anew:
         how = ("rebuild", "another key is declared: every event is read again")
+    elif rebuild:
+        how = ("rebuild", "every record is read again")
+    elif pending.lost:
+        how = ("append", f"{pending.lost.why}: records are known by their positions")
     return Outcome(
         name, "absorbed", (absorbed,), inserted, updated, deleted, *how,
         time.monotonic() - began, snapshot.snapshot_id if snapshot else None, details,
@@ -101,10 +131,14 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     Many tables share a raw table: the window begins where its commits say that they brought something for this one.
     Where none has, nothing is pending, and the watermark stays where it is.
 
+    Where the raw table's history is lost, the window is all that it holds: its records are known by their positions.
+
     Raises:
-        TableReplacedError, SnapshotExpiredError: see `steps.window_of`.
+        TableReplacedError: the raw table is another one than the one that was absorbed.
     """
     found = window_of(spec.table, table, spec.raw, raw)
+    if found.lost and found.lost.option == "on_replaced":
+        raise found.lost.error(rebuild_advice(spec.table, spec.raw))
     reached = nothing_until(raw, found.start, found.head.snapshot, spec.source_table)
     if reached != found.start and not _has_former_names(spec, table):
         found = replace(found, mark=replace(found.mark or found.head, snapshot=reached))
@@ -247,6 +281,66 @@ def _replaced(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Par
     written = _sifted(lake, spec, records, parsed, write)
     set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(parted_by(spec, parsed)))
     return written
+
+
+def _rebuilt(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks) -> _Written:
+    """Replace the table by the events of all records, with the columns and the key that they have now, in one commit.
+
+    Records that could not be read before, and can be now, are no longer rejected. Killed before that, they are listed
+    until they are replayed.
+    """
+
+    def write(good: DataFrame, stats: Row) -> list[Change] | None:
+        if stats["events"] == stats["bad"]:
+            return None
+        replace_table(lake, spec, good, parsed, marks)
+        return []
+
+    written = _sifted(lake, spec, records, parsed, write)
+    if written.events is None:
+        raise RebuildError(
+            f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing to "
+            f"rebuild it from. {spec.table} is left as it is; drop it if it is no longer wanted"
+        )
+    rejected = rejects.rejected_of(spec.raw)
+    if lake.exists(rejected):
+        listed = lake.spark().table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
+        bad = {r["position"] for r in written.bad}
+        good = {r["position"] for r in listed.select("position").distinct().collect()} - bad
+        if good:
+            rejects.forget(lake, spec.raw, str(spec.source_table), sorted(good))
+    return written
+
+
+def _unknown(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
+    """The records of which there is neither an event in the table nor a rejected one."""
+    spark = lake.spark()
+    known = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
+    rejected = rejects.rejected_of(spec.raw)
+    if lake.exists(rejected):
+        listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
+        known = known.unionAll(listed.select("position"))
+    return records.join(known.distinct(), "position", "left_anti")
+
+
+def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table | None, raw: Table, records: DataFrame) -> None:
+    """Refuse a rebuild that would lose events: those of records that the raw table held and no longer holds.
+
+    Of a raw table that was dropped and made again, positions say nothing: the rebuild is asked for because of that.
+    """
+    mark = known_marks(table).get(str(spec.raw))
+    if mark is not None and mark.uuid != head_of(raw).uuid:
+        return
+    events = lake.spark().table(lake.sql_name(spec.table)).where(F.col(POSITION) >= 0)
+    lost = events.join(records.select(F.col("position").alias(POSITION)), POSITION, "left_anti")
+    row = lost.agg(F.count("*").alias("n"), F.min(POSITION).alias("low"), F.max(POSITION).alias("high")).collect()[0]
+    if row["n"]:
+        raise RebuildError(
+            f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "
+            f"to {row['high']}): rebuilt, it would lose them. Restore these records: run the pipeline where {spec.raw} "
+            "was rolled back and can take them in again, or roll it back to a snapshot that has them. To begin with "
+            f"what {spec.raw} holds now, drop {spec.table} and run the pipeline"
+        )
 
 
 def _sifted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
@@ -12,14 +13,19 @@ from lake_assets.errors import DefinitionChangedError
 from lake_assets.events.model import ARRIVED_AT, OP, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
+from lake_assets.lake.watermark import Marks
+from lake_assets.merge.commit import committing
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.parsing import Parsed
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.tables import KEY_PROPERTY, KEY_SET_PROPERTY, alter, columns_of, create, key_of
+from lake_assets.merge.views import temp_view
 
 # The declared key by which updates are parted into a delete and an insert.
 PARTED_PROPERTY = "lake-assets.parted-by"
+# Tells one rebuild of a staging table from another: what is made of its events is made again.
+REBUILT_PROPERTY = "lake-assets.rebuilt"
 
 
 def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, *, anew: bool = False) -> list[Change]:
@@ -70,6 +76,36 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, 
         elif change.kind != "fold":
             alter(lake, spec.table, change)
     return changes
+
+
+def replace_table(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Marks) -> None:
+    """Replace the table by these events, with their columns and key, in one commit.
+
+    What is made of the table notices by `REBUILT_PROPERTY`, which the same commit sets: events that were staged before
+    may be gone, and a window of new events does not tell that.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        rows: all of its events.
+        parsed: what is known of them.
+        marks: the watermarks that the commit carries.
+    """
+    properties = {
+        KEY_PROPERTY: json.dumps(list(parsed.key)),
+        KEY_SET_PROPERTY: json.dumps(list(parsed.key_set)),
+        PARTED_PROPERTY: json.dumps(parted_by(spec, parsed)),
+        REBUILT_PROPERTY: uuid.uuid4().hex,
+        **spec.properties,
+    }
+    said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+    with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
+        lake.spark().sql(
+            f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg "
+            f"PARTITIONED BY (days({ARRIVED_AT})) TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+        )
+    if parsed.key:
+        _sort_by(lake, spec.table, parsed.key)
 
 
 def set_property(lake: LakeBase, table: TableId, name: str, value: str) -> None:

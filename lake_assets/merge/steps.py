@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pyiceberg.table import Table
 
-from lake_assets.errors import TableReplacedError
+from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.lake.watermark import Mark, Marks, read_marks
+
+Fallback = Literal["stop", "rebuild"]
+
+
+@dataclass(frozen=True)
+class LostHistory:
+    """Why a window cannot be captured.
+
+    Attributes:
+        option: the option that decides what happens: `on_gap` where a snapshot has expired, `on_replaced` where the
+            source is another table.
+        why: what happened, as a sentence without its full stop.
+    """
+
+    option: Literal["on_gap", "on_replaced"]
+    why: str
+
+    def error(self, advice: str) -> HistoryError:
+        """The error that stops a table, with what to do about it."""
+        kind = SnapshotExpiredError if self.option == "on_gap" else TableReplacedError
+        return kind(f"{self.why}. {advice}")
 
 
 @dataclass(frozen=True)
@@ -19,12 +41,14 @@ class Window:
         mark: how far it has come; None: it has not begun.
         head: the source as it is now, or up to where a step takes it.
         left: how many snapshots come after that.
+        lost: why there is no way from what was absorbed to the head; then `mark` is None.
     """
 
     source: TableId
     mark: Mark | None
     head: Mark
     left: int = 0
+    lost: LostHistory | None = None
 
     @property
     def start(self) -> int | None:
@@ -42,19 +66,47 @@ def head_of(source: Table) -> Mark:
     return Mark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
 
 
+def known_marks(table: Table | None) -> Marks:
+    """The target's watermarks; empty where there is no such table yet, or where its own watermark is lost."""
+    try:
+        return read_marks(table) if table is not None else {}
+    except SnapshotExpiredError:
+        return {}
+
+
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
     """The window that `target` has still to absorb of `source`, from what was loaded of both (None: no such table).
 
-    Raises:
-        TableReplacedError: the source is another table than the one that was absorbed.
-        SnapshotExpiredError: the target's own watermark is lost.
+    Reads metadata only. Where the history between the two is lost, the window says so, and starts at the beginning.
     """
     head = head_of(loaded)
-    mark = read_marks(table).get(str(source)) if table else None
+    try:
+        mark = read_marks(table).get(str(source)) if table else None
+    except SnapshotExpiredError:
+        why = f"{target} holds data, but the snapshot that says how far it has absorbed {source} has expired"
+        return Window(source, None, head, lost=LostHistory("on_gap", why))
     if mark and mark.uuid != head.uuid:
-        raise TableReplacedError(
-            f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was "
-            f"dropped and "
-            f"made again. What {target} holds may not be in it: drop {target} and run again to rebuild it"
+        why = (
+            f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was dropped "
+            f"and made again, so it may no longer hold what {target} was made of"
         )
+        return Window(source, None, head, lost=LostHistory("on_replaced", why))
+    if mark and mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
+        why = (
+            f"{target} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: what changed after "
+            "it cannot be told"
+        )
+        return Window(source, None, head, lost=LostHistory("on_gap", why))
     return Window(source, mark, head)
+
+
+def rebuild_advice(target: TableId, source: TableId, option: str = "") -> str:
+    """How a table whose history is lost goes on.
+
+    Args:
+        target: the table.
+        source: what it is made of.
+        option: the option that makes the pipeline do so by itself, where there is one.
+    """
+    command = f"`lake-assets rebuild {target}` computes {target} from what {source} holds now"
+    return f"{command}; with `{option}: rebuild` declared, the next run does so by itself" if option else command

@@ -70,6 +70,14 @@ def create(
     check_owner(lake, table, pipeline)
 
 
+def set_properties(lake: LakeBase, table: TableId, wanted: Mapping[str, str]) -> None:
+    """Set those properties of a table that have another value."""
+    there = lake.table(table).properties
+    if changed := {k: v for k, v in wanted.items() if there.get(k) != v}:
+        said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in changed.items())
+        lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({said})")
+
+
 def check_owner(lake: LakeBase, table: TableId, pipeline: str) -> None:
     """Raise TableClaimedError where a table was not made by this pipeline."""
     check_owner_in(lake.table(table), table, pipeline)

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
-from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
+from lake_assets.errors import KeyMissingError, LostEventsError, PipelineError, UnsupportedEventError
 from lake_assets.events import event_format
 from lake_assets.events.model import (
     ARRIVED_AT,
@@ -34,6 +34,7 @@ from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Mark, Marks, read_marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing, writing
+from lake_assets.merge.differences import incomparable, write_differences
 from lake_assets.merge.moves import BASE_POSITION, IS_MOVED, Ordering, states
 from lake_assets.merge.ordering import kind_of, sequence_of
 from lake_assets.merge.pruning import Pruning, prune
@@ -42,9 +43,18 @@ from lake_assets.merge.schema import Change, evolve
 from lake_assets.merge.selection import ROW, Item, hash_of_row, select, written
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.staging_table import PARTED_PROPERTY, projection
-from lake_assets.merge.steps import Window, head_of, window_of
-from lake_assets.merge.tables import KEY_PROPERTY, alter, check_owner_in, columns_of, create, key_in, key_set_of
+from lake_assets.merge.staging_table import PARTED_PROPERTY, REBUILT_PROPERTY, projection
+from lake_assets.merge.steps import Window, rebuild_advice, window_of
+from lake_assets.merge.tables import (
+    KEY_PROPERTY,
+    alter,
+    check_owner_in,
+    columns_of,
+    create,
+    key_in,
+    key_set_of,
+    set_properties,
+)
 from lake_assets.merge.versions import joined
 from lake_assets.merge.views import new_name, over, temp_view
 
@@ -54,6 +64,8 @@ _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT
 _PARTIAL = "_partial"
 
 DECLARATION_PROPERTY = "lake-assets.final"
+# In the declaration: which rebuild of staging the rows come from.
+REBUILT = "rebuilt"
 DELETED = "__deleted"
 FROM, TO, CURRENT = "effective_from", "effective_to", "is_current"
 OWN_COLUMNS: dict[str, dict[str, str]] = {
@@ -155,6 +167,7 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
         "by_row": spec.by_row,
         "order_by": _order_of(spec, staging),
         "parted_by": json.loads(staging.properties.get(PARTED_PROPERTY, "[]")),
+        REBUILT: staging.properties.get(REBUILT_PROPERTY),
     }
 
 
@@ -183,34 +196,38 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
     Reads the catalog only.
 
     Raises:
-        TableReplacedError, SnapshotExpiredError: see `steps.window_of`.
+        TableReplacedError, SnapshotExpiredError: the history between the two is lost, and the table is declared to
+            stop then.
     """
-    anew = _rebuilds(lake, spec, table, staging) if table is not None else None
-    if anew:
-        return Window(spec.staging, None, head_of(staging)), anew
-    return window_of(spec.table, table, spec.staging, staging), None
+    found = window_of(spec.table, table, spec.staging, staging)
+    if table is not None and (anew := _rebuilds(lake, spec, table, staging)):
+        return Window(spec.staging, None, found.head), anew
+    if found.lost and getattr(spec, found.lost.option) == "stop":
+        raise found.lost.error(rebuild_advice(spec.table, spec.staging, found.lost.option))
+    return found, found.lost.why if found.lost else None
 
 
 def _rebuilds(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
-    if _declares_other(spec, table, staging):
+    made, now = _made_by(spec, table, staging), declaration(spec, staging)
+    if made | {REBUILT: None} != now | {REBUILT: None}:
         return "its declaration, or the key of its source, is another than it was made with"
+    if made != now:
+        return f"{spec.staging} was rebuilt"
     if spec.by_row:
         wanted, has = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
         if changed := [c for c, t in has.items() if c not in (ROW, DELETED) and wanted.get(c, ("",))[0] != t]:
             return f"{', '.join(changed)} changed, and so do the hashes that rows are told apart by"
-    mark = read_marks(table).get(str(spec.staging))
-    if spec.on_replaced == "rebuild" and mark and mark.uuid != head_of(staging).uuid:
-        return f"{spec.staging} was dropped and made again"
     return None
 
 
-def _declares_other(spec: FinalSpec, table: Table, staging: Table) -> bool:
+def _made_by(spec: FinalSpec, table: Table, staging: Table) -> dict[str, Any]:
+    """The declaration that a table was made by, as `declaration` gives it."""
     # Made before there was a choice: what was the only one then.
     made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline), staging)
-    made["key"] = list(key_in(table))
+    made["key"], made[REBUILT] = list(key_in(table)), None
     made |= json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
     made["key"] = [spec.rename.get(k, k) for k in made["key"]]
-    return made != declaration(spec, staging)
+    return made
 
 
 class Target:
@@ -340,7 +357,7 @@ class Target:
         """The window's events.
 
         Raises:
-            UnsupportedEventError: staging was rolled back, and lacks events that are in the final table.
+            LostEventsError: staging was rolled back, and lacks events that are in the final table.
         """
         events = self.project(captured.upserts(self.lake.spark()))
         window_ = captured.window
@@ -350,9 +367,9 @@ class Target:
         place = [POSITION, INDEX]
         known, held = (self.staging(p.snapshot_id).select(*place) for p in (window_.start, window_.end))
         if lost := known.join(held, place, "left_anti").count():
-            raise UnsupportedEventError(
+            raise LostEventsError(
                 f"{self.spec.table}: {self.spec.staging} was rolled back and has not taken in again {lost} events that "
-                f"{self.spec.table} has absorbed: drop {self.spec.table} and run again to rebuild it"
+                f"{self.spec.table} has absorbed. {rebuild_advice(self.spec.table, self.spec.staging, 'on_gap')}"
             )
         return events.join(known, place, "left_anti")
 
@@ -584,10 +601,22 @@ class Target:
         """The types of the table's columns."""
         return self.wanted if self.is_new else columns_of(self.lake, self.spec.table)
 
-    def replace(self, rows: DataFrame, marks: Marks) -> None:
-        """Make the table of these rows and no others, in one commit: readers see the old one or the new one."""
-        lake, spec, types = self.lake, self.spec, self.wanted
+    def replace(self, rows: DataFrame, batch: Batch) -> str:
+        """Make the table of these rows and no others, in one commit: readers see the old one or the new one.
+
+        Where it was made by the same declaration, only rows that differ are written.
+
+        Returns:
+            What was written.
+        """
+        lake, spec, types, marks = self.lake, self.spec, self.wanted, batch.marks
         rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
+        if self._is_made_alike(batch):
+            key = (*self.key, FROM) if self.mode == "scd2" else self.key if self.mode == "scd1" else ()
+            write_differences(lake, spec.table, rows, types, key, marks, batch.base, self.gate)
+            # Killed before this, the next step does it all again, and finds no row that differs.
+            set_properties(lake, spec.table, {DECLARATION_PROPERTY: json.dumps(self._declared), **spec.properties})
+            return "rows that differ are written"
         if self.gate.is_blocking:
             rows = self.gate.audit_rows(rows)
         properties = {
@@ -602,6 +631,19 @@ class Target:
                 f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
             )
         self._sort()
+        return "all rows are written"
+
+    def _is_made_alike(self, batch: Batch) -> bool:
+        """Whether the table was made by the declaration of now, and rows can be compared with those that it has."""
+        table = self.lake.find(self.spec.table)
+        if table is None or table.metadata.current_snapshot_id is None or not batch.base:
+            return False
+        made = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
+        if made | {REBUILT: None} != self._declared | {REBUILT: None} or key_in(table) != self.key:
+            return False
+        return list(columns_of(self.lake, self.spec.table).items()) == list(self.wanted.items()) and not incomparable(
+            self.wanted
+        )
 
     def _partitioned(self) -> str:
         by = ", ".join(p.sql for p in self.spec.partition_by)

@@ -14,13 +14,13 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
+from lake_assets.merge.differences import form, same
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
 from lake_assets.merge.views import new_name, over
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.retract import FOUND
 
-_FLOATING = ("float", "double")
 # What a MERGE takes from, in its SQL.
 _SOURCE = new_name()
 
@@ -86,7 +86,7 @@ class Writer:
         on = " AND ".join(
             [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
         )
-        differs = " OR ".join(f"NOT ({_same(c, self.types[c])})" for c in rest)
+        differs = " OR ".join(f"NOT ({same(c, self.types[c])})" for c in rest)
         sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in rest)
         clauses = [
             f"WHEN MATCHED AND s.{FOUND} IS NULL THEN DELETE",
@@ -147,12 +147,12 @@ class Writer:
         going = self.frames.kept(f"SELECT * FROM {view} WHERE __copies < 0")
         pruning = self._pruned(going.select(*map(quote, columns)), columns)
         on = " AND ".join(
-            [*(_same(c, self.types[c]) for c in columns), *([pruning.condition] if pruning.condition else [])]
+            [*(same(c, self.types[c]) for c in columns), *([pruning.condition] if pruning.condition else [])]
         )
         going_view = self.frames.view(going)
         # Of rows that are alike one cannot go alone: all go, and those that stay are written again.
         firsts = ", ".join(f"first(s.{quote(c)}) AS {quote(c)}" for c in columns)
-        by = ", ".join(_form(f"s.{quote(c)}", k) for c, k in self.types.items())
+        by = ", ".join(form(f"s.{quote(c)}", k) for c, k in self.types.items())
         there = self.frames.kept(
             self.frames.spark.sql(
                 f"SELECT {firsts}, CAST(count(*) + first(s.__copies) AS INT) AS __left FROM {self.name} t "
@@ -182,7 +182,7 @@ class Writer:
         """SQL: the distinct rows of a change with how many more or fewer there are."""
         columns = list(self.types)
         casts = ", ".join(f"CAST({quote(c)} AS {k}) AS {quote(c)}" for c, k in self.types.items())
-        by = ", ".join(_form(quote(c), k) for c, k in self.types.items())
+        by = ", ".join(form(quote(c), k) for c, k in self.types.items())
         firsts = ", ".join(f"first({quote(c)}) AS {quote(c)}" for c in columns)
         return (
             f"SELECT {firsts}, CAST(sum({SIGN}) AS INT) AS __copies "
@@ -211,28 +211,6 @@ class Writer:
             return
         with on_branch(self.lake, self.table, self.marks, self.base, self.gate.blocking) as branch:
             yield branch
-
-
-def is_countable(types: Mapping[str, str]) -> str:
-    """The first column whose values cannot be told apart in a MERGE; empty: there is none."""
-    for name, kind in types.items():
-        plain = kind.split("(")[0]
-        nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in _FLOATING)
-        if nested or any(t in kind for t in ("map<", "variant", "interval", "collate", "geometry", "geography")):
-            return name
-    return ""
-
-
-def _form(column: str, kind: str) -> str:
-    """What rows are grouped by: a zero with a sign is another value than one without."""
-    return f"CAST({column} AS STRING)" if kind in _FLOATING else column
-
-
-def _same(column: str, kind: str) -> str:
-    c = quote(column)
-    if kind in _FLOATING:
-        return f"CAST(t.{c} AS STRING) <=> CAST(s.{c} AS STRING)"
-    return f"t.{c} <=> s.{c}"
 
 
 def _times(copies: str) -> str:

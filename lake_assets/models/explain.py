@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from lake_assets.capture import capture
 from lake_assets.lake import LakeBase
 from lake_assets.merge.outcome import Absorbed
-from lake_assets.merge.steps import window_of
 from lake_assets.models.estimate import Estimate, estimate, past_costs
 from lake_assets.models.kinds import describe, maintained
 from lake_assets.models.plan import ModelPlan
 from lake_assets.models.ranges import untraced
-from lake_assets.models.run import choice, is_same_query, planned
+from lake_assets.models.run import choice, is_same_query, planned, windows_of
 from lake_assets.models.spec import ModelSpec
 from lake_assets.models.tree import Node, Project, Tree, origins
 
@@ -68,13 +67,15 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
     tables = {s: lake.table(s) for s in spec.sources}
     target = lake.find(spec.table)
     model = planned(spec, tables)
-    windows = {s: window_of(spec.table, target, s, t) for s, t in tables.items()}
+    windows = windows_of(spec, target, tables)
     state, now, now_why, expected = "new", "full", "first run", None
     found: tuple[Absorbed, ...] = ()
     if target is not None and not is_same_query(target, spec):
         state, now_why = "changed", "the table was made by another query"
         if spec.on_query_change == "stop":
             now, now_why = "stop", "the table was made by another query, and the model says to stop then"
+    elif target is not None and (lost := [w.lost.why for w in windows.values() if w.lost]):
+        state, now_why = "pending", "; ".join(lost)
     elif target is not None and all(w.mark and w.mark.snapshot for w in windows.values()):
         state, now, now_why = "current", "", ""
         if open_ := {s: w for s, w in windows.items() if not w.is_absorbed}:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from pyiceberg.table import Table
 from pyspark.errors import (
@@ -18,18 +19,17 @@ from pyspark.errors import (
     SparkRuntimeException,
 )
 
-from lake_assets.capture import capture
+from lake_assets.capture import Capture, capture
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import DefinitionChangedError, UnsupportedCaptureError
+from lake_assets.errors import DefinitionChangedError, HistoryError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import read_marks
 from lake_assets.merge.auditing import Finding, Gate, forget_failed
 from lake_assets.merge.batches import left_behind
 from lake_assets.merge.commit import counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import BatchSize
-from lake_assets.merge.steps import Window, window_of
+from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, check_owner_in
 from lake_assets.models.estimate import Estimate, estimate, past_costs
 from lake_assets.models.frames import Frames
@@ -43,7 +43,7 @@ from lake_assets.models.step import FINGERPRINT_PROPERTY, NotAcceptedError, Step
 log = logging.getLogger(__name__)
 
 
-def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) -> Outcome:
+def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, *, rebuild: str = "") -> Outcome:
     """Bring a model's table to what its sources hold now.
 
     The sources' snapshots are fixed at the start, so that a join sees them as of one moment.
@@ -52,8 +52,10 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         lake: the lake.
         spec: the model.
         heads: the snapshots that other models of the same run have read, so that all of them see the same.
+        rebuild: why the table is computed in full, whatever it has absorbed; empty: it is not.
 
     Raises:
+        SnapshotExpiredError, TableReplacedError: see `next_of`.
         ModelError: the query is wrong for the sources as they are now. Nothing is written.
         DefinitionChangedError: it is another query than the table was made by, and the model says to stop then.
         ConcurrentWriteError: another run was at it at the same time.
@@ -69,25 +71,27 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     known = target is not None and is_same_query(target, spec)
-    windows, begun = next_of(lake, spec, target, tables, heads or Heads())
+    windows, begun = next_of(lake, spec, target, tables, heads or Heads(), rebuild=bool(rebuild))
+    lost = "; ".join(w.lost.why for w in windows.values() if w.lost)
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
-    if target is not None and not known and spec.on_query_change == "stop" and read_marks(target):
+    if target is not None and not known and not rebuild and spec.on_query_change == "stop" and known_marks(target):
         raise DefinitionChangedError(
             f"{name} was made by another query, or with other partitions, and the model says `on_query_change: stop`. "
-            "Set them back, say "
-            f"`rebuild` to have the table made again by the new one, or drop {name}"
+            f"Set them back, or run `lake-assets rebuild {name}` to compute the table by the new ones; with "
+            "`on_query_change: rebuild` declared, the next run does so by itself"
         )
     model = planned(spec, tables)
     forget_failed(lake, spec.table, target)
     gate = Gate(lake, spec.table, spec.audits, model.key)
-    marks = {**(read_marks(target) if target else {}), **{str(s): w.head for s, w in windows.items()}}
+    base = known_marks(target)
+    marks = {**base, **{str(s): w.head for s, w in windows.items()}}
     with contextlib.ExitStack() as scope:
         scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
         captures = {
-            s: scope.enter_context(capture(lake, s, w.start if begun else None, w.head.snapshot))
+            s: scope.enter_context(_captured(lake, model, w, begun=begun))
             for s, w in windows.items()
             if not (begun and w.is_absorbed)
         }
@@ -98,7 +102,6 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
         expected = estimate(
             model.strategy, windows, tables, captures, past_costs(target), spec.full_above
         )  # fmt: skip
-        base = read_marks(target) if target else {}
         step = Step(lake, spec, model, sources, frames, marks, base, clock, expected, definition(spec), gate)
         # The types of the result follow from the query and its sources' schemas.
         alike = all(_is_schema_kept(table, windows[t].start) for t, table in tables.items())
@@ -111,6 +114,8 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
                 reason = f"another column is called {', '.join(other)} now"
             step.rebuild()
             strategy, why, replaced = "full", reason, True
+            if target is not None and (rebuild or lost):
+                strategy, why = "rebuild", rebuild or lost
         else:
             (strategy, why), replaced = _absorb(step, model, expected), False
     log.info("%s: %s: %s (%s)", name, strategy, why, expected)
@@ -131,7 +136,13 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None) 
 
 
 def next_of(
-    lake: LakeBase, spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table], heads: Heads
+    lake: LakeBase,
+    spec: ModelSpec,
+    target: Table | None,
+    tables: Mapping[TableId, Table],
+    heads: Heads,
+    *,
+    rebuild: bool = False,
 ) -> tuple[dict[TableId, Window], bool]:
     """What the next step takes of each source, and whether it goes on from what the table holds; reads metadata only.
 
@@ -141,11 +152,15 @@ def next_of(
         target: its table, where it is there.
         tables: its sources.
         heads: what other models of the run have settled; what this one takes is settled with it.
+        rebuild: whether the table is computed in full, whatever it has absorbed.
 
     Raises:
-        TableReplacedError, SnapshotExpiredError: see `window_of`.
+        TableReplacedError, SnapshotExpiredError: see `windows_of`.
     """
-    windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
+    if rebuild:
+        windows = {s: Window(s, None, head_of(table)) for s, table in tables.items()}
+    else:
+        windows = windows_of(spec, target, tables)
     begun = (
         target is not None and is_same_query(target, spec) and all(w.mark and w.mark.snapshot for w in windows.values())
     )
@@ -153,11 +168,46 @@ def next_of(
     return heads.settled(lake, windows, tables, size), begun
 
 
+def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
+    """What a model has still to absorb of its sources. Reads metadata only.
+
+    Where the history of one is lost, and the model is declared to be rebuilt then, or computes everything with each
+    change anyway, all windows start at the beginning.
+
+    Args:
+        spec: the model.
+        target: its table, where it is there.
+        tables: its sources, as far as they are there.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
+    """
+    found = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
+    lost = {s: w.lost for s, w in found.items() if w.lost}
+    if not lost:
+        return found
+    if len(tables) == len(spec.sources) and planned(spec, tables).strategy != "full":
+        for source, why in lost.items():
+            if getattr(spec, why.option) == "stop":
+                raise why.error(rebuild_advice(spec.table, source, why.option))
+    return {s: replace(w, mark=None) for s, w in found.items()}
+
+
 def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:
     """How much a step takes: all, where everything is computed again whatever changed."""
     if spec.batch.is_limited and planned(spec, tables).strategy != "full":
         return spec.batch
     return BatchSize()
+
+
+def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) -> Capture:
+    """What changed in a source; all that it holds, where that is not known and does not matter either."""
+    if begun and model.strategy != "full":
+        return capture(lake, window.source, window.start, window.head.snapshot)
+    with contextlib.suppress(HistoryError):
+        if begun:
+            return capture(lake, window.source, window.start, window.head.snapshot)
+    return capture(lake, window.source, None, window.head.snapshot)
 
 
 def _absorb(step: Step, model: ModelPlan, expected: Estimate) -> tuple[str, str]:

@@ -50,6 +50,8 @@ class ModelSpec:
         audits: what has to hold of the table before a batch is published.
         comparisons: when the table is compared with its query, beside the batches.
         partitions: of the table, in Iceberg and in Dagster.
+        on_gap: what is done when the snapshot of a source that was absorbed has expired.
+        on_replaced: what is done when a source is another table than the one that was absorbed.
     """
 
     table: TableId
@@ -67,6 +69,8 @@ class ModelSpec:
     audits: tuple[Audit, ...] = ()
     comparisons: tuple[EqualsQuery, ...] = ()
     partitions: Partitions | None = None
+    on_gap: Literal["stop", "rebuild"] = "stop"
+    on_replaced: Literal["stop", "rebuild"] = "stop"
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:

@@ -19,10 +19,11 @@ from lake_assets.lake.sql import DIALECT
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing
+from lake_assets.merge.differences import incomparable, write_differences
 from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
-from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of
+from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
 from lake_assets.merge.views import new_name, over
-from lake_assets.models.apply import Writer, is_countable
+from lake_assets.models.apply import Writer
 from lake_assets.models.delta import Deltas, is_simple, keys_of
 from lake_assets.models.estimate import Estimate, cost_property
 from lake_assets.models.frames import Frame, Frames
@@ -119,7 +120,10 @@ class Step:
         return columns_of(self.lake, self.spec.table)
 
     def rebuild(self) -> None:
-        """Compute everything and make (or replace) the table, in one commit."""
+        """Compute everything and make the table of it, in one commit.
+
+        Where the table was made by the same definition and has the same columns, only rows that differ are written.
+        """
         partitioned = ""
         if by := self.spec.partitions:
             by.check(self.spec.table, {f.name: f.dataType.simpleString() for f in self.query.schema.fields})
@@ -136,6 +140,14 @@ class Step:
             **self.spec.properties,
         }
         said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        if self._is_made_alike():
+            table, types, key = self.spec.table, self.types, self.model.key
+            self.gate.check(types)
+            write_differences(
+                self.lake, table, self.query, types, key, self.marks, self.base, self.gate, self._said("full")
+            )  # fmt: skip
+            set_properties(self.lake, table, {**declared(self.spec), **self.spec.properties})
+            return
         name = self.lake.sql_name(self.spec.table)
         self.lake.ensure_namespace(self.spec.table.namespace)
         rows = self.gate.audit_rows(self.query) if self.gate.is_blocking else self.query
@@ -145,6 +157,16 @@ class Step:
                 f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({said}) "
                 f"AS SELECT * FROM {view}"
             )
+
+    def _is_made_alike(self) -> bool:
+        """Whether the table was made by the definition of now, and rows can be compared with those that it has."""
+        table = self.lake.find(self.spec.table)
+        if table is None or table.metadata.current_snapshot_id is None or not self.base:
+            return False
+        made = {p: table.properties.get(p) for p in (FINGERPRINT_PROPERTY, KEY_PROPERTY)}
+        if made != {FINGERPRINT_PROPERTY: self.definition, KEY_PROPERTY: json.dumps(list(self.model.key))}:
+            return False
+        return not self.columns_differ() and not incomparable(self.types)
 
     def full(self) -> None:
         """Compute everything and replace all rows."""
@@ -238,7 +260,7 @@ class Step:
         delta = f"SELECT {listed}, __sign FROM ({sql})"
         self._write(delta, strategy)
         if self.strategy == "full":
-            return f"rows without a key cannot be counted by column {is_countable(self.types)}"
+            return f"rows without a key cannot be counted by column {incomparable(self.types)}"
         return "changed rows" if self.model.key else "changed rows, counted"
 
     def _groups(self, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> str:
@@ -383,7 +405,7 @@ class Step:
     def _write(self, delta: str, strategy: str) -> None:
         if self.model.key:
             self.writer(strategy).change(delta, self.model.key)
-        elif is_countable(self.types):
+        elif incomparable(self.types):
             self.strategy = "full"
             self.full()
         else:

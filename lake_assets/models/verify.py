@@ -29,6 +29,7 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.floats import guarded_rows
 from lake_assets.lake.sql import DIALECT, changed
 from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.merge.steps import rebuild_advice
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
 from lake_assets.models.plan import as_named, looked_up, parse, text_over
@@ -158,8 +159,8 @@ def expected_rows(
         raise NotRunError(f"{spec.table} was not made by a model: there is no query that it could equal")
     if not is_same_query(table, spec):
         raise DefinitionChangedError(
-            f"the query of {spec.table} was changed since the table was computed: run pipeline {spec.pipeline!r}, "
-            "which rebuilds it, then verify"
+            f"the query of {spec.table} was changed since the table was computed: run `lake-assets rebuild "
+            f"{spec.table}`, then verify"
         )
     marks = read_marks(table)
     pinned = {source: _pinned(lake, spec.table, source, marks.get(str(source))) for source in spec.sources}
@@ -175,12 +176,12 @@ def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Mark | None) 
         raise TableReplacedError(
             f"{table} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {loaded.metadata.table_uuid}: "
             "it was dropped and made again, so that what was absorbed cannot be read any more. "
-            f"Drop {table} and run its pipeline to rebuild it"
+            f"{rebuild_advice(table, source)}, then verify"
         )
     if mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         raise SnapshotExpiredError(
             f"{table} absorbed {source} up to snapshot {mark.snapshot}, which was expired since: the query cannot be "
-            "computed over it any more. Run the pipeline, so that the watermark moves to a newer snapshot, then verify"
+            f"computed over it any more. {rebuild_advice(table, source)}, then verify"
         )
     return mark.snapshot
 

@@ -22,6 +22,7 @@ from lake_assets.orchestration.checks import check_results, check_specs, evaluat
 from lake_assets.orchestration.lineage import column_lineage
 from lake_assets.orchestration.names import (
     PIPELINE_TAG,
+    REBUILD_TAG,
     asset_key,
     has_patterns,
     new_tables_key,
@@ -35,6 +36,7 @@ from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.auditing import audit
 from lake_assets.pipeline.graph import Spec, after
 from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.recompute import recompute
 
 
@@ -91,7 +93,8 @@ def table_asset(
                     asked = frozenset(k.name for k in context.selected_asset_check_keys)
                     yield from check_results(spec, audit(lake, spec, asked))
                     return
-                outcome = absorb(lake, spec, heads_of(context.run.run_id))
+                again = REBUILD_TAG in context.run.tags and not isinstance(spec, RawSpec)
+                outcome = (rebuild if again else absorb)(lake, spec, heads_of(context.run.run_id))
                 chosen = partitions.chosen(context, spec)
                 if chosen and isinstance(spec, FinalSpec | ModelSpec):
                     _log(context, outcome)

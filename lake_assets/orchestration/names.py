@@ -11,6 +11,8 @@ from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline
 
 PIPELINE_TAG = "lake_assets/pipeline"
+# A run with this tag computes its tables from all that their sources hold, whatever they have absorbed.
+REBUILD_TAG = "lake_assets/rebuild"
 
 
 def asset_key(table: TableId) -> dg.AssetKey:

@@ -135,10 +135,15 @@ class LayerTables(Batches, TableSettings):
         description="how much later than newer events (by the source's time) an event may come without being told of; "
         "it is absorbed in any case",
     )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="what is done when the snapshot of staging that the final table has absorbed is gone (expired), so "
+        "that new events cannot be told from old ones: stop it, or rebuild it from what staging holds now",
+    )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
         description="what is done when the staging table was dropped and made again, so that rows of the final table "
-        "may have no events any more: stop it, or make it of what staging holds now",
+        "may have no events any more: stop it, or rebuild it from what staging holds now",
     )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
     audits: Audits = Field(
@@ -382,6 +387,16 @@ class SqlModel(Batches, TableSettings):
     range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
     on_query_change: Literal["rebuild", "stop"] = Field(
         default="rebuild", description="another query makes the table again, or is an error"
+    )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="what is done when the snapshot of a source that the table has absorbed is gone (expired): stop "
+        "it, or rebuild it from what its sources hold now",
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="what is done when a source was dropped and made again: stop the table, or rebuild it from what "
+        "its sources hold now",
     )
     audits: ModelAudits = Field(
         default_factory=list,

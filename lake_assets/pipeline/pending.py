@@ -10,12 +10,13 @@ from pyiceberg.table import Table
 from lake_assets.lake import LakeBase
 from lake_assets.merge.batches import cut, seconds_left
 from lake_assets.merge.landing import new_files
+from lake_assets.merge.landing import pending_of_table as pending_of_raw
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.merge.staging import pending_of as pending_of_staging
-from lake_assets.merge.steps import Window, window_of
+from lake_assets.merge.steps import Window
 from lake_assets.merge.target import pending_of as pending_of_final
 from lake_assets.models.heads import Heads
-from lake_assets.models.run import next_of
+from lake_assets.models.run import next_of, windows_of
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.graph import Spec, sources
 
@@ -45,21 +46,17 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     if isinstance(spec, RawSpec) and spec.landing:
         files = new_files(lake, spec)
         return [Pending(name, str(spec.landing), files=len(files))] if files else []
-    found: list[Pending] = []
     table = lake.find(spec.table)
-    for source in sources(spec):
-        loaded = lake.find(source)
-        if loaded is None:
-            continue
-        if isinstance(spec, FinalSpec):
-            w, _ = pending_of_final(lake, spec, table, loaded)
-        elif isinstance(spec, StagingSpec):
-            w, _ = pending_of_staging(spec, table, loaded)
-        else:
-            w = window_of(spec.table, table, source, loaded)
-        if not w.is_absorbed and w.head.snapshot is not None:
-            found.append(Pending(name, str(source), w.start, w.head.snapshot))
-    return found
+    loaded = {s: t for s in sources(spec) if (t := lake.find(s)) is not None}
+    if isinstance(spec, ModelSpec):
+        windows = list(windows_of(spec, table, loaded).values())
+    else:
+        windows = [_window(lake, spec, table, source)[0] for source in loaded.values()]
+    return [
+        Pending(name, str(w.source), w.start, w.head.snapshot)
+        for w in windows
+        if not w.is_absorbed and w.head.snapshot is not None
+    ]
 
 
 def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: Heads) -> list[Pending]:
@@ -85,23 +82,29 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: He
     if isinstance(spec, ModelSpec):
         windows = list(next_of(lake, spec, table, loaded, heads)[0].values())
     else:
-        windows = [_next_window(lake, spec, table, source) for source in loaded.values()]
+        windows = []
+        for source in loaded.values():
+            window, is_rebuild = _window(lake, spec, table, source)
+            windows.append(window if is_rebuild else cut(window, source, spec.batch))
     taken = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
         replace(p, end=w.head.snapshot, left=w.left) for p in pending if (w := taken.get(p.source)) and w.head.snapshot
     ]
 
 
-def _next_window(lake: LakeBase, spec: RawSpec | StagingSpec | FinalSpec, table: Table | None, source: Table) -> Window:
+def _window(
+    lake: LakeBase, spec: RawSpec | StagingSpec | FinalSpec, table: Table | None, source: Table
+) -> tuple[Window, bool]:
+    """What a table has still to absorb of its source, and whether that is all of it, once more."""
     match spec:
         case RawSpec():
             assert spec.source is not None
-            found, anew = window_of(spec.table, table, spec.source, source), None
+            return pending_of_raw(spec, table, spec.source, source), False
         case StagingSpec():
-            found, anew = pending_of_staging(spec, table, source)
+            return pending_of_staging(spec, table, source)
         case FinalSpec():
-            found, anew = pending_of_final(lake, spec, table, source)
-    return found if anew else cut(found, source, spec.batch)
+            window, anew = pending_of_final(lake, spec, table, source)
+            return window, anew is not None
 
 
 def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:

@@ -138,6 +138,7 @@ class Pipeline:
                             partition_by=(by.field,) if by else tuple(map(PartitionField.parse, declared.partition_by)),
                             sort_by=tuple(declared.sort_by),
                             horizon=seconds_of(declared.horizon) if declared.horizon is not None else None,
+                            on_gap=declared.on_gap,
                             on_replaced=declared.on_replaced,
                             by_row=declared.by_row,
                             write=declared.write,
@@ -174,6 +175,8 @@ class Pipeline:
                 model.on_query_change,
                 model.full_above,
                 model.span,
+                on_gap=model.on_gap,
+                on_replaced=model.on_replaced,
                 batch=_batch(wait, model, self.config),
                 shown=shown([model, self.config]),
                 audits=read_audits(TableId.parse(model.name), model.audits),
@@ -293,6 +296,29 @@ class Pipeline:
                 outcomes.append(_guarded(lambda s=spec: retried(s, lambda: _replay(lake, s)), spec))
         return outcomes
 
+    def rebuild(self, lake: LakeBase, table: str | TableId) -> Outcome:
+        """Compute one table from all that its sources hold now, and publish it in one commit.
+
+        Tables that are made of it follow with the next run.
+
+        Args:
+            lake: the lake.
+            table: a staging, final or model table of this pipeline.
+
+        Raises:
+            PipelineError: the pipeline has no such table.
+            RebuildError: the table cannot be rebuilt: it is a raw one, or its sources do not hold what it is made of.
+            LakeError: see the steps.
+        """
+        from lake_assets.pipeline.rebuild import rebuild  # it uses this module
+
+        name = TableId.parse(table)
+        specs = {s.table: s for s in self.specs(lake, alone=False)}
+        if name not in specs:
+            there = ", ".join(map(str, specs)) or "none"
+            raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {there}")
+        return rebuild(lake, specs[name])
+
     # --- what is to be done -------------------------------------------------------------------------------------
 
     def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[Pending]:
@@ -404,20 +430,21 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
         )  # fmt: skip
 
 
-def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
+def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
     """Absorb what is pending for one table; a race that was lost to another writer is run again from the watermark.
 
     Args:
         lake: the lake.
         spec: the table.
         heads: what the models of this run have read so far, so that all of them see the same.
+        rebuild: whether the table (no raw one) is computed from all that its sources hold, see `rebuild.rebuild`.
 
     Raises:
         LakeError: see the steps.
     """
 
     def step() -> Outcome:
-        outcome = _absorb(lake, spec, heads)
+        outcome = _absorb(lake, spec, heads, rebuild=rebuild)
         if outcome.status == "absorbed":
             _keep(lake, spec)
         return outcome
@@ -468,7 +495,8 @@ def _replay(lake: LakeBase, spec: RawSpec | StagingSpec) -> Outcome:
     )
 
 
-def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
+def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None, *, rebuild: bool) -> Outcome:
+    why = "a rebuild was requested" if rebuild else ""
     match spec:
         case RawSpec():
             began = time.monotonic()
@@ -492,14 +520,14 @@ def _absorb(lake: LakeBase, spec: Spec, heads: Heads | None) -> Outcome:
                 | ({LEFT: landed.left} if landed.left else {}),
             )
         case StagingSpec():
-            return absorb_events(lake, spec)
+            return absorb_events(lake, spec, rebuild=rebuild)
         case FinalSpec():
-            return absorb_changes(lake, spec)
+            return absorb_changes(lake, spec, rebuild=why)
         case ModelSpec():
             heads = heads or Heads()
             try:
                 with heads.unless_failed():
-                    return absorb_sources(lake, spec, heads)
+                    return absorb_sources(lake, spec, heads, rebuild=why)
             except ModelError as e:
                 raise located(e, spec.origin) from e
 

@@ -21,6 +21,7 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.watermark import find_property, read_marks
 from lake_assets.merge.auditing import Finding, Gate, forget_failed
 from lake_assets.merge.commit import counts
+from lake_assets.merge.differences import incomparable
 from lake_assets.merge.final import all_rows
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.partitions import Partitions
@@ -28,7 +29,7 @@ from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.tables import check_owner_in, columns_of, key_in
 from lake_assets.merge.target import FROM
-from lake_assets.models.apply import Writer, is_countable
+from lake_assets.models.apply import Writer
 from lake_assets.models.frames import SIGN, Frames
 from lake_assets.models.spec import ModelSpec
 from lake_assets.models.verify import expected_rows
@@ -128,12 +129,12 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
     should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
     new, old = frames.kept(should.where(where)), frames.kept(stands.where(where))
-    if column := is_countable(types):
+    if column := incomparable(types):
         # Values that cannot be compared: the partitions are written as a whole.
         if key and (_others(new, old, key).limit(1).count() or _others(old, new, key).limit(1).count()):
             raise PipelineError(
                 f"{writer.table}: rows have come to other partitions than they belong to, and rows with a column like "
-                f"{column} cannot be compared one by one: drop the table and run its pipeline to rebuild it"
+                f"{column} cannot be compared one by one: `lake-assets rebuild {writer.table}` writes all rows again"
             )
         writer.overwrite(new, where, exclusive=True)
         return

@@ -138,7 +138,7 @@ def test_a_source_that_was_dropped_and_made_again_is_noticed(feed: Feed, log: Lo
     outcomes = feed.outcomes()
     assert outcomes["staging.t"].status == "absorbed"
     assert isinstance(outcomes["final.t"].exception, TableReplacedError)
-    assert "drop final.t" in (outcomes["final.t"].error or "")
+    assert "`lake-assets rebuild final.t`" in (outcomes["final.t"].error or "")
     assert feed.heads()["final.t"] == before
     feed.lake.spark().sql("DROP TABLE final.t")
     feed.run()

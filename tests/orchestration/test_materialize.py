@@ -11,6 +11,7 @@ from lake_assets.lake.watermark import read_marks
 from lake_assets.merge.outcome import Outcome
 from lake_assets.models.heads import Heads
 from lake_assets.orchestration import LakePySparkResource, assets
+from lake_assets.orchestration.names import REBUILD_TAG
 from lake_assets.orchestration.resources import session_of
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.graph import Spec
@@ -91,6 +92,25 @@ def test_models_of_one_run_read_the_same_snapshot_whoever_writes_meanwhile(
         read = {read_marks(lake.table(f"agg.{n}"))["final.t"].snapshot for n in ("a", "b")}
         assert len(read) == 1
         assert read != {lake.table("final.t").metadata.current_snapshot_id}
+
+
+def test_a_run_with_the_tag_rebuilds_the_selected_tables(lake: Lake, instance: dg.DagsterInstance) -> None:
+    lake.ensure_namespace(("final",))
+    lake.spark().sql("CREATE TABLE lake.final.t (k INT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+    lake.spark().sql("INSERT INTO lake.final.t VALUES (1), (2)")
+    models = [{"name": "agg.a", "sql": "SELECT k, count(*) AS n FROM final.t GROUP BY k"}]
+    harness = Harness(Pipeline(PipelineConfig.model_validate({"name": "p", "models": models})), lake, instance)
+    request = harness.asked()
+    assert harness.run(request).success
+    lake.spark().sql("DELETE FROM lake.agg.a WHERE k = 1")
+    lake.spark().sql("DROP TABLE lake.final.t")
+    lake.spark().sql("CREATE TABLE lake.final.t (k INT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+    lake.spark().sql("INSERT INTO lake.final.t VALUES (1), (2), (3)")
+    failed = harness.run(request)
+    assert not failed.success
+    found = metadata_of(harness.run(request.with_replaced_attrs(tags={REBUILD_TAG: "true"})), "agg", "a")
+    assert (found["strategy"], found["rows_inserted"], found["rows_deleted"]) == ("rebuild", 2, 0)
+    assert harness.skipped().startswith("nothing new")
 
 
 @pytest.mark.spark

@@ -14,3 +14,17 @@ def compact_and_expire(lake: Lake, *tables: str) -> None:
             f"CALL lake.system.expire_snapshots(table => '{table}', "
             "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
         )
+
+
+def forget_history(lake: Lake, *tables: str) -> None:
+    """Expire all snapshots of tables but the current one, and remove the tags that consumers have on others."""
+    spark = lake.spark()
+    for table in tables:
+        name, metadata = lake.sql_name(table), lake.table(table).metadata
+        for ref in [r for r in metadata.refs if r != "main"]:
+            kind = metadata.refs[ref].snapshot_ref_type.name
+            spark.sql(f"ALTER TABLE {name} DROP {kind} `{ref}`")
+        ids = [s.snapshot_id for s in metadata.snapshots if s.snapshot_id != metadata.current_snapshot_id]
+        if ids:
+            listed = ", ".join(map(str, ids))
+            spark.sql(f"CALL lake.system.expire_snapshots(table => '{table}', snapshot_ids => ARRAY({listed}))")

@@ -1,0 +1,69 @@
+"""`lake-assets rebuild`: one table, computed from its sources again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from lake_assets.commands.output import console, outcome_json, print_json
+from lake_assets.commands.pipelines import AsJson, find_pipeline
+from lake_assets.errors import PipelineError
+from lake_assets.examples import shipped_pipelines
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.merge.outcome import Outcome
+from lake_assets.pipeline import Pipeline, own_pipelines
+from lake_assets.pipeline.rebuild import ROWS_AFTER, ROWS_BEFORE
+
+
+def rebuild(
+    table: Annotated[str, typer.Argument(help="a staging, final or model table, as final.users", show_default=False)],
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            "--pipeline",
+            "-p",
+            help="YAML file, folder or name of its pipeline; default: the shipped ones and LAKE_PIPELINES",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute TABLE from all that its sources hold now and publish it in one commit.
+
+    For tables whose sources have lost the history they need, were dropped and made again, or whose query, key, columns
+    or types were changed. Readers see the old table or the new one. What is made of it follows with the next run.
+    """
+    lake = Lake.load()
+    found = _pipeline_of(lake, TableId.parse(table), pipeline)
+    if as_json:
+        print_json(outcome_json(found.rebuild(lake, table)))
+        return
+    with console.status(f"rebuilding {table}"):
+        outcome = found.rebuild(lake, table)
+    _show(outcome)
+
+
+def _pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
+    """The pipeline that makes a table.
+
+    Raises:
+        PipelineError: none does.
+    """
+    searched = [find_pipeline(named)] if named else [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
+    for candidate in searched:
+        if any(s.table == table for s in candidate.specs(lake, alone=False)):
+            return candidate
+    names = ", ".join(c.name for c in searched)
+    raise PipelineError(f"no table {table} in pipeline {names}: name the pipeline that makes it with --pipeline FILE")
+
+
+def _show(outcome: Outcome) -> None:
+    before, after = outcome.details[ROWS_BEFORE], outcome.details[ROWS_AFTER]
+    console.print(f"[bold]{outcome.table}[/]: {before:,} rows before, {after:,} after")
+    console.print(f"{outcome.inserted:,} inserted, {outcome.updated:,} updated, {outcome.deleted:,} deleted")
+    console.print(escape(f"{outcome.why} ({outcome.seconds:.1f} s)"), style="dim")
+    for found in outcome.audits:
+        if not found.passed:
+            console.print(escape(f"audit {found}"), style="yellow")

@@ -1,0 +1,90 @@
+"""Rebuilding one table from its sources, whatever became of their history, and telling what came out otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+
+from lake_assets.errors import RebuildError
+from lake_assets.lake import LakeBase, quote
+from lake_assets.merge.commit import has_counts
+from lake_assets.merge.differences import count_differences, incomparable
+from lake_assets.merge.outcome import Outcome
+from lake_assets.merge.specs import RawSpec
+from lake_assets.merge.tables import columns_of, key_in
+from lake_assets.models.heads import Heads
+from lake_assets.pipeline.graph import Spec, sources
+from lake_assets.pipeline.pipeline import absorb
+
+ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
+
+
+def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
+    """Compute a table from all that its sources hold now, and publish it in one commit, together with its watermarks.
+
+    Neither the table's rows nor its watermarks are used, so it makes up for damaged rows, lost history, and other
+    definitions. Killed at any point, it leaves the table as it was. Where the definition and the columns are the same,
+    only rows that differ are written; what is made of the table absorbs these.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        heads: what the models of this run have read so far, so that all of them see the same.
+
+    Returns:
+        What was done. `rows_before` and `rows_after` are in its details; the numbers of rows inserted, updated and
+        deleted are the differences between the two (in the columns that both have).
+
+    Raises:
+        RebuildError: it is a raw table, or its sources do not hold what it is made of.
+        ConcurrentWriteError: another writer was at it at the same time, again and again.
+        AuditFailedError: it would not pass its audits. Nothing is published.
+        LakeError: see the steps.
+    """
+    if isinstance(spec, RawSpec):
+        source = spec.source or spec.landing
+        raise RebuildError(
+            f"{spec.table} is a raw table: it holds records as they arrived, and nothing else is sure to have them. To "
+            f"take in all that {source} still holds, drop {spec.table}, run the pipeline, then `lake-assets rebuild` "
+            "its staging tables. To read the same records again, rebuild the staging tables alone"
+        )
+    for source in sources(spec):
+        table = lake.find(source)
+        if table is None or table.metadata.current_snapshot_id is None:
+            what = "does not exist" if table is None else "holds nothing yet"
+            raise RebuildError(
+                f"{spec.table} cannot be rebuilt: its source {source} {what}. {spec.table} is left as it is. Run the "
+                f"pipeline {spec.pipeline!r} first, or restore {source}"
+            )
+    before = lake.find(spec.table)
+    outcome = absorb(lake, spec, heads, rebuild=True)
+    after = lake.find(spec.table)
+    if outcome.status != "absorbed" or after is None:
+        raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'there is nothing to make it of'}")
+    return _described(lake, spec, outcome, before, after)
+
+
+def _described(lake: LakeBase, spec: Spec, outcome: Outcome, before: Table | None, after: Table) -> Outcome:
+    """The outcome with rows before and after, and the differences in place of what the commit wrote."""
+    old = _rows(lake, spec, before.metadata.current_snapshot_id) if before is not None else None
+    new = _rows(lake, spec, outcome.snapshot or after.metadata.current_snapshot_id)
+    assert new is not None
+    details = {ROWS_BEFORE: old.count() if old is not None else 0, ROWS_AFTER: new.count(), **outcome.details}
+    outcome = replace(outcome, details=details)
+    snapshot = after.snapshot_by_id(outcome.snapshot) if outcome.snapshot is not None else None
+    if old is None or has_counts(snapshot):
+        return outcome
+    types = {c: k for c, k in columns_of(lake, spec.table).items() if c in old.columns and not incomparable({c: k})}
+    listed = [quote(c) for c in types]
+    key = [k for k in key_in(after) if k in types]
+    old = old.selectExpr(*(f"try_cast({quote(c)} AS {k}) AS {quote(c)}" for c, k in types.items()))
+    inserted, updated, deleted = count_differences(lake, new.select(*listed), old, types, key)
+    return replace(outcome, inserted=inserted, updated=updated, deleted=deleted)
+
+
+def _rows(lake: LakeBase, spec: Spec, snapshot: int | None) -> DataFrame | None:
+    if snapshot is None:
+        return None
+    return lake.spark().read.option("versionAsOf", str(snapshot)).table(lake.sql_name(spec.table))

@@ -1,0 +1,426 @@
+"""Tables whose sources have lost the history they need: what the errors advise works, and a rebuilt table equals what
+computing it from its sources gives."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from lake_assets import Lake, Pipeline, cli
+from lake_assets.errors import (
+    DefinitionChangedError,
+    RebuildError,
+    SchemaConflictError,
+    SnapshotExpiredError,
+    TableReplacedError,
+)
+from lake_assets.lake.watermark import read_marks
+from lake_assets.merge.final import all_rows
+from lake_assets.merge.specs import FinalSpec
+from lake_assets.models.spec import ModelSpec
+from lake_assets.models.verify import verify
+from tests.support.debezium import BIGINT, TEXT, Event, Table
+from tests.support.oracle import final_rows, rows_of
+from tests.support.streams import Feed
+from tests.support.upkeep import forget_history
+
+PEOPLE = Table({"id": BIGINT, "city": TEXT, "age": BIGINT}, name="public.people")
+TABLE: dict[str, Any] = {"table": "public.people"}
+CITIES = {"name": "agg.cities", "sql": "SELECT city, count(*) AS n FROM final.people GROUP BY city"}
+OLDEST = {"name": "agg.oldest", "sql": "SELECT city, max(age) AS age FROM final.people GROUP BY city"}
+# Rows without a key, and copies of them.
+AGES = {"name": "agg.ages", "sql": "SELECT city, age FROM final.people"}
+# Computed in full, whatever changed.
+RANKED = {"name": "agg.ranked", "sql": "SELECT id, row_number() OVER (ORDER BY id) AS place FROM final.people"}
+SPAN = {
+    "name": "agg.spans",
+    "sql": "SELECT age, count(*) AS n FROM final.people GROUP BY age",
+    "range": {"column": "age", "back": 0},
+}
+
+
+class People:
+    """A stream of one table, with tables made of it, whose runs may be told to leave some of them out."""
+
+    def __init__(
+        self, lake: Lake, *models: Mapping[str, Any], seed: int = 1, inserts: bool = False, **declared: Any
+    ) -> None:
+        self.lake, self.choose = lake, random.Random(seed)
+        self.log: list[Event] = []
+        self.there: set[int] = set()
+        self.inserts = inserts
+        self.declare(*models, **declared)
+
+    def declare(self, *models: Mapping[str, Any], **declared: Any) -> None:
+        """Declare the tables, for the first time or otherwise than before."""
+        files = self.feed.files if hasattr(self, "feed") else 0
+        self.models, self.declared = list(models), {**TABLE, **declared}
+        self.feed = Feed(self.lake, self.declared, models=self.models)
+        self.feed.files = files
+
+    def land(self, changes: int = 8) -> None:
+        """Put random changes into the landing folder."""
+        events: list[Event] = []
+        for _ in range(changes):
+            at = len(self.log) + len(events) + 1
+            id_ = at if self.inserts else self.choose.randrange(10)
+            row = {"id": id_, "city": self.choose.choice(["a", "b", None]), "age": self.choose.randrange(4)}
+            op = "c" if id_ not in self.there else self.choose.choice(["u", "u", "d"])
+            (self.there.discard if op == "d" else self.there.add)(id_)
+            events.append(Event(PEOPLE, op, (at, at), row))  # type: ignore[arg-type]
+        self.log += events
+        self.feed.land(events)
+
+    def run(self, *tables: str) -> dict[str, Any]:
+        """Run the pipeline, or some of its tables; failures are outcomes."""
+        return {o.table: o for o in self.feed.pipeline.run(self.lake, tables or None)}
+
+    def rows(self, table: str) -> Counter[tuple[Any, ...]]:
+        return Counter(tuple(r) for r in self.feed.rows(table).collect())
+
+    def sql(self, text: str) -> None:
+        self.lake.spark().sql(text)
+
+    def check(self) -> None:
+        """Every table is up to date, and equals what computing it from its sources gives."""
+        failed = {t: o.error for t, o in self.run().items() if o.status == "failed"}
+        assert not failed, failed
+        assert self.feed.pipeline.pending(self.lake) == []
+        mode = self.declared.get("mode", "scd1")
+        if mode == "scd1":
+            columns = list(PEOPLE.columns)
+            assert rows_of(self.feed.rows("final.people"), columns) == final_rows(self.log, columns)
+        for spec in self.feed.pipeline.specs(self.lake):
+            if isinstance(spec, FinalSpec):
+                with contextlib.ExitStack() as scope:
+                    _, expected = all_rows(self.lake, spec, self.lake.table(spec.table), scope)
+                    assert self.rows(str(spec.table)) == Counter(tuple(r) for r in expected.collect())
+            if isinstance(spec, ModelSpec):
+                found = verify(self.lake, spec)
+                assert found.equal, found
+
+
+@pytest.fixture
+def command(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[People, str], str]:
+    """Runs the command that an error advises, as it stands there, over the pipeline as it is declared."""
+    monkeypatch.setattr(Lake, "load", lambda: lake)
+    if not cli.app.registered_commands:
+        cli._register()
+
+    def follow(people: People, error: str | None) -> str:
+        config = people.feed.pipeline.config.model_dump(exclude_defaults=True, mode="json")
+        folder = tmp_path / "pipelines" / "people"
+        folder.mkdir(parents=True, exist_ok=True)
+        declared = {"type": "lake_assets.LakePipeline", "attributes": config}
+        (folder / "defs.yaml").write_text(yaml.safe_dump(declared))
+        monkeypatch.setenv("LAKE_PIPELINES", str(folder.parent))
+        advised = re.search(r"`lake-assets (rebuild [\w.]+)`", error or "")
+        assert advised, error
+        done = CliRunner().invoke(cli.app, advised[1].split(), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    return follow
+
+
+# --- lost history: the command, and the option ------------------------------------------------------------------
+
+
+def test_a_gap_in_a_source_is_no_dead_end(lake: Lake, command: Callable[[People, str], str]) -> None:
+    people = People(lake, CITIES)
+    people.land()
+    people.run()
+    for behind, source in (("final.people", "staging.people"), ("agg.cities", "final.people")):
+        people.land()
+        people.run(*(t for t in ("raw.events", "staging.people", "final.people") if t != behind))
+        forget_history(lake, source)
+        before = read_marks(lake.table(behind))
+        failed = people.run()[behind]
+        assert isinstance(failed.exception, SnapshotExpiredError), (behind, failed)
+        assert "`on_gap: rebuild`" in failed.error
+        assert read_marks(lake.table(behind)) == before
+        assert re.search(r"\d+ rows before, \d+ after", command(people, failed.error))
+        people.check()
+    people.land()
+    people.run("raw.events", "staging.people")
+    forget_history(lake, "staging.people", "final.people")
+    people.declare({**CITIES, "on_gap": "rebuild"}, on_gap="rebuild")
+    outcomes = people.run()
+    assert (outcomes["final.people"].strategy, outcomes["agg.cities"].status) == ("rebuild", "absorbed"), outcomes
+    people.check()
+
+
+def test_a_source_that_was_dropped_and_made_again_is_no_dead_end(
+    lake: Lake, command: Callable[[People, str], str]
+) -> None:
+    people = People(lake, CITIES)
+    people.land()
+    people.run()
+    # One after the other, each error's advice leads on to the next table.
+    lake.catalog.drop_table("raw.events")
+    people.land()
+    for table in ("staging.people", "final.people", "agg.cities"):
+        if table == "agg.cities":
+            people.sql("DROP TABLE final.people")
+        outcomes = people.run()
+        if table == "final.people":  # staging is the same table as before, and was rebuilt: that is followed
+            assert outcomes[table].strategy == "rebuild", outcomes[table]
+            people.check()
+            continue
+        assert isinstance(outcomes[table].exception, TableReplacedError), outcomes[table]
+        command(people, outcomes[table].error)
+    people.check()
+    people.declare({**CITIES, "on_replaced": "rebuild"}, on_replaced="rebuild")
+    people.sql("DROP TABLE staging.people")
+    people.run("staging.people", "final.people")
+    people.sql("DROP TABLE final.people")
+    people.run("final.people")
+    assert people.run("agg.cities")["agg.cities"].strategy == "rebuild"
+    people.check()
+
+
+def test_a_table_that_lost_its_own_watermark_is_no_dead_end(lake: Lake, command: Callable[[People, str], str]) -> None:
+    people = People(lake, AGES)
+    people.land()
+    people.run()
+    for table in ("staging.people", "final.people", "agg.ages"):
+        people.land()
+        # Upkeep that makes a snapshot without the watermark and removes the one that has it.
+        people.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
+        forget_history(lake, table)
+        outcomes = people.run()
+        assert outcomes["staging.people"].status == "absorbed"  # it knows records by their positions
+        for name in ("final.people", "agg.ages"):  # what reads the table has lost what it absorbed, too
+            if error := people.run(name)[name].error:
+                assert "SnapshotExpiredError" in error
+                command(people, error)
+        assert table == "staging.people" or outcomes[table].error
+        people.check()
+
+
+def test_staging_needs_no_history_of_the_raw_table(lake: Lake) -> None:
+    people = People(lake)
+    people.land()
+    people.run()
+    people.land()
+    people.run("raw.events")
+    forget_history(lake, "raw.events")
+    outcome = people.run("staging.people")["staging.people"]
+    assert (outcome.inserted, outcome.status) == (8, "absorbed"), outcome
+    people.check()
+    people.land()
+    people.check()
+
+
+def test_a_model_that_is_computed_in_full_asks_for_no_history(lake: Lake) -> None:
+    people = People(lake, RANKED)
+    people.land()
+    people.run()
+    people.land()
+    people.run("raw.events", "staging.people", "final.people")
+    forget_history(lake, "final.people")
+    assert people.run("agg.ranked")["agg.ranked"].status == "absorbed"
+    people.check()
+    people.sql("DROP TABLE final.people")
+    people.check()
+
+
+# --- other definitions ------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_was_changed_is_no_dead_end(lake: Lake, command: Callable[[People, str], str]) -> None:
+    people = People(lake, {**CITIES, "on_query_change": "stop"})
+    people.land()
+    people.run()
+    other = {**OLDEST, "name": "agg.cities", "on_query_change": "stop"}
+    people.declare(other)
+    failed = people.run()["agg.cities"]
+    assert isinstance(failed.exception, DefinitionChangedError)
+    assert "`on_query_change: rebuild`" in failed.error
+    command(people, failed.error)
+    people.check()
+    assert lake.spark().table("agg.cities").columns == ["city", "age"]
+
+
+def test_staging_is_rebuilt_with_the_types_and_keys_that_are_declared_now(lake: Lake) -> None:
+    people = People(lake, CITIES)
+    people.land()
+    people.run()
+    # An age that is no number: the record is rejected.
+    text = PEOPLE.with_columns(age=TEXT)
+    people.declare(CITIES, on_conflict="reject")
+    strange = Event(text, "c", (900, 900), {"id": 900, "city": "a", "age": "old"})
+    people.feed.land([strange])
+    assert people.run()["staging.people"].details["rejected"] == 1
+    people.declare(CITIES, types={"age": "string"})
+    # Values so far are numbers and would have to become text.
+    outcome = people.feed.pipeline.rebuild(lake, "staging.people")
+    assert (outcome.details["rows_before"], outcome.details["rows_after"]) == (8, 9)
+    assert dict(lake.spark().table("staging.people").dtypes)["age"] == "string"
+    assert people.rows("raw.events_rejected") == Counter()
+    outcomes = people.run()
+    assert outcomes["final.people"].strategy == "rebuild"
+    expected = final_rows(people.log, list(PEOPLE.columns))
+    ages = Counter({(i, c, None if a is None else str(a)): n for (i, c, a), n in expected.items()})
+    assert rows_of(people.feed.rows("final.people"), list(PEOPLE.columns)) == ages + Counter({(900, "a", "old"): 1})
+    # A final table with another key and other columns.
+    people.declare(CITIES, types={"age": "string"}, key=["id", "city"], columns="id, city, upper(age) AS age")
+    people.declare(CITIES, types={"age": "string"}, columns="id, city, upper(age) AS age")
+    outcome = people.feed.pipeline.rebuild(lake, "final.people")
+    assert outcome.updated == 1, outcome
+    assert not [o for o in people.run().values() if o.status == "failed"]
+    assert (900, "a", "OLD") in people.rows("final.people")
+
+
+# --- what a rebuild writes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        pytest.param({}, id="scd1"),
+        pytest.param({"mode": "scd2"}, id="scd2", marks=pytest.mark.long),
+        pytest.param({"mode": "append", "on_change": "ignore"}, id="append", marks=pytest.mark.long),
+    ],
+)
+def test_a_rebuild_writes_what_differs_in_one_commit(lake: Lake, declared: dict[str, Any]) -> None:
+    people = People(lake, CITIES, AGES, inserts=declared.get("mode") == "append", **declared)
+    people.land(16)
+    people.run()
+    for table in ("final.people", "agg.cities", "agg.ages"):
+        good, size = people.rows(table), len(lake.table(table).history())
+        outcome = people.feed.pipeline.rebuild(lake, table)
+        assert (outcome.changed, people.rows(table)) == (0, good), outcome
+        assert len(lake.table(table).history()) == size + 1
+        # Rows that are changed, twice there, and gone.
+        first = lake.sql_name(table)
+        last = [c for c, _ in people.feed.rows(table).dtypes][1]
+        people.sql(f"UPDATE {first} SET {last} = NULL WHERE {last} IS NOT NULL")
+        if table != "final.people":
+            people.sql(f"INSERT INTO {first} SELECT * FROM {first} LIMIT 1")
+        assert people.rows(table) != good
+        before = lake.table(table).metadata.current_snapshot_id
+        bad, size = people.rows(table), len(lake.table(table).history())
+        outcome = people.feed.pipeline.rebuild(lake, table)
+        assert people.rows(table) == good, outcome
+        assert len(lake.table(table).history()) == size + 1
+        come, go = sum((good - bad).values()), sum((bad - good).values())
+        assert (outcome.inserted + outcome.updated, outcome.deleted + outcome.updated) == (come, go), outcome
+        assert (outcome.details["rows_before"], outcome.details["rows_after"]) == (bad.total(), good.total())
+        with lake.capture(table, before) as captured:
+            signed = Counter(r["_change_type"] for r in captured.feed(lake.spark()).collect())
+        assert sum(signed.values()) == come + go, (signed, outcome)
+    people.check()
+
+
+def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake) -> None:
+    people = People(lake, CITIES)
+    people.land()
+    people.run()
+    rebuild = people.feed.pipeline.rebuild
+    with pytest.raises(RebuildError, match=r"raw\.events is a raw table.*drop raw\.events"):
+        rebuild(lake, "raw.events")
+    # Records that the raw table has no longer.
+    head = lake.table("staging.people").metadata.current_snapshot_id
+    people.sql("DELETE FROM lake.raw.events WHERE position < 3")
+    with pytest.raises(
+        RebuildError, match=r"holds 3 events whose records raw\.events no longer holds \(positions 0 to"
+    ):
+        rebuild(lake, "staging.people")
+    assert lake.table("staging.people").metadata.current_snapshot_id == head
+    people.sql("DROP TABLE final.people")
+    with pytest.raises(RebuildError, match=r"its source final\.people does not exist"):
+        rebuild(lake, "agg.cities")
+
+
+def test_a_type_that_conflicts_within_one_stream_is_named_by_a_rebuild_as_well(lake: Lake) -> None:
+    people = People(lake)
+    people.land()
+    people.run()
+    people.feed.land([Event(PEOPLE.with_columns(age=TEXT), "c", (900, 900), {"id": 900, "city": "a", "age": "old"})])
+    failed = people.run()["staging.people"]
+    assert isinstance(failed.exception, SchemaConflictError)
+    with pytest.raises(SchemaConflictError):
+        people.feed.pipeline.rebuild(lake, "staging.people")
+    people.declare(types={"age": "string"})
+    people.feed.pipeline.rebuild(lake, "staging.people")
+    assert not [o for o in people.run().values() if o.status == "failed"]
+    assert (900, "a", "old") in people.rows("final.people")
+
+
+# --- any history ------------------------------------------------------------------------------------------------
+
+DECLARED: dict[str, dict[str, Any]] = {
+    "scd1": {},
+    "scd2": {"mode": "scd2"},
+    "soft": {"deletes": "soft"},
+}
+
+
+def lose(people: People, how: str) -> str:
+    """Do to a table what somebody else may do to it; returns what was done."""
+    choose, lake = people.choose, people.lake
+    table = choose.choice(["staging.people", "final.people"])
+    if how == "expire":
+        forget_history(lake, table)
+    elif how == "roll back":
+        history = lake.table(table).history()
+        to = choose.choice(history).snapshot_id
+        if lake.table(table).snapshot_by_id(to) is None or to == history[-1].snapshot_id:
+            return "nothing"
+        people.sql(f"CALL lake.system.set_current_snapshot('{table}', {to})")
+        if choose.random() < 0.5:
+            forget_history(lake, table)
+    elif how == "drop":
+        people.sql(f"DROP TABLE {table}")
+    elif how == "rebuild":
+        rebuilt = choose.choice([table, *(str(m["name"]) for m in people.models)])
+        people.feed.pipeline.rebuild(lake, rebuilt)
+        return f"rebuild {rebuilt}"
+    return f"{how} {table}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        pytest.param(mode, seed, marks=() if (mode, seed) == ("scd1", 0) else pytest.mark.long)
+        for mode in DECLARED
+        for seed in range(6)
+    ],
+)
+def test_whatever_history_is_lost_every_table_equals_a_recompute(lake: Lake, mode: str, seed: int) -> None:
+    on = {"on_gap": "rebuild", "on_replaced": "rebuild"}
+    models = [{**m, **on} for m in (CITIES, OLDEST, AGES, RANKED, SPAN)]
+    people = People(lake, *models, seed=seed, **on, **DECLARED[mode])
+    done: list[str] = []
+    tables = ["raw.events", "staging.people", "final.people", *(str(m["name"]) for m in models)]
+    people.land()
+    people.run()
+    for _ in range(5 if seed else 3):
+        people.land()
+        stop = people.choose.randrange(1, len(tables) + 1)
+        done.append(f"run {tables[:stop]}")
+        outcomes = people.run(*tables[:stop])
+        assert not (failed := {t: o.error for t, o in outcomes.items() if o.status == "failed"}), (done, failed)
+        done.append(lose(people, people.choose.choice(["expire", "roll back", "drop", "rebuild"])))
+    try:
+        people.check()
+    except AssertionError as e:
+        raise AssertionError(f"after {done}: {e}") from e
+
+
+def test_a_pipeline_names_its_tables_where_it_is_asked_for_another(lake: Lake) -> None:
+    from lake_assets.errors import PipelineError
+
+    pipeline: Pipeline = People(lake).feed.pipeline
+    with pytest.raises(PipelineError, match=r"has no table final\.peple; it has raw\.events"):
+        pipeline.rebuild(lake, "final.peple")
