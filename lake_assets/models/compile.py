@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,7 +103,11 @@ def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], key
     Raises:
         Uncompilable: some of it is not known how to maintain.
     """
-    found = Compiler(schemas, keys).query(query, {}, None)
+    compiler = Compiler(schemas, keys)
+    try:
+        found = compiler.query(query, {}, None)
+    except Uncompilable as e:
+        raise Uncompilable(compiler.in_the_querys_names(str(e))) from e
     return narrowed(Tree(found.node, dict(found.outputs)))
 
 
@@ -112,10 +117,18 @@ class Compiler:
     def __init__(self, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> None:
         self._schemas, self._keys = schemas, keys
         self._number = itertools.count(1)
+        self._like: dict[str, str] = {}
 
     def name(self, like: str) -> str:
-        """A name that no other column has."""
-        return f"{like}_{next(self._number)}"
+        """A name that no other column has: the same with a number."""
+        like = self._like.get(like, like)
+        name = f"{like}_{next(self._number)}"
+        self._like[name] = like
+        return name
+
+    def in_the_querys_names(self, message: str) -> str:
+        """A message with the names that columns have in the query, in place of those that no other column has."""
+        return re.sub(r"`?(\w+_\d+)`?", lambda m: self._like.get(m[1], m[0]), message)
 
     # --- queries ------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -125,14 +126,16 @@ def _of_scope(scope: Scope, schemas: Mapping[TableId, Iterable[str]]) -> Iterato
             if column.table not in around:
                 yield line, f"no table or alias {column.table} here, of which it takes {column.table}.{name}"
             elif (columns := known[column.table]) is not None and name.lower() not in columns:
-                yield line, f"no column {name} in {_said(column.table, around[column.table], columns)}"
+                table = _named(column.table, around[column.table])
+                yield line, f"no column {name} in {table}{nearest(name, columns.values())}: it has {_listed(columns)}"
             continue
         holders = [n for n, columns in known.items() if n in scope.sources and columns and name.lower() in columns]
         if len(holders) > 1:
             yield line, f"column {name} is ambiguous: {' and '.join(holders)} have one; write {holders[0]}.{name}"
         elif not holders and None not in known.values():
-            there = "; ".join(_said(n, around[n], columns or {}) for n, columns in known.items())
-            yield line, f"no column {name}: {there}"
+            there = "; ".join(f"{_named(n, around[n])} has {_listed(columns or {})}" for n, columns in known.items())
+            near = nearest(name, (c for columns in known.values() for c in (columns or {}).values()))
+            yield line, f"no column {name}{near}: {there}"
 
 
 def _columns(source: object, schemas: Mapping[TableId, Iterable[str]]) -> Mapping[str, str] | None:
@@ -148,6 +151,16 @@ def _columns(source: object, schemas: Mapping[TableId, Iterable[str]]) -> Mappin
     return None
 
 
-def _said(name: str, source: object, columns: Mapping[str, str]) -> str:
-    table = f"{source.db}.{source.name}" if isinstance(source, exp.Table) else name
-    return f"{table} has {', '.join(columns.values())}"
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Ask whether one of some names was meant; empty where none is near."""
+    by_lower = {n.lower(): n for n in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
+
+
+def _named(name: str, source: object) -> str:
+    return f"{source.db}.{source.name}" if isinstance(source, exp.Table) else name
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(columns.values()) or "no columns"

@@ -23,7 +23,7 @@ from lake_assets.models.tree import (
     Window,
     equals,
     scans,
-    text,
+    users_text,
 )
 from lake_assets.models.unique import unique
 
@@ -46,15 +46,17 @@ def describe(node: Node) -> str:
         case Scan():
             return f"{node.table}" + (f" {node.alias}" if node.alias and node.alias != node.table.name else "")
         case Filter():
-            return f"filter {text(node.condition)}"
+            return f"filter {users_text(node, node.condition)}"
         case Project():
             return "columns"
         case Generate():
-            return f"LATERAL VIEW {text(node.call)}"
+            return f"LATERAL VIEW {users_text(node, node.call)}"
         case Aggregate():
-            return f"GROUP BY {', '.join(text(e) for _, e in node.keys)}" if node.keys else "total of all rows"
+            return (
+                f"GROUP BY {', '.join(users_text(node, e) for _, e in node.keys)}" if node.keys else "total of all rows"
+            )
         case Window():
-            by = ", ".join(text(p) for p in node.partition)
+            by = ", ".join(users_text(node, p) for p in node.partition)
             return f"window functions PARTITION BY {by}" if by else "window functions without PARTITION BY"
         case Distinct():
             return "DISTINCT"
@@ -156,4 +158,4 @@ def _reads(node: Node, tables: Collection[TableId]) -> bool:
 
 
 def _on(node: InnerJoin | SideJoin | FullJoin) -> str:
-    return "ON " + " AND ".join(text(c) for c in node.on) if node.on else "(each with each)"
+    return "ON " + " AND ".join(users_text(node, c) for c in node.on) if node.on else "(each with each)"

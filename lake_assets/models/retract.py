@@ -14,7 +14,7 @@ from sqlglot import exp
 from lake_assets.lake import quote
 from lake_assets.lake.sql import DIALECT
 from lake_assets.models.frames import SIGN
-from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text
+from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 
 RECOMPUTE, FOUND = "__recompute", "_found"
 _EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")
@@ -201,13 +201,13 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
     keys: dict[str, str] = {}
     for name, e in node.keys:
         if name not in shown:
-            return None, f"it does not show {text(e)}, which it groups by"
+            return None, f"it does not show {users_text(node, e)}, which it groups by"
         keys[name] = shown[name]
     calls: list[Call] = []
     for name, e in node.calls:
         if name not in shown:
-            return None, f"it does not show {text(e)} as it is, so that the next one cannot be made of it"
-        found = _call(shown[name], e, type_of)
+            return None, f"it does not show {users_text(node, e)} as it is, so that the next one cannot be made of it"
+        found = _call(shown[name], e, type_of, users_text(node, e))
         if isinstance(found, str):
             return None, found
         calls.append(found)
@@ -215,21 +215,23 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
         if call.kind == "avg":
             kinds = {c.kind for c in calls if c.same_rows == call.same_rows}
             if not {"sum", "count"} <= kinds:
-                return None, f"an average is made of sum and count, and it does not show both of {call.same_rows[0]}"
+                of = users_text(node, call.of) if call.of is not None else "its rows"
+                return None, f"an average is made of sum and count, and it does not show both of {of}"
     used = {n for n, _ in (*node.keys, *node.calls)}
     derived = {o: e for o, e in items.items() if o not in shown.values()}
     assert all(refs(e) <= used for e in derived.values())
     return Retraction(node, keys, tuple(calls), derived, shown), ""
 
 
-def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str]) -> Call | str:
+def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], shown: str) -> Call | str:
+    """An aggregate that can be kept up to date; else why it cannot, in which it is called `shown`."""
     condition = None
     call = e
     if isinstance(call, exp.Filter):
         condition, call = call.expression.this, call.this
     inside = call.this
     if isinstance(inside, exp.Distinct) or (isinstance(call, exp.Count) and call.expressions):
-        return f"{text(e)} cannot be told from the change alone"
+        return f"{shown} cannot be told from the change alone"
     match call:
         case exp.CountIf():
             both = exp.and_(inside, condition) if condition is not None else inside
@@ -239,14 +241,14 @@ def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str]) -> Call 
         case exp.Sum() | exp.Avg():
             kind = type_of(inside).split("(")[0]
             if kind in ("float", "double"):
-                return f"{text(e)} adds floating-point numbers, whose sum depends on their order"
+                return f"{shown} adds floating-point numbers, whose sum depends on their order"
             if isinstance(call, exp.Avg) and kind not in _DOUBLE_EXACT:
-                return f"{text(e)} is rounded on the way, so that it is recomputed"
+                return f"{shown} is rounded on the way, so that it is recomputed"
             if kind not in _EXACT:
-                return f"{text(e)} is over {kind or 'a type that is not known before it runs'}"
+                return f"{shown} is over {kind or 'a type that is not known before it runs'}"
             return Call(output, "sum" if isinstance(call, exp.Sum) else "avg", inside, condition, kind)
         case _:
-            return f"{text(e)} cannot be told from the change alone"
+            return f"{shown} cannot be told from the change alone"
 
 
 def _filter(call: Call) -> str:

@@ -304,6 +304,20 @@ def equals(on: Iterable[exp.Expr], one: Iterable[str], other: Iterable[str]) -> 
     return [pair for c in on if (pair := equal(c, one, other))]
 
 
+def users_text(node: Node, expression: exp.Expr) -> str:
+    """An operator's expression for people: `f.carrier` where the tree has a name that no other column has."""
+    fields = {n: (s.alias or s.table.name, c) for s in scans(node) for n, c in s.fields.items()}
+
+    def one(part: exp.Expr) -> exp.Expr:
+        if not isinstance(part, exp.Column):
+            return part
+        table, name = fields.get(part.name, ("", ""))
+        # What an operator computes is called like something, with a number.
+        return exp.column(name, table=table) if name else exp.column(part.name.rpartition("_")[0] or part.name)
+
+    return text(expression.copy().transform(one))
+
+
 # --- the tree as a whole ------------------------------------------------------------------------------------------
 
 

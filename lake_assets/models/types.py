@@ -30,7 +30,7 @@ from lake_assets.models.tree import (
     Window,
     column,
     refs,
-    text,
+    users_text,
 )
 
 # By name; of what has parameters the part before them.
@@ -124,7 +124,9 @@ def mixed(node: Node, type_of: TypeOf) -> str:
             continue
         condition.meta["mixed"] = True
         if not isinstance(node, InnerJoin):
-            found = f"it compares {one} with {other} in {text(condition)}: equal values are not the same there"
+            found = (
+                f"it compares {one} with {other} in {users_text(node, condition)}: equal values are not the same there"
+            )
     return found
 
 
