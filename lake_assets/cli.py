@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
 import typer
 
-from lake_assets.commands.output import console
+from lake_assets.commands.output import stderr
 from lake_assets.errors import LakeError
 
-app = typer.Typer(
-    name="lake-assets",
-    help="Keeps Iceberg tables up to date from what changed.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-def _register() -> None:
+@functools.cache
+def application() -> typer.Typer:
+    """The command line with all commands."""
     from lake_assets.commands import (
         capture,
         check,
@@ -33,6 +28,13 @@ def _register() -> None:
         verify,
     )
 
+    app = typer.Typer(
+        name="lake-assets",
+        help="Keeps Iceberg tables up to date from what changed.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
     app.command()(demo.demo)
     app.command()(pipelines.run)
     app.command()(pipelines.status)
@@ -46,19 +48,18 @@ def _register() -> None:
     app.command("generate-events")(generate.generate_events)
     app.command()(machine.setup)
     app.command("spark-server")(machine.spark_server)
+    return app
 
 
 def main() -> None:
     """Run the command line: errors of this package are one message and exit code 1, without a traceback."""
-    _register()
     try:
-        app()
+        application()()
     except LakeError as e:
         if os.environ.get("LAKE_DEBUG"):
             raise
-        console.file = sys.stderr
-        console.print(f"[bold red]{type(e).__name__}[/]: ", end="")
-        console.print(str(e), markup=False)
+        stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
+        stderr.print(str(e), markup=False, soft_wrap=True)
         sys.exit(1)
 
 

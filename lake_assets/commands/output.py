@@ -19,6 +19,7 @@ from lake_assets.merge.outcome import Absorbed, Outcome
 
 # Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 150)
+stderr = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() or "COLUMNS" in os.environ else 150)
 STYLES = {"absorbed": "green", "nothing": "dim", "waiting": "yellow", "failed": "bold red"}
 
 
@@ -39,6 +40,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """An outcome for scripts."""
     return {k: v for k, v in vars(outcome).items() if k != "exception"} | {
         "windows": [asdict(w) for w in outcome.windows],
+        "rejected": outcome.rejected,
         "seconds": round(outcome.seconds, 3),
     }
 
@@ -77,10 +79,27 @@ def _how(outcome: Outcome) -> str:
 
 
 def absorbed(outcome: Outcome) -> str:
-    """Rows inserted, updated and deleted: `+12 ~3 -1`; the status where there are none."""
+    """Rows inserted, updated and deleted: `+12 ~3 -1`; the status where there are none; and rejected records."""
+    said = f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
     if outcome.status != "absorbed":
-        return f"[{STYLES[outcome.status]}]{outcome.status}[/]"
-    return f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
+        said = f"[{STYLES[outcome.status]}]{outcome.status}[/]"
+    return f"{said}, [bold red]{outcome.rejected:,} rejected[/]" if outcome.rejected else said
+
+
+def rejection_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
+    """How many records of which tables were rejected, and what to do about them; empty where none was."""
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome.rejected:
+            counts[outcome.table] = counts.get(outcome.table, 0) + outcome.rejected
+    if not counts:
+        return ""
+    total, listed = sum(counts.values()), ", ".join(f"{table} {n:,}" for table, n in counts.items())
+    which = "1 record was rejected and is" if total == 1 else f"{total:,} records were rejected and are"
+    return (
+        f"{which} in no staging or final table ({listed}). `lake-assets rejected list` shows each with its reason; "
+        f"after a fix, `lake-assets rejected replay {pipeline}` reads them again"
+    )
 
 
 def _window(window: Absorbed) -> str:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Operation
+from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.commands.output import console, outcome_json, outcome_table, print_json
-from lake_assets.errors import PipelineError
+from lake_assets.commands.output import console, outcome_json, outcome_table, print_json, rejection_note, size, stderr
+from lake_assets.errors import HistoryError, InputError, PipelineError
+from lake_assets.events import SourceTable
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.row_counts import row_count
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
 from lake_assets.lake.watermark import PROPERTY as WATERMARK
+from lake_assets.merge.commit import counts
+from lake_assets.merge.landing import Backlog, backlog
+from lake_assets.merge.outcome import Outcome
+from lake_assets.merge.raw import arrived, nothing_until
+from lake_assets.merge.specs import RawSpec, StagingSpec
+from lake_assets.merge.staging_table import SOURCE_TABLE_PROPERTY
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline import Pipeline, own_pipelines
 
+# Exit code of a run that rejected records and failed nowhere.
+REJECTED = 3
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -72,7 +85,11 @@ def run(
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="only this table; may be repeated")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Absorb everything that is pending, then exit (1 if a table failed): what cron would call."""
+    """Absorb everything that is pending, then exit: what cron would call.
+
+    Exit code: 1 if a table failed; 3 if none did but records were rejected, unless their stream declares how many may
+    be (max_rejected).
+    """
     loaded, lake = find_pipeline(pipeline), Lake.load()
     if table:
         known = {str(s.table) for s in loaded.specs(lake)}
@@ -85,8 +102,19 @@ def run(
         with console.status("looking at what is pending") as status:
             outcomes = loaded.run(lake, table, on_start=lambda name: status.update(f"absorbing: {name}"))
         console.print(outcome_table(outcomes))
+    if note := rejection_note(outcomes, pipeline):
+        stderr.print(note, markup=False)
     if any(o.status == "failed" for o in outcomes):
         raise typer.Exit(1)
+    if _unexpected_rejects(loaded, lake, outcomes):
+        raise typer.Exit(REJECTED)
+
+
+def _unexpected_rejects(pipeline: Pipeline, lake: Lake, outcomes: Sequence[Outcome]) -> bool:
+    """Whether records were rejected of a stream that does not declare that some may be."""
+    tables = {o.table for o in outcomes if o.rejected}
+    specs = pipeline.specs(lake, alone=False) if tables else []
+    return any(str(s.table) in tables and s.max_rejected is None for s in specs if isinstance(s, RawSpec | StagingSpec))
 
 
 @dataclass(frozen=True)
@@ -94,10 +122,14 @@ class TableStatus:
     """One table of the lake as `status` shows it.
 
     Attributes:
-        rows: from the current snapshot's summary; None for a table without snapshots.
+        rows: from the current snapshot's summary; None where it does not tell.
         behind: by source, how many snapshots have come since the one that was absorbed; None: it is not among them.
         behind_seconds: age of the oldest of them.
         last_run: when the table last absorbed something.
+        waiting: files in the landing folder of a raw table.
+        rows_behind: records of a raw table, or changed rows of another source, that those snapshots brought.
+        upstream: tables that this one is made of, directly or through others, which are behind themselves.
+        error: why it cannot be told how far behind the table is.
     """
 
     table: str
@@ -107,12 +139,21 @@ class TableStatus:
     behind: dict[str, int | None]
     behind_seconds: float
     last_run: datetime | None
+    waiting: Backlog = field(default_factory=Backlog)
+    rows_behind: int = 0
+    upstream: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the table itself has something to absorb, or lost the place from which to go on."""
+        return bool(self.error or self.waiting.files or any(n is None or n for n in self.behind.values()))
 
 
 def status(as_json: AsJson = False) -> None:
-    """A line a table: rows, watermark, how far behind its sources, last run. Reads metadata only."""
+    """One line per table: rows, watermark, what has still to come to it, last run. Reads metadata only."""
     lake = Lake.load()
-    found = [table_status(lake, t) for t in _own_tables(lake)]
+    found = with_upstream([table_status(lake, t) for t in _own_tables(lake)])
     if as_json:
         print_json(found)
         return
@@ -140,47 +181,84 @@ def status(as_json: AsJson = False) -> None:
     console.print(table)
 
 
+def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
+    """The same tables, each with those upstream of it that are behind: what they absorb will come to it as well."""
+    by_name = {t.table: t for t in tables}
+
+    def upstream(table: TableStatus, seen: set[str]) -> Iterator[TableStatus]:
+        for source in table.watermark:
+            if source in by_name and source not in seen:
+                seen.add(source)
+                yield from upstream(by_name[source], seen)
+                yield by_name[source]
+
+    return [replace(t, upstream=tuple(u.table for u in upstream(t, {t.table}) if u.is_behind)) for t in tables]
+
+
 def table_status(lake: Lake, table_id: TableId) -> TableStatus:
-    """How one table stands."""
+    """How one table stands; what is broken in its own history or input is told, not raised."""
     table = lake.table(table_id)
     found = find_property(table, WATERMARK)
-    marks = read_marks(table) if found else {}
-    behind: dict[str, int | None] = {}
-    oldest: list[int] = []
-    for source, mark in marks.items():
-        if not lake.exists(source):
-            behind[source] = None
-            continue
-        newer = []
-        for snapshot in ancestors(lake.table(source)):
-            if snapshot.snapshot_id == mark.snapshot:
-                behind[source] = len(newer)
-                break
-            newer.append(snapshot.timestamp_ms)
-        else:
-            behind[source] = len(newer) if mark.snapshot is None else None
-        oldest += newer[-1:]
     current = table.current_snapshot()
     last = found[1] if found else current
-    now = datetime.now(UTC)
-    return TableStatus(
+    stands = TableStatus(
         str(table_id),
         table.properties.get(PIPELINE_PROPERTY, ""),
         row_count(table),
-        {source: mark.snapshot for source, mark in marks.items()},
-        behind,
-        max((now.timestamp() - ms / 1000 for ms in oldest), default=0.0),
+        {},
+        {},
+        0.0,
         datetime.fromtimestamp(last.timestamp_ms / 1000, UTC) if last else None,
+    )
+    try:
+        marks = read_marks(table) if found else {}
+        stands = replace(stands, watermark={source: mark.snapshot for source, mark in marks.items()})
+        windows = {source: _newer(lake, table, source, mark.snapshot) for source, mark in marks.items()}
+        waiting = backlog(lake, table_id)
+    except (HistoryError, InputError) as e:
+        return replace(stands, error=str(e))
+    oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
+    now = datetime.now(UTC).timestamp()
+    return replace(
+        stands,
+        behind={source: w.snapshots for source, w in windows.items()},
+        behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
+        waiting=waiting,
+        rows_behind=sum(w.rows for w in windows.values()),
     )
 
 
-def row_count(table: IcebergTable) -> int | None:
-    """Rows of the current snapshot, as its summary counts them; None where it does not say."""
-    current = table.current_snapshot()
-    said = current.summary.additional_properties if current and current.summary else {}
-    if "total-records" not in said or int(said.get("total-equality-deletes", 0)):
-        return None
-    return int(said["total-records"]) - int(said.get("total-position-deletes", 0))
+@dataclass(frozen=True)
+class _Newer:
+    """What has come to a source since a snapshot; `snapshots` is None where that is not among its ancestors."""
+
+    snapshots: int | None
+    rows: int = 0
+    oldest_ms: int | None = None
+
+
+def _newer(lake: Lake, table: IcebergTable, source: str, start: int | None) -> _Newer:
+    loaded = lake.find(source)
+    if loaded is None:
+        return _Newer(None)
+    head, about = loaded.metadata.current_snapshot_id, table.properties.get(SOURCE_TABLE_PROPERTY)
+    of = SourceTable.parse(about) if about else None
+    if of:
+        # A raw table may be that of many: snapshots that brought nothing for this one leave its watermark behind.
+        start = nothing_until(loaded, start, head, of)
+    newer = []
+    for snapshot in ancestors(loaded):
+        if snapshot.snapshot_id == start:
+            break
+        newer.append(snapshot)
+    else:
+        if start is not None:
+            return _Newer(None)
+    rows = arrived(loaded, start, head, of) if of else None
+    if rows is None:
+        changed = (s for s in newer if s.summary is None or s.summary.operation != Operation.REPLACE)
+        rows = sum(sum(counts(s)) for s in changed)
+    return _Newer(len(newer), rows, newer[-1].timestamp_ms if newer else None)
 
 
 def _own_tables(lake: Lake) -> list[TableId]:
@@ -193,9 +271,18 @@ def _own_tables(lake: Lake) -> list[TableId]:
 
 
 def _behind(status: TableStatus) -> str:
+    if status.error:
+        return f"[bold red]{escape(status.error)}[/]"
     if any(n is None for n in status.behind.values()):
         return "[bold red]history lost[/]"
-    snapshots = sum(n or 0 for n in status.behind.values())
-    if not snapshots:
-        return "" if not status.behind else "[green]up to date[/]"
-    return f"[yellow]{snapshots} snapshot{'s' if snapshots > 1 else ''}, {status.behind_seconds:,.0f} s[/]"
+    said: list[str] = []
+    if files := status.waiting.files:
+        records = status.waiting.records
+        about = f", about {records:,} records" if records is not None else f", {size(status.waiting.bytes)}"
+        said.append(f"{files:,} file{'s' if files > 1 else ''}{about}")
+    if snapshots := sum(n or 0 for n in status.behind.values()):
+        rows = f", {status.rows_behind:,} row{'s' if status.rows_behind != 1 else ''}" if status.rows_behind else ""
+        said.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
+    if status.upstream:
+        said.append(f"waits for {', '.join(status.upstream)}")
+    return f"[yellow]{'; '.join(said)}[/]" if said else "[green]up to date[/]"

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lake_assets.errors import ConcurrentWriteError, LakeError
 from lake_assets.lake import LakeBase, TableId, quote, refs
 from lake_assets.lake.names import literal
+from lake_assets.lake.row_counts import rows_added_and_deleted, summary_of
 from lake_assets.lake.spark import set_all
 from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
 
@@ -281,10 +282,11 @@ def has_counts(snapshot: Snapshot | None) -> bool:
 
 def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
     """Rows inserted, updated and deleted by a commit, as its summary says."""
-    said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    said = summary_of(snapshot)
     for prefix in (_OWN_COUNTS, _SPARKS_COUNTS):
         found = [said.get(prefix + what) for what in _COUNTED]
         if any(v is not None for v in found):
             inserted, updated, deleted = (int(v or 0) for v in found)
             return inserted, updated, deleted
-    return int(said.get("added-records") or 0), 0, int(said.get("deleted-records") or 0)
+    added, deleted = rows_added_and_deleted(snapshot)
+    return added, 0, deleted

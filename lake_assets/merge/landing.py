@@ -30,11 +30,13 @@ from lake_assets.merge.inputs import is_due, listing
 from lake_assets.merge.raw import (
     ARRIVED_PROPERTY,
     ARROW,
+    LANDING_PROPERTY,
     OFFSETS_PROPERTY,
     POSITION_PROPERTY,
     ROUTES_PROPERTY,
     ensure_raw,
     next_position,
+    record_landing,
     routes_of,
 )
 from lake_assets.merge.routing import Routed, route
@@ -93,6 +95,34 @@ def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
     return new if is_due(new, spec.batch, size) else []
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """Files of a landing folder that are not in the raw table yet.
+
+    Attributes:
+        files, bytes: how many, and how large together.
+        records: about how many records they hold, from the files taken in before; None: no file was.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    records: int | None = None
+
+
+def backlog(lake: LakeBase, raw: TableId) -> Backlog:
+    """What waits in the folder of a raw table, whether or not it is due. Reads metadata and the listing only.
+
+    Raises:
+        ChangedInputError, LandingFolderError: see `new_files`.
+    """
+    folder = lake.table(raw).properties.get(LANDING_PROPERTY)
+    files = _unseen(listing(Path(folder)), ledger.seen(lake, raw)) if folder else []
+    if not files:
+        return Backlog()
+    size, each = sum(f.stat().st_size for f in files), ledger.bytes_a_record(lake, raw)
+    return Backlog(len(files), size, round(size / each) if each else None)
+
+
 def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
     return [f for f in files if ledger.is_new(f, seen)]
 
@@ -114,6 +144,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
     if spec.source is not None:
         return _land_table(lake, spec, spec.source)
     assert spec.landing is not None
+    record_landing(raw, spec.landing)
     ledger.catch_up(lake, spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
     while there := listing(spec.landing):

@@ -79,3 +79,8 @@ class Outcome:
     def changed(self) -> int:
         """Rows inserted, updated and deleted."""
         return self.inserted + self.updated + self.deleted
+
+    @property
+    def rejected(self) -> int:
+        """Records that could not be read or routed: they are in no staging or final table."""
+        return int(self.details.get("rejected", 0))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.capture import capture
-from lake_assets.errors import SnapshotExpiredError
+from lake_assets.errors import ConcurrentWriteError, SnapshotExpiredError
 from lake_assets.events import SourceTable
 from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
@@ -23,6 +24,8 @@ POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
 ARRIVED_PROPERTY = "lake-assets.arrived"
+# The folder whose files are taken in, as a property of the table: who looks at a lake may not know its pipelines.
+LANDING_PROPERTY = "lake-assets.landing"
 ROWS_A_GROUP = 20_000
 
 RAW_SCHEMA = Schema(
@@ -66,6 +69,21 @@ def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
         except TableAlreadyExistsError:
             return lake.table(table)  # another process was quicker
     return lake.table(table)
+
+
+def record_landing(raw: Table, folder: Path) -> None:
+    """Let the raw table say which folder its files come from.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+    """
+    if raw.properties.get(LANDING_PROPERTY) == str(folder):
+        return
+    try:
+        with raw.transaction() as transaction:
+            transaction.set_properties({LANDING_PROPERTY: str(folder)})
+    except CommitFailedException as e:
+        raise ConcurrentWriteError(f"{'.'.join(raw.name())}: another process landed files at the same time") from e
 
 
 def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:

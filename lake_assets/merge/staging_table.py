@@ -26,6 +26,7 @@ from lake_assets.merge.views import temp_view
 PARTED_PROPERTY = "lake-assets.parted-by"
 # Tells one rebuild of a staging table from another: what is made of its events is made again.
 REBUILT_PROPERTY = "lake-assets.rebuilt"
+SOURCE_TABLE_PROPERTY = "lake-assets.source-table"
 
 
 def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, *, anew: bool = False) -> list[Change]:
@@ -45,7 +46,7 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, 
     # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
     is_new = not lake.exists(spec.table)
     create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
-           properties={"lake-assets.source-table": str(spec.source_table), **key_set, **parted,
+           properties={SOURCE_TABLE_PROPERTY: str(spec.source_table), **key_set, **parted,
                        **spec.properties},
            partitioned_by=f"days({ARRIVED_AT})")  # fmt: skip
     if is_new and key:

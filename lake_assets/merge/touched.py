@@ -140,7 +140,7 @@ def counted(part: Touched, updated: int) -> dict[str, int]:
     """
     if part.came is None or part.went is None:
         return {}
-    if not updated:
+    if not updated or not (part.came or part.went):
         return {"rows_inserted": part.came, "rows_updated": 0, "rows_deleted": part.went}
     found = {"rows_inserted": part.came, "rows_deleted": part.went}
     return {name: 0 for name, n in found.items() if not n}

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
+from lake_assets.lake.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
 from lake_assets.lake.watermark import ancestors
 from lake_assets.merge.steps import Window
 
@@ -98,9 +98,23 @@ def estimate(
         past: costs of past steps, the newest first.
         full_above: the declared limit.
     """
-    rows = sum(rows_of(tables[t], w.head.snapshot) for t, w in windows.items())
-    counted = [changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty]
-    changed = sum(n for n, _ in counted)
+    rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
+    counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
+    # What replaces all rows deletes and adds them: no more of them change than there were or are.
+    changed = sum(min(n, rows[t]) for t, (n, _) in counted.items())
+    return _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
+
+
+def _most_rows(table: Table, window: Window) -> int:
+    """Rows of a source at the start or the end of a window, whichever has more."""
+    return max(
+        visible_rows(table.snapshot_by_id(s)) if s is not None else 0 for s in (window.start, window.head.snapshot)
+    )
+
+
+def _estimate(
+    strategy: str, changed: int, rows: int, exact: bool, past: list[Cost], full_above: float | None
+) -> Estimate:
     limit = full_above if full_above is not None else FULL_ABOVE.get(strategy, 1.0)
     incremental = full = None
     if full_above is None and rows:
@@ -110,7 +124,7 @@ def estimate(
         if before and len(alike) >= RUNS:
             full = before.seconds * rows / before.rows
             incremental = min(c.seconds * max(1.0, changed / c.changed) for c in alike)
-    return Estimate(changed, rows, all(e for _, e in counted), limit, incremental, full, full_above is not None)
+    return Estimate(changed, rows, exact, limit, incremental, full, full_above is not None)
 
 
 def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
@@ -125,28 +139,19 @@ def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
     by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
     total, exact = 0, True
     for step in window.steps:
-        said = _said(by_id.get(step.snapshot_id))
-        added, deleted = (int(said.get(k) or 0) for k in ("added-records", "deleted-records"))
-        positions = int(said.get("added-position-deletes") or 0) - int(said.get("removed-position-deletes") or 0)
         if step.operation == "replace":
             continue
-        total += added + deleted + max(0, positions)
-        exact = exact and not deleted
+        snapshot = by_id.get(step.snapshot_id)
+        total += sum(rows_added_and_deleted(snapshot))
+        exact = exact and not number(summary_of(snapshot), "deleted-records")
     return total, exact
-
-
-def rows_of(table: Table, snapshot: int | None) -> int:
-    """Rows of a snapshot, as its summary says."""
-    found = table.snapshot_by_id(snapshot) if snapshot is not None else None
-    said = _said(found)
-    return max(0, int(said.get("total-records") or 0) - int(said.get("total-position-deletes") or 0))
 
 
 def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
     """What the newest steps of a model cost, the newest first."""
     found: list[Cost] = []
     for snapshot in ancestors(table) if table else ():
-        if text := _said(snapshot).get(COST):
+        if text := summary_of(snapshot).get(COST):
             cost = json.loads(text)
             seconds = max(0.0, snapshot.timestamp_ms / 1000 - cost["began"])
             found.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
@@ -165,7 +170,3 @@ def cost_property(strategy: str, estimate: Estimate, began: float) -> dict[str, 
     """
     cost = {"strategy": strategy, "changed": estimate.changed, "rows": estimate.rows, "began": round(began, 3)}
     return {COST: json.dumps(cost, separators=(",", ":"))}
-
-
-def _said(snapshot: Snapshot | None) -> Mapping[str, str]:
-    return snapshot.summary.additional_properties if snapshot and snapshot.summary else {}

@@ -106,7 +106,7 @@ def table_asset(
             except LakeError as error:
                 fail(context, error)
             _log(context, outcome)
-            yield result(lake, spec, outcome, marks)
+            yield result(lake, spec, outcome, marks, is_partitioned=bool(chosen))
             yield from check_results(spec, outcome.audits)
 
     return partitions.behind_gate(step) if asset.partitions_def else step
@@ -164,6 +164,11 @@ def _heads_of(_run_id: str) -> Heads:
 
 def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:
     context.log.info(summary(outcome))
+    if outcome.rejected:
+        context.log.warning(
+            f"{outcome.table}: {outcome.rejected:,} records were rejected and are in no staging or final table: see "
+            "`lake-assets rejected list`"
+        )
     if warning := outcome.details.get("warning"):
         context.log.warning(str(warning))
     for found in outcome.audits:
@@ -214,7 +219,10 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             for outcome in outcomes:
                 _log(context, outcome)
                 if outcome.status == "absorbed":
-                    described = {**metadata.of_outcome(outcome), **metadata.of_table(lake, new[outcome.table].table)}
+                    described = {
+                        **metadata.of_outcome(outcome, new[outcome.table]),
+                        **metadata.of_table(lake, new[outcome.table].table),
+                    }
                     yield dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=described)
                 for found in outcome.audits:
                     yield evaluation(new[outcome.table], found)
@@ -235,15 +243,17 @@ def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfi
 
 
 def result(
-    lake: Lake, spec: Spec, outcome: Outcome, more: Mapping[str, Any] | None = None
+    lake: Lake, spec: Spec, outcome: Outcome, more: Mapping[str, Any] | None = None, *, is_partitioned: bool = False
 ) -> dg.MaterializeResult[Any]:
-    """What the step did and what the table is now."""
+    """What the step did and what the table is now; of a run of partitions, which have their own numbers, named so."""
     table = metadata.of_table(lake, spec.table)
     if found := column_lineage(lake, spec):
         table["dagster/column_lineage"] = found
     # The snapshot is the data's version: a step that changed nothing does not make what lies below look outdated.
     version = dg.DataVersion(table["snapshot"]) if "snapshot" in table else None
-    described = {**metadata.of_outcome(outcome), **table, **(more or {})}
+    described = {**metadata.of_outcome(outcome, spec), **table, **(more or {})}
+    if is_partitioned:
+        described = metadata.for_each_partition(described)
     return dg.MaterializeResult(metadata=described, data_version=version)
 
 

@@ -8,6 +8,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.row_counts import row_count
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.models.spec import ModelSpec
@@ -28,8 +29,8 @@ _RANGE_COLUMNS = [
 ]
 
 
-def of_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Windows, files, bytes, ranges, rows, strategy and time of a step."""
+def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
+    """Windows, files, bytes, ranges, rows, rejected records, strategy and time of a step."""
     metadata: dict[str, Any] = {
         "status": outcome.status,
         "files_captured": sum(w.files for w in outcome.windows),
@@ -39,6 +40,8 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
         "rows_deleted": outcome.deleted,
         "seconds": round(outcome.seconds, 3),
     }
+    if isinstance(spec, RawSpec | StagingSpec):
+        metadata["records_rejected"] = outcome.rejected
     if outcome.strategy:
         metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
     if outcome.windows:
@@ -46,8 +49,20 @@ def of_outcome(outcome: Outcome) -> dict[str, Any]:
         metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
     if ranges := [r for w in outcome.windows for r in _ranges(w)]:
         metadata["ranges"] = dg.MetadataValue.table(ranges, schema=dg.TableSchema(_RANGE_COLUMNS))
-    metadata |= {f"detail/{name}": _value(value) for name, value in outcome.details.items()}
+    metadata |= {f"detail/{name}": _value(value) for name, value in outcome.details.items() if name != "rejected"}
     return metadata
+
+
+# What a step tells of all that it did, and what tells of the table as a whole.
+_OF_STEP = {
+    "files_captured", "bytes_captured", "rows_inserted", "rows_updated", "rows_deleted", "windows", "ranges", "seconds",
+}  # fmt: skip
+_OF_TABLE = {"dagster/row_count"}
+
+
+def for_each_partition(metadata: dict[str, Any]) -> dict[str, Any]:
+    """A step's metadata as Dagster may copy it to each partition of a run: numbers of the whole step are called so."""
+    return {(f"whole_step/{n}" if n in _OF_STEP else n): value for n, value in metadata.items() if n not in _OF_TABLE}
 
 
 def _window(window: Absorbed) -> dict[str, str | int]:
@@ -98,20 +113,6 @@ def column_schema(table: Table) -> dg.TableSchema:
             for field in table.schema().fields
         ]
     )
-
-
-def row_count(table: Table) -> int | None:
-    """The rows of the current snapshot as its summary says; None where equality deletes leave that open."""
-    snapshot = table.current_snapshot()
-    if snapshot is None:
-        return 0
-    if snapshot.summary is None:
-        return None
-    said = snapshot.summary.additional_properties
-    total, deleted = said.get("total-records"), said.get("total-position-deletes", "0")
-    if total is None or said.get("total-equality-deletes", "0") != "0":
-        return None
-    return int(total) - int(deleted)
 
 
 def describe(spec: Spec) -> str:

@@ -216,7 +216,9 @@ def mark(
     if by.is_dynamic and inside:
         # Known before they are marked: marks of what is no partition are not shown.
         instance.add_dynamic_partitions(str(spec.table), sorted(inside))
-    for k, part in sorted({**due, **inside}.items()):
+    # A chosen partition in which nothing changed says so: Dagster would show it what the step did elsewhere.
+    unchanged = dict.fromkeys(asked or (), Touched())
+    for k, part in sorted({**unchanged, **due, **inside}.items()):
         described = _described(part, head, outcome.updated)
         if asked is not None and k in asked:
             context.add_asset_metadata(described, asset_key=key, partition_key=k)

@@ -217,13 +217,11 @@ def test_explain_tells_the_operators_the_key_and_what_is_pending(lake: Lake, mon
     assert found.lineage == {"name": ("final.u.name",), "n": ()}
     assert found.operators is not None
     assert [o.what.split(" ")[0] for o in found.operators.below] == ["INNER"]
-    from lake_assets.cli import _register, app
+    from lake_assets.cli import application
     from lake_assets.commands import explain as command
 
-    if not app.registered_commands:
-        _register()
     monkeypatch.setattr(command.Lake, "load", classmethod(lambda *_: lake))
-    shown = CliRunner().invoke(app, ["explain", "agg.m"])
+    shown = CliRunner().invoke(application(), ["explain", "agg.m"])
     assert shown.exit_code == 0, shown.output
 
 

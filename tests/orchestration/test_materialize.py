@@ -68,7 +68,7 @@ def test_a_step_with_nothing_to_do_succeeds_without_spark(dry: Harness) -> None:
     made = [a for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
     result = dg.materialize(made, resources={"pyspark": Forbidden()}, instance=dry.instance)
     assert result.success
-    assert metadata_of(result, "raw", "shop_events")["status"] == "nothing"
+    assert metadata_of(result, "raw", "shop_events")["status"] == "waiting"
     assert metadata_of(result, "final", "users")["status"] == "waiting"
 
 

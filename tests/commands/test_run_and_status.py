@@ -1,0 +1,152 @@
+"""What `run` and `status` tell people: what was rejected, and what has still to come to a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.commands.output import rejection_note
+from lake_assets.commands.pipelines import TableStatus, with_upstream
+from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.lake import TableId
+from lake_assets.merge.landing import Backlog, backlog, land
+from lake_assets.merge.outcome import Outcome
+from lake_assets.merge.specs import RawSpec
+from tests.support.cli import Done
+
+Call = Callable[..., Done]
+
+
+def event(table: str, at: int, **row: Any) -> str:
+    """A simplified insert."""
+    return json.dumps({
+        "changeType": "insert", "timestamp": str(at), "schema": "public", "table": table,
+        "columnNames": list(row), "columnValues": list(row.values()),
+    })  # fmt: skip
+
+
+def declare(file: Path, **stream: Any) -> Path:
+    tables = [
+        {"table": "public.items", "key": "id", "types": {"id": "int", "n": "int"}},
+        {"table": "public.others", "key": "id", "types": {"id": "int"}},
+    ]
+    declared = {"name": "p", "streams": [{"name": "events", "format": "simplified", "tables": tables, **stream}]}
+    file.write_text(json.dumps({"type": "lake_assets.LakePipeline", "attributes": declared}))
+    return file
+
+
+def statuses(call: Call) -> dict[str, dict[str, Any]]:
+    done = call("status", "--json")
+    assert done.code == 0, done.err
+    return {s["table"]: s for s in json.loads(done.out)}
+
+
+def behind(call: Call) -> dict[str, str]:
+    """The last column but two of `status`, by table."""
+    lines = call("status").out.splitlines()
+    at = lines[0].index("behind"), lines[0].index("last run")
+    return {line.split()[0]: line[slice(*at)].strip() for line in lines[1:]}
+
+
+def test_run_tells_of_rejected_records_and_status_of_what_waits(
+    lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: lake))
+    (folder := lake.config.home / "landing" / "events").mkdir(parents=True)
+
+    def deliver(*lines: str) -> None:
+        (folder / f"{len(list(folder.iterdir()))}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+    good = [event("items", 1, id=1, n=1), event("others", 1, id=1)]
+    deliver(*good, *(event("items", n, id=n, n="many") for n in (2, 3, 4)), "no json", "[]")
+    pipeline = declare(tmp_path / "p.yaml")
+    done = call("run", pipeline)
+    assert done.code == 3
+    assert "5 records were rejected" in done.err
+    assert "(raw.events 2, staging.items 3)" in done.err
+    assert f"lake-assets rejected replay {pipeline}" in done.err
+    assert "+1 ~0 -0, 3 rejected" in done.out
+    assert {t: s["upstream"] for t, s in statuses(call).items() if s["upstream"]} == {}
+    assert set(behind(call).values()) == {"up to date"}
+    again = call("run", pipeline)
+    assert (again.code, again.err) == (0, "")
+
+    # What waits in the folder is counted, for everything that it will come to.
+    deliver(*(event("items", 10 + n, id=10 + n, n=n) for n in range(7)))
+    found = statuses(call)
+    assert found["raw.events"]["waiting"]["files"] == 1
+    assert found["raw.events"]["waiting"]["records"] in range(5, 15)
+    assert {t: s["upstream"] for t, s in found.items()} == {
+        "raw.events": [],
+        **{f"{layer}.{name}": ["raw.events"] for layer in ("staging", "final") for name in ("items", "others")},
+    }
+    assert behind(call)["raw.events"].startswith("1 file, about ")
+    assert behind(call)["final.items"] == "waits for raw.events"
+
+    # Landed, it is pending for the one table that it is about, and for what is made of it.
+    assert call("run", pipeline, "--table", "raw.events").code == 0
+    found = statuses(call)
+    assert (found["staging.items"]["rows_behind"], found["staging.items"]["behind"]) == (7, {"raw.events": 1})
+    assert behind(call)["staging.items"].startswith("1 snapshot, 7 rows, ")
+    assert behind(call)["final.items"] == "waits for staging.items"
+    assert behind(call)["staging.others"] == behind(call)["final.others"] == "up to date"
+
+    # Rejects that the stream declares as bearable are told of, and are no error.
+    deliver(event("items", 30, id=30, n="many"))
+    done = call("run", declare(tmp_path / "p.yaml", max_rejected=10), "--json")
+    assert done.code == 0
+    assert "1 record was rejected and is in no staging or final table (staging.items 1)" in done.err
+    assert {o["table"]: o["rejected"] for o in json.loads(done.out)}["staging.items"] == 1
+
+
+def test_files_that_wait_are_counted_before_any_was_taken_in(plain_lake: Lake, tmp_path: Path) -> None:
+    spec = RawSpec(TableId.parse("raw.events"), tmp_path / "in", "simplified", "p")
+    land(plain_lake, spec)
+    assert backlog(plain_lake, spec.table) == Backlog()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.jsonl").write_text(event("items", 1, id=1) + "\n")
+    size = (tmp_path / "in" / "1.jsonl").stat().st_size
+    assert backlog(plain_lake, spec.table) == Backlog(1, size)
+    land(plain_lake, spec)
+    assert backlog(plain_lake, spec.table) == Backlog()
+
+
+def test_a_broken_folder_is_told_of_in_status(
+    plain_lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: plain_lake))
+    land(plain_lake, RawSpec(TableId.parse("raw.events"), tmp_path / "in", "simplified", "p"))
+    (tmp_path / "in").write_text("")
+    assert "in cannot be read: it is a file" in statuses(call)["raw.events"]["error"]
+    assert "cannot be read" in behind(call)["raw.events"]
+
+
+def test_everything_upstream_that_is_behind_is_named() -> None:
+    def status(table: str, *sources: str, **more: Any) -> TableStatus:
+        return TableStatus(table, "p", 0, dict.fromkeys(sources), dict.fromkeys(sources, 0), 0.0, None, **more)
+
+    tables = [
+        status("raw.a", waiting=Backlog(3)),
+        status("staging.a", "raw.a"),
+        status("final.a", "staging.a"),
+        status("agg.b", "final.a", "agg.c", "other.x"),
+        status("agg.c", "final.c", error="lost"),
+        status("final.c"),
+    ]
+    assert {t.table: t.upstream for t in with_upstream(tables)} == {
+        "raw.a": (),
+        "staging.a": ("raw.a",),
+        "final.a": ("raw.a",),
+        "agg.b": ("raw.a", "agg.c"),
+        "agg.c": (),
+        "final.c": (),
+    }
+
+
+def test_nothing_is_said_of_rejects_where_there_are_none() -> None:
+    assert rejection_note([Outcome("staging.a", "absorbed", inserted=3)], "p") == ""

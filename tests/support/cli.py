@@ -1,0 +1,36 @@
+"""The command line as a user calls it: arguments in, exit code and output out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from lake_assets import cli
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did; texts without the line breaks that the terminal's width makes."""
+
+    code: int
+    out: str
+    err: str
+
+
+def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Calls `lake-assets` in this process."""
+
+    def call(*words: object) -> Done:
+        monkeypatch.setattr("sys.argv", ["lake-assets", *map(str, words)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as e:
+            code = e.code if isinstance(e.code, int) else 1 if e.code else 0
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return call
