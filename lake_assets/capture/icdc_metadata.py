@@ -6,7 +6,7 @@ import gzip
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyiceberg.table import Table
@@ -60,9 +60,15 @@ def table_metadata(
     """
     version, now = raw["format-version"], int(time.time() * 1000)
     schema = _schema(raw, former or {}, window)
+    # An equality delete may be by a column that the window's schema does not have any more.
+    others = [s for s in raw.get("schemas", ()) if s.get("schema-id", 0) != window.schema_id]
     # Only the specs that are used: a newer one may be on a column that end's schema does not have.
     used = {e.spec_id for e in (*side.data, *side.deletes)}
     specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
+    default = next((s for s in specs if _is_bound(s, schema)), None)
+    if default is None:
+        default = {"spec-id": 1 + max(s["spec-id"] for s in raw["partition-specs"]), "fields": []}
+        specs.append(default)
     totals = {
         "total-records": sum(e.records for e in side.data),
         "total-data-files": len(side.data),
@@ -91,8 +97,8 @@ def table_metadata(
         "last-updated-ms": now,
         "last-column-id": raw["last-column-id"],
         "current-schema-id": window.schema_id,
-        "schemas": [schema],
-        "default-spec-id": specs[0]["spec-id"],
+        "schemas": [*others, schema],
+        "default-spec-id": default["spec-id"],
         "partition-specs": specs,
         "last-partition-id": raw.get("last-partition-id", 999),
         "default-sort-order-id": 0,
@@ -105,7 +111,7 @@ def table_metadata(
         "metadata-log": [],
     }
     if version == 1:
-        metadata |= {"schema": schema, "partition-spec": specs[0]["fields"]}
+        metadata |= {"schema": schema, "partition-spec": default["fields"]}
     else:
         snapshot["sequence-number"] = metadata["last-sequence-number"] = point.sequence_number
     if version >= 3:
@@ -119,6 +125,19 @@ def _schema(raw: dict[str, Any], former: Mapping[int, NestedField], window: Wind
     schema = next(s for s in schemas if s.get("schema-id", 0) == window.schema_id)
     fields = [{**f, "type": _type(former[f["id"]])} if f["id"] in former else f for f in schema["fields"]]
     return {**schema, "fields": [_without_default(f) if f["id"] in former else f for f in fields]}
+
+
+def _is_bound(spec: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """Whether readers accept a spec as the table's own: the source of every field is still in the schema."""
+    ids = set(_field_ids(schema))
+    return all(f["source-id"] in ids or f["transform"] == "void" for f in spec["fields"])
+
+
+def _field_ids(kind: Any) -> Iterator[int]:
+    """The ids of a struct's fields, at any depth; elements of lists and entries of maps partition nothing."""
+    for f in kind["fields"] if isinstance(kind, dict) and kind.get("type") == "struct" else ():
+        yield f["id"]
+        yield from _field_ids(f["type"])
 
 
 def _type(field: NestedField) -> Any:

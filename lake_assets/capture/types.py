@@ -26,6 +26,7 @@ from pyiceberg.types import (
 
 from lake_assets.errors import UnsupportedCaptureError
 from lake_assets.lake import quote
+from lake_assets.lake.variant import VariantType
 
 _NAMES: dict[type[IcebergType], str] = {
     BooleanType: "BOOLEAN",
@@ -41,6 +42,7 @@ _NAMES: dict[type[IcebergType], str] = {
     FixedType: "BINARY",
     BinaryType: "BINARY",
     UnknownType: "VOID",
+    VariantType: "VARIANT",
 }
 
 

@@ -12,9 +12,10 @@ from collections import OrderedDict
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import load_file_io
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+
+from lake_assets.lake.variant import table_metadata
 
 # So many snapshots of all tables together are kept: they are most of what metadata is.
 MOST_SNAPSHOTS = 10_000
@@ -74,7 +75,7 @@ class KnowingCatalog(SqlCatalog):
         metadata = _known.get(location)
         if metadata is None:
             file = load_file_io(properties=self.properties, location=location).new_input(location)
-            metadata = _known.put(location, FromInputFile.table_metadata(file))
+            metadata = _known.put(location, table_metadata(file))
         return Table(
             identifier=(*Catalog.identifier_to_tuple(namespace), name),
             metadata=metadata,

@@ -1,0 +1,56 @@
+"""Iceberg's type VARIANT, which PyIceberg does not know: enough of it to load the metadata of a table that has one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any, Literal
+
+from pydantic import Field
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import InputFile
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import PrimitiveType
+
+_NAME = "variant"
+# Where a schema names a type: of a field, of a list's elements, of a map's keys and values.
+_TYPE_OF = ("type", "element", "key", "value")
+
+
+class VariantType(PrimitiveType):
+    """A value of any type, with its type (format v3)."""
+
+    root: Literal["variant"] = Field(default=_NAME)
+
+    def minimum_format_version(self) -> TableVersion:
+        """The first format version that has it."""
+        return 3
+
+
+def table_metadata(file: InputFile) -> TableMetadata:
+    """Read a metadata file, also that of a table with VARIANT columns.
+
+    Raises:
+        ValidationError: PyIceberg cannot read it for another reason.
+    """
+    try:
+        return FromInputFile.table_metadata(file)
+    except ValidationError:
+        with file.open() as f:
+            content = f.read()
+        raw = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        schemas = _with_variants(raw.get("schemas"))
+        if schemas == raw.get("schemas"):
+            raise
+        return TableMetadataUtil.parse_obj({**raw, "schemas": schemas})
+
+
+def _with_variants(schema: Any) -> Any:
+    """A schema's JSON with objects where PyIceberg would fail on the name of the type."""
+    if isinstance(schema, list):
+        return [_with_variants(s) for s in schema]
+    if isinstance(schema, dict):
+        return {k: VariantType() if k in _TYPE_OF and v == _NAME else _with_variants(v) for k, v in schema.items()}
+    return schema
