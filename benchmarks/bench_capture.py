@@ -21,12 +21,15 @@ from figures import Required, holds, show
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
+from tests.capture.by_hand import commit_deletes, data_files, position_delete
 
 REQUIRED: dict[str, Required] = {
     "upserts / create_changelog_view": ("at least", 15.0),
     "feed / create_changelog_view": ("at least", 5.0),
     "feed, merge-on-read / copy-on-write": ("at most", 1.0),
     "planning, 10,000 files / 100 files": ("at most", 1.5),
+    "planning a delete / an append, one manifest": ("at most", 3.0),
+    "planning a delete / an append, a hundred manifests": ("at most", 3.0),
     "append-only window / reading the files": ("at most", 1.1),
     "planning 1 of 1,000,001 files, MB": ("at most", 300.0),
     "catalog requests for an unchanged table": ("at most", 1.0),
@@ -209,6 +212,35 @@ def planning(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float
     return seconds, {"planning, 10,000 files / 100 files": ratio, **requests(lake)}
 
 
+def deletes(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Planning one position delete in tables of 10,000 files, against planning an append to them.
+
+    A manifest is indexed when it is first searched for a file; each later delete is looked up in the index.
+    """
+    seconds: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for layout, a_manifest in (("one manifest", 10_000), ("a hundred manifests", 100)):
+        name = f"bench.deletes_{a_manifest}"
+        fill(lake, name, 10_000, a_manifest)
+        before = append_one(lake, name)
+        start = lake.table(name).current_snapshot()
+        assert start is not None
+        deleted = max(data_files(lake, name), key=lambda e: (e.records, e.path))
+        end = commit_deletes(lake, name, deleted, [position_delete(deleted)])
+        began = time.perf_counter()
+        assert {f.path for f in lake.capture(name, start.snapshot_id, end).files} == {deleted.path}
+        seconds[f"planning the first delete, {layout}"] = time.perf_counter() - began
+        actions: dict[str, Callable[[], Any]] = {
+            f"planning a delete, {layout}": lambda n=name, s=start.snapshot_id, e=end: lake.capture(n, s, e),
+            f"planning an append, {layout}": lambda n=name, s=before, e=start.snapshot_id: lake.capture(n, s, e),
+        }
+        taken = best(actions, repeat * 10)
+        one, other = taken.values()
+        seconds |= taken
+        ratios[f"planning a delete / an append, {layout}"] = one / other
+    return seconds, ratios
+
+
 def requests(lake: Lake) -> dict[str, float]:
     """How often the catalog is asked when a sensor looks at a table that has not changed."""
     from sqlalchemy import event
@@ -254,7 +286,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--only", choices=["changes", "planning", "memory"])
+    parser.add_argument("--only", choices=["changes", "planning", "deletes", "memory"])
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     seconds: dict[str, float] = {}
@@ -264,6 +296,9 @@ def main() -> int:
         (Path(temp) / "lake").mkdir()
         if args.only in (None, "planning"):
             s, r = planning(lake, args.repeat)
+            seconds, ratios = seconds | s, ratios | r
+        if args.only in (None, "planning", "deletes"):
+            s, r = deletes(lake, args.repeat)
             seconds, ratios = seconds | s, ratios | r
         if args.only in (None, "memory"):
             ratios |= million(Path(temp) / "lake", args.files)

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import fastavro
@@ -30,6 +31,8 @@ _HEADER = fastavro.parse_schema(
         ],
     }
 )
+# The length of the marker between blocks.
+_SYNC = 16
 # What parsers of JSON and Avro raise on a broken file.
 _UNREADABLE = (
     ValueError,
@@ -94,23 +97,59 @@ def decode(content: bytes, path: str, leaving_out: Collection[str] = ()) -> tupl
         CorruptMetadataError: it is no Avro file, or broken; also while the records are read.
     """
     with unreadable(path):
-        at = io.BytesIO(content)
-        header: Any = fastavro.schemaless_reader(at, _HEADER, None)
-        if header["magic"] != b"Obj\x01":
-            raise ValueError("no Avro file")
-        text = header["meta"]["avro.schema"].decode()
-        metadata = {k: v.decode() for k, v in header["meta"].items() if not k.startswith("avro.")}
-        kind = AvroKind(json.loads(text), metadata, text)
-        # fastavro has no switch for logical types, so that the file is given another header. They would turn dates
-        # and decimals into Python objects, which costs time, and fail on years that Python does not have.
-        plain = _without_logical_types(kind.schema)
-        other = io.BytesIO()
-        meta = {**header["meta"], "avro.schema": json.dumps(plain).encode()}
-        fastavro.schemaless_writer(other, _HEADER, {**header, "meta": meta})
-        other.write(memoryview(content)[at.tell() :])
-        other.seek(0)
+        kind, header, plain, at = _opened(content)
         wanted = _without_fields(plain, leaving_out) if leaving_out else None
-        return _checked(fastavro.reader(other, reader_schema=wanted), path), kind
+        file = io.BytesIO(header + memoryview(content)[at:])
+        return _checked(fastavro.reader(file, reader_schema=wanted), path), kind
+
+
+def decode_blocks(content: bytes, path: str, leaving_out: Collection[str] = ()) -> Iterator[tuple[int, int, list[Any]]]:
+    """The records of an Avro file, with the first and last byte of the block that they are in; see `decode`."""
+    with unreadable(path):
+        _, header, plain, at = _opened(content)
+        wanted = _without_fields(plain, leaving_out) if leaving_out else None
+        # Offsets count the header that was put in place of the file's own.
+        moved = at - len(header)
+        for block in fastavro.block_reader(io.BytesIO(header + memoryview(content)[at:]), reader_schema=wanted):
+            start = block.offset + moved
+            yield start, start + block.size, list(block)
+
+
+def header_of(content: bytes, path: str) -> tuple[AvroKind, bytes]:
+    """The kind of an Avro file, and what `decode_block` needs of its header; one object for all files with the same."""
+    with unreadable(path):
+        kind, header, _, _ = _opened(content)
+        return _same_header(kind, header[:-_SYNC])
+
+
+def decode_block(header: bytes, block: bytes, path: str) -> list[Any]:
+    """The records of one block of an Avro file; see `decode`."""
+    with unreadable(path):
+        # Every block ends with the marker that the header of its file ends with.
+        return list(fastavro.reader(io.BytesIO(header + block[-_SYNC:] + block)))
+
+
+@lru_cache(maxsize=1024)
+def _same_header(kind: AvroKind, header: bytes) -> tuple[AvroKind, bytes]:
+    return kind, header
+
+
+def _opened(content: bytes) -> tuple[AvroKind, bytes, dict[str, Any], int]:
+    """An Avro file's kind, a header without logical types, the schema in that header, and where the file's own ends."""
+    at = io.BytesIO(content)
+    header: Any = fastavro.schemaless_reader(at, _HEADER, None)
+    if header["magic"] != b"Obj\x01":
+        raise ValueError("no Avro file")
+    text = header["meta"]["avro.schema"].decode()
+    metadata = {k: v.decode() for k, v in header["meta"].items() if not k.startswith("avro.")}
+    kind = AvroKind(json.loads(text), metadata, text)
+    # fastavro has no switch for logical types, so that the file is given another header. They would turn dates
+    # and decimals into Python objects, which costs time, and fail on years that Python does not have.
+    plain = _without_logical_types(kind.schema)
+    other = io.BytesIO()
+    meta = {**header["meta"], "avro.schema": json.dumps(plain).encode()}
+    fastavro.schemaless_writer(other, _HEADER, {**header, "meta": meta})
+    return kind, other.getvalue(), plain, at.tell()
 
 
 def encode(kind: AvroKind, records: Sequence[dict[str, Any]], metadata: dict[str, str] | None = None) -> bytes:

@@ -18,6 +18,7 @@ from lake_assets.capture.bounds import of_partition
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.manifests import Entry, ManifestReader
 from lake_assets.capture.opened import OpenTables
+from lake_assets.capture.partition_keys import unpartitioned_specs
 from lake_assets.capture.parts import Part, by_snapshot, whole
 from lake_assets.capture.pieces import Piece, pieces
 from lake_assets.capture.planning import Plan
@@ -74,7 +75,7 @@ class Capture:
         self._source = source
         self._reader = ManifestReader(source.io)
         self._specs = source.specs()
-        self._unpartitioned = frozenset(i for i, spec in self._specs.items() if spec.is_unpartitioned())
+        self._unpartitioned = unpartitioned_specs(self._specs)
         planner = whole if granularity == "net" else by_snapshot
         self._parts = planner(self._reader, window, self._unpartitioned)
         self._former = _former(source, window)

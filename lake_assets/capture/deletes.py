@@ -7,10 +7,12 @@ cannot hold a row of a file does not change what is seen of it. Where bounds lea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from lake_assets.capture.manifests import EQUALITY_DELETES, Entry
+from lake_assets.capture.manifests import EQUALITY_DELETES, Entry, Manifest
+from lake_assets.capture.partition_keys import PartitionKey, Value, may_hold, partition_key, partition_values
 
+# Deletes in more partitions than this are looked up in every manifest of their specs.
+MANY_PARTITIONS = 1_000
 # Reserved field id of the column `file_path` in position delete files.
 FILE_PATH_ID = 2147483546
 
@@ -22,38 +24,45 @@ class DeleteIndex:
         """
         Args:
             entries: delete files.
-            unpartitioned: ids of the partition specs without fields; equality deletes written under one are global.
+            unpartitioned: ids of the specs that partition nothing; equality deletes written under one are global.
         """
         self._by_path: dict[str, list[Entry]] = {}
-        self._by_partition: dict[tuple[int, tuple[Any, ...]], list[Entry]] = {}
+        self._by_partition: dict[PartitionKey, list[Entry]] = {}
+        self._partitions: dict[int, set[tuple[Value, ...]]] = {}
         self._global: list[Entry] = []
         self._unpartitioned = unpartitioned
         self.max_sequence_number = -1
         for e in entries:
             self.max_sequence_number = max(self.max_sequence_number, e.sequence_number)
+            # A delete is of the partition that its data files are in, whichever way it names them.
+            self._partitions.setdefault(e.spec_id, set()).add(partition_values(e))
             if path := only_file(e):
                 self._by_path.setdefault(path, []).append(e)
             elif e.content == EQUALITY_DELETES and e.spec_id in unpartitioned:
                 self._global.append(e)
             else:
-                self._by_partition.setdefault((e.spec_id, e.partition), []).append(e)
+                self._by_partition.setdefault(partition_key(e), []).append(e)
 
     @property
     def paths(self) -> set[str] | None:
         """The data files that the deletes apply to, or None where they are not all known by name."""
         return None if self._global or self._by_partition else set(self._by_path)
 
-    @property
-    def specs(self) -> set[int] | None:
-        """The specs of the data files that the deletes may apply to; None: any."""
+    def may_reach(self, manifest: Manifest) -> bool:
+        """Whether a manifest of data files may list one that the deletes apply to, by what its snapshot says of it."""
+        if manifest.min_sequence_number > self.max_sequence_number:
+            return False
         if self._global:
-            return None
-        return {spec for spec, _ in self._by_partition} | {e.spec_id for es in self._by_path.values() for e in es}
+            return True
+        partitions = self._partitions.get(manifest.spec_id, set())
+        if manifest.partitions is None or len(partitions) > MANY_PARTITIONS:
+            return bool(partitions)
+        return any(may_hold(manifest.partitions, values) for values in partitions)
 
     def applying_to(self, data: Entry) -> list[Entry]:
         """The deletes that may remove rows of `data`."""
         found = [e for e in self._by_path.get(data.path, ()) if e.sequence_number >= data.sequence_number]
-        for e in (*self._global, *self._by_partition.get((data.spec_id, data.partition), ())):
+        for e in (*self._global, *self._by_partition.get(partition_key(data), ())):
             if e.content == EQUALITY_DELETES:
                 if e.sequence_number > data.sequence_number:
                     found.append(e)

@@ -7,15 +7,19 @@ Source: https://iceberg.apache.org/spec/#manifests, "Manifest Entry Fields" and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputStream
 
-from lake_assets.capture.avro import AvroKind, decode, unreadable
+from lake_assets.capture.avro import AvroKind, decode, decode_block, decode_blocks, header_of, unreadable
+from lake_assets.capture.manifest_index import INDEXES, Block, ManifestIndex
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 THREADS = 16
 # Above this many bytes a manifest is first read without its column statistics, which are most of it, and again for
@@ -36,6 +40,27 @@ _STATISTICS = {
     "split_offsets",
     "sort_order_id",
 }
+# An index of a manifest needs the paths, and record counts to give row ids.
+_UNINDEXED = _STATISTICS | {
+    "partition",
+    "file_format",
+    "file_size_in_bytes",
+    "equality_ids",
+    "key_metadata",
+    "referenced_data_file",
+    "content_offset",
+    "content_size_in_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The values of one partition field in a manifest; bounds as they are stored, None where all values are null."""
+
+    has_null: bool
+    has_nan: bool
+    low: bytes | None
+    high: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +77,8 @@ class Manifest:
     first_row_id: int | None
     entries: int | None
     """How many entries the list says that it has; None where a v1 list does not say."""
+    partitions: tuple[Summary, ...] | None = None
+    """What values the partition fields have in it, in the spec's order; None where the list does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +167,7 @@ class ManifestReader:
             manifests: what to open.
             keep: which entries to keep; they are asked for one by one, so that memory follows what is kept.
         """
-        todo = list(manifests)
-        if len(todo) <= 1:
-            return [e for m in todo for e in self._entries(m, light=m.length > LARGE, keep=keep)]
-        with ThreadPoolExecutor(THREADS) as pool:
-            parts = list(pool.map(lambda m: self._entries(m, light=m.length > LARGE, keep=keep), todo))
+        parts = _each(lambda m: self._entries(m, light=m.length > LARGE, keep=keep), list(manifests))
         return [e for part in parts for e in part]
 
     def completed(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -159,61 +182,143 @@ class ManifestReader:
         def read(m: Manifest) -> list[Entry]:
             return self._entries(m, light=False, keep=lambda e: e.path in wanted[m])
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            parts = list(pool.map(read, wanted))
+        parts = _each(read, list(wanted))
         full = {(e.manifest.path, e.path, e.offset, e.sequence_number): e for part in parts for e in part}
         return [e if e.complete else full[e.manifest.path, e.path, e.offset, e.sequence_number] for e in entries]
 
-    def _entries(self, manifest: Manifest, *, light: bool, keep: Callable[[Entry], object] | None) -> list[Entry]:
+    def entries_of(
+        self, manifests: Iterable[Manifest], paths: Collection[str], keep: Callable[[Entry], object]
+    ) -> list[Entry]:
+        """The live entries of data files in `manifests`, complete.
+
+        Args:
+            manifests: where to look; one that is known not to list any of the files is not opened.
+            paths: of the data files.
+            keep: which entries to keep.
+        """
+        todo = list(manifests)
+        known = {m.path: INDEXES.get(m.path, m.length) for m in todo}
+        unknown = [m for m in todo if known[m.path] is None]
+        known |= zip((m.path for m in unknown), _each(self._index, unknown), strict=True)
+        found = [(m, index, blocks) for m in todo if (index := known[m.path]) and (blocks := index.find(paths))]
+        parts = _each(lambda at: self._entries_in(at[0], at[1], at[2], keep), found)
+        return [e for part in parts for e in part]
+
+    def _index(self, manifest: Manifest) -> ManifestIndex:
+        content = self._content(manifest)
+        live = _Live(manifest, manifest.first_row_id)
+
+        def blocks() -> Iterator[tuple[Block, list[str]]]:
+            for start, end, records in decode_blocks(content, manifest.path, leaving_out=_UNINDEXED):
+                block = Block(start, end, live.next_row_id)
+                yield block, [raw["data_file"]["file_path"] for raw in records if live.fill_in(raw)]
+
+        index = ManifestIndex(header_of(content, manifest.path), blocks())
+        live.check_count()
+        return INDEXES.put(manifest.path, manifest.length, index)
+
+    def _entries_in(
+        self, manifest: Manifest, index: ManifestIndex, blocks: Sequence[Block], keep: Callable[[Entry], object]
+    ) -> list[Entry]:
         self.opened += 1
+        kind, header = index.header
+        out: list[Entry] = []
+        with self._open(manifest.path) as f:
+            for block in blocks:
+                f.seek(block.start)
+                records = decode_block(header, f.read(block.end - block.start), manifest.path)
+                live = _Live(manifest, block.first_row_id)
+                entries = (Entry(manifest, kind, raw, complete=True) for raw in records if live.fill_in(raw))
+                out += [_plain(e) for e in entries if keep(e)]
+        return out
+
+    def _entries(self, manifest: Manifest, *, light: bool, keep: Callable[[Entry], object] | None) -> list[Entry]:
         # Deletes are matched to files by their bounds, so that they are needed whole.
         light = light and not manifest.holds_deletes
+        content = self._content(manifest)
+        records, kind = decode(content, manifest.path, leaving_out=_STATISTICS if light else ())
+        out: list[Entry] = []
+        live = _Live(manifest, manifest.first_row_id)
+        for raw in records:
+            if not live.fill_in(raw):
+                continue
+            entry = Entry(manifest, kind, raw, complete=not light)
+            if keep is None or keep(entry):
+                out.append(_plain(entry))
+        live.check_count()
+        return out
+
+    def _content(self, manifest: Manifest) -> bytes:
+        self.opened += 1
         content = self._read(manifest.path)
         if len(content) != manifest.length:
             raise CorruptMetadataError(
                 f"manifest {manifest.path} has {len(content)} bytes where its snapshot says {manifest.length}: it was "
                 "cut or replaced. Restore it from a backup; nothing was captured"
             )
-        records, kind = decode(content, manifest.path, leaving_out=_STATISTICS if light else ())
-        out: list[Entry] = []
-        seen = 0
-        next_row_id = manifest.first_row_id
-        for raw in records:
-            seen += 1
-            if raw["status"] == DELETED:
-                continue
-            file = raw["data_file"]
-            if raw.get("snapshot_id") is None:
-                raw["snapshot_id"] = manifest.snapshot_id
-            # Only an added entry may lack them, and all of a v1 manifest, whose own number is 0.
-            for name in ("sequence_number", "file_sequence_number"):
-                if raw.get(name) is None:
-                    raw[name] = manifest.sequence_number
-            if manifest.first_row_id is None:
-                file["first_row_id"] = None
-            elif file.get("first_row_id") is None and next_row_id is not None:
-                file["first_row_id"] = next_row_id
-                next_row_id += file["record_count"]
-            entry = Entry(manifest, kind, raw, complete=not light)
-            if keep is None or keep(entry):
-                if file.get("key_metadata"):
-                    raise UnsupportedCaptureError(f"{entry.path} is encrypted: it cannot be captured without its key")
-                out.append(entry)
-        if manifest.entries is not None and seen != manifest.entries:
-            raise CorruptMetadataError(
-                f"manifest {manifest.path} has {seen} entries where its snapshot says {manifest.entries}: it was cut "
-                "or replaced. Restore it from a backup; nothing was captured"
-            )
-        return out
+        return content
 
     def _read(self, path: str) -> bytes:
+        with self._open(path) as f:
+            return f.read()
+
+    def _open(self, path: str) -> InputStream:
         try:
-            with self._io.new_input(path).open() as f:
-                return f.read()
+            return self._io.new_input(path).open()
         except FileNotFoundError as e:
             raise MissingDataFileError(
                 f"metadata file {path} is gone: restore it from a backup, or start from a full capture (start=None)"
             ) from e
+
+
+def _each(read: Callable[[_T], _R], todo: Sequence[_T]) -> list[_R]:
+    """What `read` gives for each, by several threads where there is more than one."""
+    if len(todo) <= 1:
+        return [read(one) for one in todo]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(read, todo))
+
+
+class _Live:
+    """Goes through the raw entries of a manifest and fills in what they inherit."""
+
+    def __init__(self, manifest: Manifest, next_row_id: int | None) -> None:
+        self._manifest = manifest
+        self.next_row_id = next_row_id
+        self._seen = 0
+
+    def fill_in(self, raw: dict[str, Any]) -> bool:
+        """Whether an entry is live; fills in what it lacks."""
+        manifest, file = self._manifest, raw["data_file"]
+        self._seen += 1
+        if raw["status"] == DELETED:
+            return False
+        if raw.get("snapshot_id") is None:
+            raw["snapshot_id"] = manifest.snapshot_id
+        # Only an added entry may lack them, and all of a v1 manifest, whose own number is 0.
+        for name in ("sequence_number", "file_sequence_number"):
+            if raw.get(name) is None:
+                raw[name] = manifest.sequence_number
+        if manifest.first_row_id is None:
+            file["first_row_id"] = None
+        elif file.get("first_row_id") is None and self.next_row_id is not None:
+            file["first_row_id"] = self.next_row_id
+            self.next_row_id += file["record_count"]
+        return True
+
+    def check_count(self) -> None:
+        """Raise where the manifest has not as many entries as its snapshot says."""
+        if self._manifest.entries is not None and self._seen != self._manifest.entries:
+            raise CorruptMetadataError(
+                f"manifest {self._manifest.path} has {self._seen} entries where its snapshot says "
+                f"{self._manifest.entries}: it was cut or replaced. Restore it from a backup; nothing was captured"
+            )
+
+
+def _plain(entry: Entry) -> Entry:
+    if entry.file.get("key_metadata"):
+        raise UnsupportedCaptureError(f"{entry.path} is encrypted: it cannot be captured without its key")
+    return entry
 
 
 def _manifest(r: dict[str, Any], path: str) -> Manifest:
@@ -232,4 +337,15 @@ def _manifest(r: dict[str, Any], path: str) -> Manifest:
             snapshot_id=r.get("added_snapshot_id"),
             first_row_id=r.get("first_row_id"),
             entries=sum(known) if len(known) == len(counts) else None,
+            partitions=_summaries(r.get("partitions")),
         )
+
+
+def _summaries(partitions: Sequence[dict[str, Any]] | None) -> tuple[Summary, ...] | None:
+    if partitions is None:
+        return None
+    return tuple(
+        # Without a word about NaN there may be some.
+        Summary(p["contains_null"], p.get("contains_nan") is not False, p.get("lower_bound"), p.get("upper_bound"))
+        for p in partitions
+    )

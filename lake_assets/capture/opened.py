@@ -12,6 +12,7 @@ from pyiceberg.types import NestedField
 
 from lake_assets.capture import icdc
 from lake_assets.capture.manifests import THREADS
+from lake_assets.capture.partition_keys import unpartitioned_specs
 from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.vectors import gone, may_carry
@@ -51,7 +52,7 @@ class OpenTables:
         self._lake = lake
         self._source = source
         self._former = former
-        self._unpartitioned = frozenset(i for i, spec in source.specs().items() if spec.is_unpartitioned())
+        self._unpartitioned = unpartitioned_specs(source.specs())
         self._written: list[icdc.Written] = []
         self._of: dict[int, PartTables] = {}
 

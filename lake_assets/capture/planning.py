@@ -15,6 +15,9 @@ from lake_assets.capture.deletes import DeleteIndex
 from lake_assets.capture.manifests import Entry, Manifest, ManifestReader
 from lake_assets.capture.windows import Window
 
+# Deletes of more files than this are looked up by reading manifests from end to end.
+MANY_PATHS = 10_000
+
 
 @dataclass(frozen=True)
 class Side:
@@ -193,13 +196,12 @@ def _touched(
     reader: ManifestReader, index: DeleteIndex, common: Sequence[Manifest], starts: dict[str, Manifest]
 ) -> list[tuple[Entry, Entry]]:
     """Files in manifests that did not change, which deletes that did change apply to; as start and end see them."""
-    specs = index.specs
-    todo = [
-        m
-        for m in common
-        if m.min_sequence_number <= index.max_sequence_number and (specs is None or m.spec_id in specs)
-    ]
-    found = reader.completed(reader.entries(todo, keep=index.applying_to))
+    todo = [m for m in common if index.may_reach(m)]
+    paths = index.paths
+    if paths is not None and len(paths) <= MANY_PATHS:
+        found = reader.entries_of(todo, paths, keep=index.applying_to)
+    else:
+        found = reader.completed(reader.entries(todo, keep=index.applying_to))
     # An upgrade to v3 gives row ids to manifests that exist: the file is the same, but start knows no ids for it.
     return [(e if _same_ids(e, starts) else _without_ids(e, starts[e.manifest.path]), e) for e in found]
 
