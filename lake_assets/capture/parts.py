@@ -34,18 +34,17 @@ def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset
     """The changes of every snapshot of `window`; those of all appends are one part, to be read at once.
 
     Raises:
-        NotAnAncestorError: the start was rolled back: there are no steps from it to the end.
+        NotAnAncestorError: no steps lead from the start to the end: the start was rolled back, or it is staged, or on
+            another branch.
         SnapshotExpiredError: a snapshot within the window is gone.
     """
     if window.end is None or window.start_snapshot_id == window.end_snapshot_id:
         return []
-    if window.start is not None and window.ancestor is not None and not window.is_forward:
+    if window.apart:
         raise NotAnAncestorError(
-            f"{window.table}: snapshot {window.start_snapshot_id} is no ancestor of {window.end_snapshot_id}: the "
-            "table "
-            "was rolled back, so that no steps lead from one to the other. Ask for the net change "
-            "(granularity='net'), or start from the common ancestor "
-            f"{window.ancestor.snapshot_id if window.ancestor else '(there is none)'}"
+            f"{window.table}: snapshot {window.start_snapshot_id} is no ancestor of {window.end_snapshot_id}, so no "
+            f"steps lead from one to the other: {window.apart.reason}. To go on, {window.apart.advice}, or ask for the "
+            "net change (granularity='net')"
         )
     if not window.is_complete:
         raise _lost(window)

@@ -14,6 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
+from lake_assets.capture.apart import Apart, apart
 from lake_assets.capture.points import Point, ancestors, find, point, time, utc
 from lake_assets.errors import SnapshotNotFoundError, TableReplacedError, WindowError
 from lake_assets.lake import TableId
@@ -41,6 +42,8 @@ class Window:
     """Whether every snapshot between is still there; the net change does not need them."""
     schema_id: int
     """The schema that rows come with: the end's."""
+    apart: Apart | None = None
+    """Why the start is no ancestor of the end; None: it is one, or its history is lost."""
 
     @property
     def start_snapshot_id(self) -> int | None:
@@ -150,6 +153,9 @@ def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: S
         beyond = chain[: ids.index(ancestor.snapshot_id)] if ancestor else chain
         return tuple(point(s) for s in reversed(beyond))
 
+    # Without a common ancestor it takes both histories as a whole to know that there is none.
+    is_known = ancestor is not None or all(c and c[-1].parent_snapshot_id is None for c in (starts, ends))
+    is_apart = first is not None and last is not None and ancestor is not first and is_known
     rooted = first is None and (not ends or ends[-1].parent_snapshot_id is None)
     return Window(
         table=name,
@@ -161,6 +167,7 @@ def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: S
         undone=until_ancestor(starts),
         is_complete=ancestor is not None or rooted,
         schema_id=schema,
+        apart=apart(meta, first, last, ancestor) if is_apart and first and last else None,
     )
 
 

@@ -119,14 +119,16 @@ class TableBatch(Batch):
         lost = self._untold("has lost snapshots that were not taken in")
         try:
             with capture(self.lake, self.source, self.start, self.head) as whole:
-                steps, is_forward, is_complete = whole.window.steps, whole.window.is_forward, whole.window.is_complete
+                window = whole.window
         except SnapshotExpiredError as e:
             raise SnapshotExpiredError(lost) from e
         # From the beginning, the oldest snapshot that is left stands for all before it.
-        if self.start is not None and not (is_forward and is_complete):
-            raise NotAnAncestorError(self._untold("was rolled back")) if is_complete else SnapshotExpiredError(lost)
+        if self.start is not None and window.apart:
+            raise NotAnAncestorError(self._untold(f"has another history now ({window.apart.reason})"))
+        if self.start is not None and not window.is_complete:
+            raise SnapshotExpiredError(lost)
         before = self.start
-        for step in steps:
+        for step in window.steps:
             if before is None or step.operation != "replace":  # compaction appends nothing
                 yield from self._appended(before, step.snapshot_id)
             before = step.snapshot_id
