@@ -24,6 +24,7 @@ from lake_assets.capture.pieces import Piece, pieces
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.ranges import FieldRange, field_ranges
 from lake_assets.capture.replaced import replaced
+from lake_assets.capture.row_ids import RowIds, row_ids
 from lake_assets.capture.types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
@@ -118,7 +119,7 @@ class Capture:
             piece
             for part in self._parts
             for piece in pieces(
-                part.plan, column, self.schema, self._specs, self._unpartitioned, self._former, part.window.since
+                part.plan, column, self.schema, self._specs, self._unpartitioned, self._former, self._row_ids(part)
             )
         ]
 
@@ -247,7 +248,7 @@ class Capture:
         )
         if part is None:
             return view
-        tables, sql = self._tables.of(part), self._lake.sql_name
+        tables, sql, ids = self._tables.of(part), self._lake.sql_name, self._row_ids(part)
         return replace(
             view,
             has_both=bool(part.plan.after.data and part.plan.before.data),
@@ -260,14 +261,20 @@ class Capture:
             all_newer=tables.all_newer,
             gone=tuple(sql(t) if t else None for t in tables.went) if tables.went else None,
             carried_rows=tables.carried_rows,
-            has_lineage=part.plan.has_lineage,
-            since=part.window.since,
+            has_lineage=part.has_lineage,
+            since=ids.since if ids else None,
+            first_new_id=ids.first_new if ids else None,
+            has_new_ids=ids is None or ids.has_new_ids(part.plan),
+            is_rewritten=ids is None or ids.is_rewritten(part.plan),
             ancestor=part.window.ancestor.sequence_number if part.window.ancestor else None,
             rows=part.plan.rows,
             commit=part.commit,
             commits=part.commits,
             casts=self._casts,
         )
+
+    def _row_ids(self, part: Part) -> RowIds | None:
+        return row_ids(self._source, part.window) if part.has_lineage else None
 
     def _files(self, planned: Plan, operations: dict[int, str]) -> Iterator[CapturedFile]:
         for e in planned.after.data:

@@ -16,13 +16,17 @@ from lake_assets.capture.bitmaps import NUMBER, Identity, absent, differences, n
 ROW_ID, VERSION = "_row_id", "_last_updated_sequence_number"
 
 
-def newer(after: DataFrame, columns: list[str], *, since: int | None) -> DataFrame:
+def newer(after: DataFrame, columns: list[str], *, since: int | None, first_new: int | None = None) -> DataFrame:
     """Rows that were inserted or updated after sequence number `since`, an ancestor of the end, and their `NUMBER`.
 
     None: all of them were. A query that names no number is the same in each window, so that Spark need not compile it
-    again.
+    again. Rows with ids from `first_new` on are such rows whatever their version: an engine that rewrites files without
+    keeping row ids may give the new files an old sequence number.
     """
-    rows = after if since is None else after.where(F.col(VERSION) > since)
+    rows = after
+    if since is not None:
+        is_newer = F.col(VERSION) > since
+        rows = after.where(is_newer if first_new is None else is_newer | (F.col(ROW_ID) >= first_new))
     return rows.select(*named(columns), F.col(ROW_ID).alias(NUMBER))
 
 

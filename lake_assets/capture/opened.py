@@ -15,7 +15,8 @@ from lake_assets.capture.manifests import THREADS
 from lake_assets.capture.partition_keys import unpartitioned_specs
 from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
-from lake_assets.capture.vectors import gone, may_carry
+from lake_assets.capture.row_ids import RowIds, row_ids
+from lake_assets.capture.vectors import gone
 from lake_assets.errors import MissingDataFileError
 from lake_assets.lake import LakeBase
 
@@ -90,14 +91,14 @@ class OpenTables:
 
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
-        since = part.window.since if planned.has_lineage else None
-        if since is not None and planned.shared and (found := self._by_vectors(part, since, name)):
+        ids = row_ids(self._source, part.window) if part.has_lineage else None
+        if ids is not None and planned.shared and (found := self._by_vectors(part, ids, name)):
             return found
         before, after = self._sides(part, planned, name)
         if not (before and after):
             return PartTables(after, before)
-        if planned.has_lineage:
-            newer = planned if since is None else planned.newer(since)
+        if part.has_lineage:
+            newer = planned if ids is None else ids.newer(planned)
             if len(newer.after.data) == len(planned.after.data):
                 return PartTables(after, before, newer=after)
             return PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
@@ -110,15 +111,15 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _by_vectors(self, part: Part, since: int, name: str) -> PartTables | None:
+    def _by_vectors(self, part: Part, ids: RowIds, name: str) -> PartTables | None:
         """The tables where deletion vectors tell what went; None: they do not."""
         path = icdc.vectors_path(self._source, f"{name}_went_before")
-        went = gone(self._source.io, part.plan, self._unpartitioned, path, self._source.schema(), since)
+        went = gone(self._source.io, part.plan, self._unpartitioned, path, ids)
         if went is None:
             return None
-        newer, schema = part.plan.newer(since), self._source.schema()
+        newer = ids.newer(part.plan)
         came = self._sides(part, newer, f"{name}_newer")[1]
-        all_newer = not any(may_carry(e, schema, since) for e in newer.after.data)
+        all_newer = not any(map(ids.may_carry, newer.after.data))
         before, carried = self._sides(part, Plan(went.after, went.before), f"{name}_went", went.puffin)
         rows = sum(e.records for e in went.after.data)
         return PartTables(

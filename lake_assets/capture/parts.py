@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from lake_assets.capture.manifests import Entry, ManifestReader
 from lake_assets.capture.planning import Plan, Side, net, plan
 from lake_assets.capture.points import Point
+from lake_assets.capture.row_ids import are_stored_by_appends
 from lake_assets.capture.windows import Window
 from lake_assets.errors import NotAnAncestorError, SnapshotExpiredError
 
@@ -22,6 +23,13 @@ class Part:
     """By which snapshot each captured file came, where the part holds the appends of several."""
     commit: Point | None = None
     """The snapshot that the part is of, where it is of one."""
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether rows are told apart by their ids: every file has them, and nothing says that they are wrong."""
+        start = self.window.start if self.window.is_forward else None
+        is_counted = start is None or start.next_row_id is not None
+        return is_counted and self.plan.has_lineage and not are_stored_by_appends(self.plan, self.window)
 
 
 def whole(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -> list[Part]:

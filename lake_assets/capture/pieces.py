@@ -12,7 +12,8 @@ from lake_assets.capture.deletes import DeleteIndex
 from lake_assets.capture.manifests import EQUALITY_DELETES, Entry
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.ranges import ANYTHING, FieldRange, field_ranges
-from lake_assets.capture.vectors import is_vector, may_carry
+from lake_assets.capture.row_ids import RowIds
+from lake_assets.capture.vectors import is_vector
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def pieces(
     specs: Mapping[int, PartitionSpec],
     unpartitioned: frozenset[int],
     unreadable: Mapping[int, object],
-    since: int | None,
+    ids: RowIds | None,
 ) -> Iterator[Piece]:
     """The files of a plan; one that both sides have, with other deletes, once.
 
@@ -50,7 +51,7 @@ def pieces(
         specs: its partition specs by id.
         unpartitioned: ids of those without fields.
         unreadable: ids of fields whose values files of the start hold with another type.
-        since: the sequence number of the start; None: it was empty, or does not lead to the end.
+        ids: what row ids say about the window; None: rows have none, or the start does not lead to the end.
     """
     was, now = DeleteIndex(planned.before.deletes, unpartitioned), DeleteIndex(planned.after.deletes, unpartitioned)
     narrow = schema.select(column)
@@ -58,9 +59,7 @@ def pieces(
     both = {e.path: e for e in planned.after.data if e.path in planned.shared}
     # Where files came and went, rows may have been carried from the one to the other.
     carries = any(e.path not in both for e in planned.before.data) and (
-        since is None
-        or not planned.has_lineage
-        or any(may_carry(e, schema, since) for e in planned.after.data if e.path not in both)
+        ids is None or any(ids.may_carry(e) for e in planned.after.data if e.path not in both)
     )
 
     def range_(e: Entry, *, old: bool = False) -> FieldRange:

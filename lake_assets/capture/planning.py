@@ -50,10 +50,11 @@ class Plan:
 
     @property
     def has_lineage(self) -> bool:
-        """Whether every captured row has an id: files from before an upgrade to v3 give theirs none."""
-        known = all(e.first_row_id is not None for e in (*self.after.data, *self.before.data))
+        """Whether every captured row has an id of its own: files from before an upgrade to v3 give theirs none."""
+        sides = (self.after, self.before)
         # A file that is listed twice would bring the ids that are written in it twice.
-        return known and all(len({e.path for e in side.data}) == len(side.data) for side in (self.after, self.before))
+        listed_once = all(len({e.path for e in side.data}) == len(side.data) for side in sides)
+        return listed_once and _ids_are_distinct(e for side in sides for e in side.data)
 
     def split(self) -> tuple[Plan, Plan]:
         """The files that are on both sides, with other deletes; and those that came or went."""
@@ -62,13 +63,6 @@ class Plan:
         counts = Counter(paths)
         shared = {p for p in self.shared if counts[p] == 2}
         return self._only(lambda e: e.path in shared), self._only(lambda e: e.path not in shared)
-
-    def newer(self, since: int) -> Plan:
-        """Only the files that came after sequence number `since`: by row lineage, the others hold no newer row."""
-        # A delete is never older than a file that it applies to.
-        deletes = tuple(e for e in self.after.deletes if e.sequence_number > since)
-        data = tuple(e for e in self.after.data if e.sequence_number > since)
-        return Plan(after=replace(self.after, data=data, deletes=deletes) if data else Side())
 
     def _only(self, wanted: Callable[[Entry], bool]) -> Plan:
         def part(side: Side) -> Side:
@@ -220,6 +214,23 @@ def _standing(reader: ManifestReader, manifests: Sequence[Manifest], data: Seque
         return []
     oldest = min(e.sequence_number for e in data)
     return reader.entries(m for m in manifests if m.sequence_number >= oldest)
+
+
+def _ids_are_distinct(entries: Iterable[Entry]) -> bool:
+    """Whether no two files were given the same row ids, and no file other ids on the other side.
+
+    The specification rules both out. Engines that copy manifest entries without knowing row ids do not.
+    """
+    ranges: dict[str, tuple[int, int]] = {}
+    for e in entries:
+        if e.first_row_id is None or ranges.setdefault(e.path, (e.first_row_id, e.records))[0] != e.first_row_id:
+            return False
+    taken = 0
+    for first, records in sorted(r for r in ranges.values() if r[1]):
+        if first < taken:
+            return False
+        taken = first + records
+    return True
 
 
 def _side(

@@ -30,6 +30,8 @@ class Point:
     operation: str
     manifest_list: str
     schema_id: int | None
+    next_row_id: int | None = None
+    """The first row id that the table had not assigned yet (format v3)."""
 
 
 def ancestors(meta: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
@@ -50,6 +52,7 @@ def point(s: Snapshot) -> Point:
         operation=s.summary.operation.value if s.summary else "overwrite",
         manifest_list=s.manifest_list,
         schema_id=s.schema_id,
+        next_row_id=None if s.first_row_id is None else s.first_row_id + (s.added_rows or 0),
     )
 
 

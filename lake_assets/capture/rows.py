@@ -49,6 +49,12 @@ class View:
     carried_rows: int = 0
     """How many rows these files have."""
     has_lineage: bool = False
+    first_new_id: int | None = None
+    """With lineage: rows with ids from here on did not exist at the start, or were rewritten under new ids."""
+    has_new_ids: bool = False
+    """With lineage: whether rows may have come under new ids while others went."""
+    is_rewritten: bool = False
+    """With lineage: whether a commit replaced rows without keeping ids, so that many may be as they were."""
     since: int | None = None
     """With lineage: rows of a higher version were inserted or updated; None: versions have to be compared."""
     ancestor: int | None = None
@@ -78,10 +84,13 @@ class View:
 
 
 def upserts(view: View) -> DataFrame:
-    """Rows that were inserted or updated, as of the end."""
+    """Rows that were inserted or updated, as of the end.
+
+    With lineage, an update that left a row as it was counts: to see that, before-images would have to be read.
+    """
     if view.after and not view.has_both:
         return _whole(view, view.after)
-    if view.has_both and view.has_lineage and view.since is not None:
+    if view.has_both and view.has_lineage and view.since is not None and not view.is_rewritten:
         return _label(view, _newer(view, view.since).drop(NUMBER))
     return _signed(view).where(F.col(SIGN) > 0).select(*named(view.output))
 
@@ -96,12 +105,12 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
 
     Args:
         view: the captured window.
-        by: columns by which a delete and an insert make an update, where row lineage does not know of one. Default:
-            the table's identifier fields where there is no row lineage.
+        by: columns by which a delete and an insert make an update, whatever row lineage says. Default: row lineage;
+            the table's identifier fields where there is none.
         pairs: keep the column `PAIR`, which is the same for both images of an update and null for other rows.
     """
-    rows = _signed(view, pairs=True)
-    by = list(by) if by is not None else [] if view.has_lineage else list(view.identifiers)
+    by = list(by or ()) if by is not None or view.has_lineage else list(view.identifiers)
+    rows = _net(view, by_row_id=not by)
     if by and view.has_both:
         rows = values.paired(rows, by)
     paired = F.col(PAIR).isNotNull()
@@ -112,44 +121,63 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
 
 
 def signed(view: View) -> DataFrame:
-    """All changed rows with `SIGN`."""
+    """All changed rows with `SIGN`; with lineage, an update that left a row as it was may be among them, twice."""
     return _signed(view).select(*named(view.output), SIGN)
 
 
-def _signed(view: View, *, pairs: bool = False) -> DataFrame:
-    """What went (`SIGN` -1) and what came (`SIGN` 1); with `PAIR`, where row lineage knows of one, if asked for."""
+def _signed(view: View) -> DataFrame:
+    """What went (`SIGN` -1) and what came (`SIGN` 1), without comparing images where lineage tells them apart."""
+    if view.has_both and view.has_lineage and not view.is_rewritten:
+        return _label(view, _by_row_id(view))
+    return _net(view)
+
+
+def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
+    """What went (`SIGN` -1) and what came (`SIGN` 1), no row of which is as it was.
+
+    `PAIR` brings the two images of a row together where `by_row_id` is set and lineage knows of them.
+    """
     spark, columns = view.spark, view.columns
-    pair = F.lit(None).cast("string").alias(PAIR)
+    no_pair = F.lit(None).cast("string").alias(PAIR)
     if not view.has_both:
-        rows = _whole(view, view.after or view.before, came=bool(view.after)).withColumn(
-            SIGN, F.lit(1 if view.after else -1)
-        )
-        return rows.withColumn(PAIR, pair)
+        sign = F.lit(1 if view.after else -1)
+        rows = _whole(view, view.after or view.before, came=bool(view.after)).withColumn(SIGN, sign)
+        return rows.withColumn(PAIR, no_pair)
     if not view.has_lineage:
         shared = (view.went(view.shared[0]), spark.table(view.shared[1])) if view.shared else None
         only_before = view.went(view.only_before) if view.only_before else None
         only_after = spark.table(view.only_after) if view.only_after else None
         rows = values.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
-        return _label(view, rows.withColumn(PAIR, pair))
+        return _label(view, rows.withColumn(PAIR, no_pair))
+    changed = _by_row_id(view)
+    if not by_row_id:
+        return _label(view, values.net(changed, columns).withColumn(PAIR, no_pair))
+    # A row id that went and came: only changed rows are brought together.
+    same_row = Window.partitionBy(NUMBER)
+    is_pair = (F.count(SIGN).over(same_row) == 2) & (F.sum(SIGN).over(same_row) == 0)
+    changed = changed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string")))
+    # Rows that lie together by their ids are compared where they lie. Rows that came under new ids are not among them.
+    within = [PAIR] if view.has_new_ids else [NUMBER, PAIR]
+    return _label(view, values.net(changed, columns, within=within).select(*named(columns), SIGN, PAIR))
+
+
+def _by_row_id(view: View) -> DataFrame:
+    """With lineage: what went and what came, with `SIGN` and `NUMBER`."""
     if view.since is not None:
         came, went = _newer(view, view.since), _gone(view, view.since)
     else:
-        was, now = view.went(view.before or ""), spark.table(view.after or "")
-        went, came = lineage.compared(was, now, columns, ancestor=view.ancestor, rows=view.rows)
-    signed = went.selectExpr("*", f"-1 AS {SIGN}").unionAll(came.selectExpr("*", f"1 AS {SIGN}"))
-    if not pairs:
-        return _label(view, signed)
-    # A row id that went and came: only changed rows are brought together.
-    same_row = Window.partitionBy(NUMBER)
-    is_pair = F.min(SIGN).over(same_row) != F.max(SIGN).over(same_row)
-    return _label(view, signed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string"))))
+        was, now = view.went(view.before or ""), view.spark.table(view.after or "")
+        went, came = lineage.compared(was, now, view.columns, ancestor=view.ancestor, rows=view.rows)
+    return went.selectExpr("*", f"-1 AS {SIGN}").unionAll(came.selectExpr("*", f"1 AS {SIGN}"))
 
 
 def _newer(view: View, since: int) -> DataFrame:
     """With lineage: the rows that were inserted or updated, and their `NUMBER`."""
     if view.newer is None:
         return _none(view)
-    return lineage.newer(view.spark.table(view.newer), view.columns, since=None if view.all_newer else since)
+    since_or_all = None if view.all_newer else since
+    rows = view.spark.table(view.newer)
+    return lineage.newer(rows, view.columns, since=since_or_all, first_new=view.first_new_id)
 
 
 def _gone(view: View, since: int) -> DataFrame:

@@ -1,12 +1,14 @@
-"""Changed rows where there is no row lineage (formats v1 and v2, and files from before an upgrade to v3).
+"""Changed rows by value: where there is no row lineage, and where rows came under new ids.
 
-A file that is on both sides with other deletes is compared by position. Files that came and went are compared by
-value: what both have, they carried over, duplicates counted.
+Without row lineage (formats v1 and v2, and files from before an upgrade to v3) a file that is on both sides with other
+deletes is compared by position, files that came and went by value. A row that both went and came did not change,
+duplicates counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -44,15 +46,18 @@ def changes(
         away.append(gone.select(*named(columns)))
         added.append(new.select(*named(columns)))
     parts = [f.withColumn(SIGN, F.lit(sign)) for fs, sign in ((away, -1), (added, 1)) for f in fs]
-    out = parts[0]
-    for part in parts[1:]:
-        out = out.unionAll(part)
-    # Nothing can have been carried over where no file went or none came.
-    return _net(out, columns) if before is not None and after is not None else out
+    # A table over shared files gives both what went and what came; a row may also have moved to a file that came.
+    return net(reduce(DataFrame.unionAll, parts), columns) if away and added else parts[0]
 
 
-def _net(rows: DataFrame, columns: list[str]) -> DataFrame:
-    """`rows` without those that both sides have, as multisets."""
+def net(rows: DataFrame, columns: list[str], within: Sequence[str] = ()) -> DataFrame:
+    """`rows` without those that both went and came, as multisets; a row and its copies are equal in all `columns`.
+
+    Args:
+        rows: what went (`SIGN` -1) and what came (`SIGN` 1).
+        columns: what to compare and to keep.
+        within: more columns to keep; only rows that agree in them are taken against each other.
+    """
     kinds = {f.name: f.dataType for f in rows.schema.fields}
     keys, values = [], []
     for i, c in enumerate(columns):
@@ -67,9 +72,10 @@ def _net(rows: DataFrame, columns: list[str]) -> DataFrame:
             # Not to be had back from its canonical form, so that one of the rows that are alike brings it.
             values.append((F.col(f"{key}_value").alias(c), F.first(quote(c)).alias(f"{key}_value")))
     carried = [v for _, v in values if v is not None]
-    grouped = rows.groupBy(*keys).agg(F.sum(SIGN).alias("__lake_n"), *carried).where("__lake_n <> 0")
+    total = F.sum(SIGN).alias("__lake_n")
+    grouped = rows.groupBy(*within, *keys).agg(total, *carried).where("__lake_n <> 0")
     repeated = grouped.withColumn("__lake_each", F.explode(F.expr("array_repeat(0, CAST(abs(__lake_n) AS INT))")))
-    return repeated.select(*(v for v, _ in values), F.signum("__lake_n").cast("int").alias(SIGN))
+    return repeated.select(*(v for v, _ in values), *within, F.signum("__lake_n").cast("int").alias(SIGN))
 
 
 def paired(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -121,8 +127,11 @@ def canonical(column: Column, kind: T.DataType) -> Column:
         case T.StructType():
             fields = (canonical(column.getField(f.name), f.dataType).alias(f"_{i}") for i, f in enumerate(kind.fields))
             return F.when(column.isNotNull(), F.struct(*fields))
+        case T.VariantType():
+            # Text alone does not tell 1 from "1" within.
+            return F.when(column.isNotNull(), F.struct(F.to_json(column), F.schema_of_variant(column)))
         case _:
             raise UnsupportedCaptureError(
-                f"rows with a column of type {kind.simpleString()} cannot be compared by value, which a window that "
-                "rewrites files needs without row lineage: upgrade the table to format v3, and capture from there on"
+                f"rows with a column of type {kind.simpleString()} cannot be compared by value, which the feed of a "
+                "window that rewrites rows needs: select the other columns into a table of their own and capture that"
             )

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.io import FileIO
-from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
 from lake_assets.capture.avro import unreadable
 from lake_assets.capture.deletes import DeleteIndex
 from lake_assets.capture.manifests import POSITION_DELETES, Entry
 from lake_assets.capture.planning import Plan, Side
+from lake_assets.capture.row_ids import RowIds
 from lake_assets.errors import CorruptMetadataError
 
 _MAGIC, _PUFFIN = b"\xd1\xd3\x39\x64", b"PFA1"
 _BLOB = "deletion-vector-v1"
-# Reserved field ids: of a row's position, which a vector is about, and of `_last_updated_sequence_number`.
-_POSITION_ID, _VERSION_ID = 2147483645, 2147483539
+# Reserved field id of a row's position, which a vector is about.
+_POSITION_ID = 2147483645
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class Gone:
     puffin: bytes
 
 
-def gone(
-    io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, schema: Schema, since: int
-) -> Gone | None:
+def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, ids: RowIds) -> Gone | None:
     """What went, by vectors; None: no file has rows that vectors tell.
 
     Args:
@@ -55,8 +53,7 @@ def gone(
         planned: a plan in which rows have lineage.
         unpartitioned: ids of the partition specs without fields.
         path: where the new vectors are going to be.
-        schema: the table's.
-        since: the sequence number of the start.
+        ids: what row ids say about the window.
 
     Raises:
         MissingDataFileError, CorruptMetadataError: a vector cannot be read.
@@ -88,7 +85,7 @@ def gone(
     standing = {_place(d): d for e in kept for d in was.applying_to(e)}
     data = (*kept, *(e for e in planned.before.data if e.path in changed))
     before_side = replace(planned.before, data=data, deletes=(*standing.values(), *vectors)) if data else Side()
-    carried = tuple(e for e in planned.after.data if e.path not in told and may_carry(e, schema, since))
+    carried = tuple(e for e in planned.after.data if e.path not in told and ids.may_carry(e))
     applying_there = {_place(d): d for e in carried for d in now.applying_to(e)}
     after_side = replace(planned.after, data=carried, deletes=tuple(applying_there.values())) if carried else Side()
     content = puffin.content()
@@ -103,23 +100,6 @@ def is_vector(e: Entry) -> bool:
         and e.file.get("content_offset") is not None
         and bool(e.file.get("referenced_data_file"))
     )
-
-
-def may_carry(e: Entry, schema: Schema, since: int) -> bool:
-    """Whether a file may hold rows of versions up to `since`: as old as itself, or where an older one is written."""
-    if e.sequence_number <= since:
-        return True
-    nulls = _counts(e, "null_value_counts")
-    if _VERSION_ID in nulls:
-        return nulls[_VERSION_ID] < e.records
-    # Where every column was counted, a column that was not is not there.
-    counted = _counts(e, "value_counts")
-    known = all(f.field_type.is_primitive and f.field_id in counted for f in schema.fields)
-    return not known or _VERSION_ID in counted
-
-
-def _counts(e: Entry, which: str) -> dict[int, int]:
-    return {pair["key"]: pair["value"] for pair in e.file.get(which) or ()}
 
 
 def _place(e: Entry) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """What Spark SQL cannot do to an Iceberg table: Iceberg's own Java API, called in Spark's JVM.
 
-Spark never writes equality deletes (Flink does), nor does it list a file twice.
+Spark never writes equality deletes (Flink does), lists a file twice, or gives rows new ids when it rewrites files.
 """
 
 from __future__ import annotations
@@ -61,6 +61,29 @@ class Java:
             data.close()
             delta.addRows(data.toDataFile())
         delta.commit()
+        return self._current(name)
+
+    def rewrite_without_row_ids(self, name: str, *, keeps_sequence_number: bool) -> int:
+        """Put all rows of an unpartitioned table into one new file, as an engine does that does not know row ids."""
+        table = self.table(name)
+        rows = [r.asDict() for r in self._lake.spark().table(self._lake.sql_name(name)).collect()]
+        parquet = self._iceberg.FileFormat.PARQUET
+        factory = self._iceberg.data.GenericFileWriterFactory.Builder(table)
+        factory = factory.dataSchema(table.schema()).dataFileFormat(parquet).build()
+        writer = factory.newDataWriter(self._file(table), table.spec(), None)
+        for row in reversed(rows):
+            writer.write(self._record(table.schema(), row))
+        writer.close()
+        rewrite = table.newRewrite().validateFromSnapshot(self._current(name)).addFile(writer.toDataFile())
+        if keeps_sequence_number:
+            rewrite.dataSequenceNumber(table.currentSnapshot().sequenceNumber())
+        files = table.newScan().planFiles().iterator()
+        while files.hasNext():
+            task = files.next()
+            rewrite.deleteFile(task.file())
+            for delete in task.deletes():
+                rewrite.deleteFile(delete)
+        rewrite.commit()
         return self._current(name)
 
     def append_again(self, name: str) -> int:

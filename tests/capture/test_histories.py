@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from lake_assets import Lake
 from tests.capture.jvm import Java
-from tests.capture.oracle import bag, changes, fields
+from tests.capture.oracle import assert_upserts, bag, changes, fields
 
 STEPS = int(os.environ.get("CAPTURE_STEPS", "0"))
 
@@ -230,7 +230,7 @@ class Histories(RuleBasedStateMachine):
             away, added = changes(capture.feed(spark))
             assert not away - before, "rows were taken away that are not there"
             assert before - away + added == after
-            assert bag(capture.upserts(spark).collect()) == added
+            assert_upserts(capture, bag(capture.upserts(spark).collect()), added, before & after)
             if capture.is_empty:
                 assert before == after
 

@@ -1,0 +1,143 @@
+"""Row ids and row versions of data files (format v3), as far as metadata tells.
+
+A writer that keeps row lineage stores the ids and versions of rows that it carries from one file to another in two
+reserved columns. Rows without a stored id get a new one, above every id that the table has assigned before. The
+counts and bounds of the reserved columns tell which files need a closer look; a file without them gets it too.
+
+Source: https://iceberg.apache.org/spec/#row-lineage
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from lake_assets.capture.manifests import Entry
+from lake_assets.capture.planning import Plan
+from lake_assets.capture.windows import Window
+
+# Reserved field ids of `_row_id` and `_last_updated_sequence_number`.
+_ROW_ID, _VERSION = 2147483540, 2147483539
+
+
+@dataclass(frozen=True)
+class RowIds:
+    """What the captured files of a forward window say about the ids and versions of their rows.
+
+    Attributes:
+        since: the sequence number of the window's start: rows of a higher version were inserted or updated.
+        first_new: the first row id that was not assigned yet at the start: rows from there on are new, or were
+            rewritten by an engine that does not keep row ids.
+        appends: the snapshots of the window that only added files.
+        schema: the table's.
+        counts_reserved: whether the table's settings count the reserved columns wherever they count all others.
+    """
+
+    since: int
+    first_new: int
+    appends: frozenset[int]
+    schema: Schema
+    counts_reserved: bool
+
+    def may_carry(self, e: Entry) -> bool:
+        """Whether a file may hold rows of the start in the version that they had there."""
+        if e.sequence_number <= self.since:
+            return True
+        if e.snapshot_id in self.appends:
+            return False
+        nulls = _counts(e, "null_value_counts")
+        if _VERSION in nulls:
+            return nulls[_VERSION] < e.records
+        # Where every column was counted, a column that was not is not there.
+        counted = _counts(e, "value_counts")
+        known = all(f.field_type.is_primitive and f.field_id in counted for f in self.schema.fields)
+        return not (known and self.counts_reserved) or _VERSION in counted
+
+    def may_hold_new_ids(self, e: Entry) -> bool:
+        """Whether a file may hold rows with ids that were assigned after the start."""
+        high = _bound(e, "upper_bounds")
+        all_stored = _counts(e, "null_value_counts").get(_ROW_ID) == 0
+        return not (all_stored and high is not None and high < self.first_new)
+
+    def newer(self, planned: Plan) -> Plan:
+        """Only the files of the end that may hold inserted, updated or renumbered rows."""
+        known = {e.path for e in planned.before.data}
+        data = tuple(
+            e
+            for e in planned.after.data
+            if e.sequence_number > self.since or (e.path not in known and self.may_hold_new_ids(e))
+        )
+        if not data:
+            return Plan()
+        oldest = min(e.sequence_number for e in data)
+        # A delete is never older than a file that it applies to.
+        deletes = tuple(e for e in planned.after.deletes if e.sequence_number >= oldest)
+        return Plan(after=replace(planned.after, data=data, deletes=deletes))
+
+    def has_new_ids(self, planned: Plan) -> bool:
+        """Whether rows may have come under new ids while others went: some of them may be the same."""
+        return bool(planned.before.data) and any(map(self.may_hold_new_ids, _came(planned)))
+
+    def is_rewritten(self, planned: Plan) -> bool:
+        """Whether a commit replaced rows without keeping any of their ids: most may be as they were.
+
+        INSERT OVERWRITE does, upserts by equality deletes do, and so do engines that do not know row lineage. A MERGE
+        or UPDATE that keeps ids stores some in the files that it writes.
+        """
+        if not planned.before.data:
+            return False
+        commits: dict[int | None, list[Entry]] = {}
+        for e in _came(planned):
+            commits.setdefault(e.snapshot_id, []).append(e)
+        return any(
+            snapshot not in self.appends and any(map(self.may_hold_new_ids, es)) and not any(map(self._keeps_ids, es))
+            for snapshot, es in commits.items()
+        )
+
+    def _keeps_ids(self, e: Entry) -> bool:
+        nulls, low = _counts(e, "null_value_counts").get(_ROW_ID), _bound(e, "lower_bounds")
+        return nulls is not None and nulls < e.records and low is not None and low < self.first_new
+
+
+def are_stored_by_appends(planned: Plan, window: Window) -> bool:
+    """Whether an append stored row ids: files of another table, added with the ids that their rows have there."""
+    appends = _appends(window)
+    return any(
+        _counts(e, "null_value_counts").get(column, e.records) < e.records
+        for e in planned.after.data
+        if e.snapshot_id in appends
+        for column in (_ROW_ID, _VERSION)
+    )
+
+
+def row_ids(source: Table, window: Window) -> RowIds | None:
+    """What row ids say about a window; None: it does not lead forward from a snapshot of format v3."""
+    if window.since is None or window.start is None or window.start.next_row_id is None:
+        return None
+    return RowIds(
+        since=window.since,
+        first_new=window.start.next_row_id,
+        appends=_appends(window),
+        schema=source.schema(),
+        counts_reserved=source.properties.get("write.metadata.metrics.default", "").lower() != "none",
+    )
+
+
+def _appends(window: Window) -> frozenset[int]:
+    return frozenset(p.snapshot_id for p in window.steps if p.operation == "append")
+
+
+def _came(planned: Plan) -> list[Entry]:
+    known = {e.path for e in planned.before.data}
+    return [e for e in planned.after.data if e.path not in known]
+
+
+def _counts(e: Entry, which: str) -> dict[int, int]:
+    return {pair["key"]: pair["value"] for pair in e.file.get(which) or ()}
+
+
+def _bound(e: Entry, which: str) -> int | None:
+    raw = next((p["value"] for p in e.file.get(which) or () if p["key"] == _ROW_ID), None)
+    return None if raw is None else int.from_bytes(raw, "little", signed=True)

@@ -1,0 +1,256 @@
+"""Which files a window captures, and what it opens to find them. No Spark: metadata alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import to_bytes
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, LongType, NestedField, StringType
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.capture.avro import AvroKind
+from lake_assets.capture.deletes import DeleteIndex
+from lake_assets.capture.manifest_index import Block, Indexes, ManifestIndex
+from lake_assets.capture.manifests import Entry, Summary
+from lake_assets.capture.partition_keys import may_hold
+from lake_assets.capture.parts import Part
+from lake_assets.capture.planning import Plan, Side
+from lake_assets.errors import NotAnAncestorError
+from tests.capture.by_hand import commit_deletes, data_files, equality_delete, position_delete
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Lake:
+    """A lake whose Spark cannot be started: planning must not need it."""
+
+    def refuse() -> None:
+        raise AssertionError("Spark was started")
+
+    lake = Lake(LakeConfig(home=tmp_path), session=refuse)  # pyright: ignore[reportArgumentType]
+    lake.ensure_namespace(("a",))
+    return lake
+
+
+def make(lake: Lake, kind: IcebergType, values: list[Any], transform: str = "identity") -> list[int]:
+    """The table `a.t`, partitioned by a column of some type, each value appended on its own."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", kind))
+    how = IdentityTransform() if transform == "identity" else VoidTransform()
+    catalog: Catalog = lake.catalog
+    table = catalog.create_table("a.t", schema, partition_spec=PartitionSpec(PartitionField(2, 1000, how, "x")))
+    for i, value in enumerate(values):
+        table.append(pa.table({"id": [i], "x": [value]}, schema=table.schema().as_arrow()))
+    return [s.snapshot_id for s in lake.table("a.t").metadata.snapshots]
+
+
+def captured(lake: Lake, start: int) -> set[tuple[str, str]]:
+    return {(f.side, f.path) for f in lake.capture("a.t", start).files}
+
+
+@pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
+def test_deletes_reach_their_partition_as_iceberg_compares_values(cold: Lake, kind: IcebergType) -> None:
+    """NaN is itself, whatever object it is, and -0.0 is not 0.0."""
+    make(cold, kind, [1.0])
+    (e,) = data_files(cold, "a.t")
+
+    def file(value: float | None, path: str, **more: Any) -> Entry:
+        own = {**e.file, "partition": {"x": value}, "file_path": path, "content": 0, **more}
+        return replace(e, raw={**e.raw, "data_file": own, "sequence_number": 1})
+
+    values = [float("nan"), -0.0, 0.0, None, 1.1]
+    for value in values:
+        equality = file(value, "d", content=2)
+        equality = replace(equality, raw={**equality.raw, "sequence_number": 2})
+        position = file(value, "d", content=1, lower_bounds=None, upper_bounds=None)
+        for delete in (equality, position):
+            index = DeleteIndex([delete], frozenset())
+            reached = [v for v in map(float, ["nan", "-0.0", "0.0", "1.1"]) if index.applying_to(file(v, "f"))]
+            assert list(map(repr, reached)) == [repr(value)] * (value is not None)
+            assert bool(index.applying_to(file(None, "f"))) == (value is None)
+
+
+def test_deletes_reach_a_partition_whose_decimal_was_widened(cold: Lake) -> None:
+    make(cold, DecimalType(9, 2), [Decimal("-1.50"), Decimal("2.00")])
+    old = data_files(cold, "a.t")
+    with cold.table("a.t").update_schema() as change:
+        change.update_column("x", DecimalType(20, 2))
+    table = cold.table("a.t")
+    table.append(pa.table({"id": [9], "x": [Decimal("-1.50")]}, schema=table.schema().as_arrow()))
+    (new,) = [e for e in data_files(cold, "a.t") if e.path not in {o.path for o in old}]
+    (same,) = [e for e in old if e.partition[0][-1:] == new.partition[0][-1:]]
+    start = cold.table("a.t").current_snapshot()
+    assert start is not None
+    assert same.partition != new.partition
+    commit_deletes(cold, "a.t", new, [equality_delete(new, 1)])
+    assert {p for _, p in captured(cold, start.snapshot_id)} == {new.path, same.path}
+
+
+def test_a_spec_of_void_transforms_is_unpartitioned(cold: Lake) -> None:
+    """An equality delete under it is global, as one under a spec without fields is."""
+    *_, start = make(cold, LongType(), [1, 2], "void")
+    table = cold.table("a.t")
+    with table.update_spec() as change:
+        change.add_identity("id")
+    table = cold.table("a.t")
+    table.append(pa.table({"id": [7], "x": [7]}, schema=table.schema().as_arrow()))
+    now = table.refresh().current_snapshot()
+    assert now is not None
+    files = data_files(cold, "a.t")
+    void = next(e for e in files if e.spec_id == 0)
+    commit_deletes(cold, "a.t", void, [equality_delete(void, 2)])
+    assert {p for _, p in captured(cold, now.snapshot_id)} == {e.path for e in files}
+    assert start != now.snapshot_id
+
+
+def test_a_delete_opens_only_manifests_that_may_list_its_files(cold: Lake) -> None:
+    make(cold, LongType(), list(range(12)))
+    files = data_files(cold, "a.t")
+    start = commit_deletes(cold, "a.t", files[3], [position_delete(files[3])])
+    commit_deletes(cold, "a.t", files[5], [position_delete(files[5]), equality_delete(files[7], 1)])
+    capture = cold.capture("a.t", start)
+    # The new manifest of deletes, and of data those with the two partitions.
+    assert capture._reader.opened <= 4
+    assert {f.path for f in capture.files} == {files[5].path, files[7].path}
+
+
+def test_a_delete_of_one_file_is_found_without_reading_the_others_again(cold: Lake) -> None:
+    make(cold, LongType(), list(range(12)), "void")
+    files = data_files(cold, "a.t")
+    starts = [commit_deletes(cold, "a.t", e, [position_delete(e)]) for e in files[:4]]
+    first = cold.capture("a.t", starts[0], starts[1])
+    assert {f.path for f in first.files} == {files[1].path}
+    again = cold.capture("a.t", starts[1], starts[2])
+    # The two manifests of deletes, and the one of data that lists the file: what the others list is known by now.
+    assert again._reader.opened <= 4
+    assert [(f.path, f.records) for f in again.files] == [(files[2].path, 1)] * 2
+    assert again.ranges["id"].low == again.ranges["id"].high is not None
+
+
+HEADER = (AvroKind({}, {}, ""), b"")
+
+
+@given(st.lists(st.lists(st.text(max_size=2), max_size=4), max_size=5), st.lists(st.text(max_size=2), max_size=4))
+def test_an_index_finds_every_block_that_lists_a_path(blocks: list[list[str]], wanted: list[str]) -> None:
+    made = [(Block(i, i + 1, None), paths) for i, paths in enumerate(blocks)]
+    found = ManifestIndex(HEADER, made).find(wanted)
+    assert found == [b for b, paths in made if set(paths) & set(wanted)]
+
+
+def test_indexes_forget_what_was_not_searched_for_longest() -> None:
+    indexes = Indexes(most=3)
+    for name in ("a", "b", "c"):
+        indexes.put(name, 1, ManifestIndex(HEADER, [(Block(0, 1, None), [f"{name}1", f"{name}2"])]))
+    assert (indexes.get("a", 1), indexes.get("b", 1)) == (None, None)
+    assert indexes.get("c", 1) is not None
+    assert indexes.get("c", 2) is None
+
+
+def test_row_ids_that_contradict_each_other_are_not_used(cold: Lake) -> None:
+    ids = make(cold, LongType(), [1, 2])
+    one, other = data_files(cold, "a.t")
+    window = cold.capture("a.t", ids[0]).window
+    assert window.start is not None
+    window = replace(window, start=replace(window.start, next_row_id=100))
+
+    def with_ids(e: Entry, first: int | None, *stored: int) -> Entry:
+        nulls = [{"key": column, "value": 0} for column in stored]
+        return replace(e, raw={**e.raw, "data_file": {**e.file, "first_row_id": first, "null_value_counts": nulls}})
+
+    def is_used(after: list[Entry], before: list[Entry]) -> bool:
+        return Part(window, Plan(Side(tuple(after)), Side(tuple(before)))).has_lineage
+
+    assert is_used([with_ids(one, 0)], [with_ids(other, 1)])
+    assert is_used([with_ids(one, 0)], [with_ids(one, 0)])
+    assert not is_used([with_ids(one, 0)], [with_ids(other, 0)]), "two files have the same ids"
+    assert not is_used([with_ids(one, 0)], [with_ids(one, 1)]), "a file has got other ids"
+    assert not is_used([with_ids(one, 0)], [with_ids(other, None)]), "a file has none"
+    appended = next(e for e in (one, other) if e.snapshot_id == ids[1])
+    assert not is_used([with_ids(appended, 0, 2147483540)], []), "an append stored ids"
+    assert not is_used([with_ids(appended, 0, 2147483539)], []), "an append stored versions"
+    window = replace(window, start=replace(window.start, next_row_id=None))
+    window = replace(window, ancestor=window.start)
+    assert not is_used([with_ids(one, 0)], [with_ids(other, 1)]), "the start does not say which ids it has assigned"
+
+
+VALUES: list[tuple[IcebergType, Any, str | None]] = [
+    (LongType(), st.integers(-(2**40), 2**40), None),
+    (DoubleType(), st.floats(), None),
+    (FloatType(), st.floats(width=32), None),
+    (StringType(), st.text(max_size=3), None),
+    (DecimalType(9, 2), st.decimals(-999, 999, places=2), "decimal"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "logical"), VALUES, ids=[str(v[0]) for v in VALUES])
+def test_summaries_of_a_manifest_never_rule_out_what_it_lists(
+    kind: IcebergType, values: Any, logical: str | None
+) -> None:
+    @given(st.lists(st.none() | values, min_size=1, max_size=5), st.none() | values)
+    def check(listed: list[Any], other: Any) -> None:
+        plain = [v for v in listed if v is not None and not (isinstance(v, float) and math.isnan(v))]
+
+        def order(v: Any) -> Any:
+            return v.encode() if isinstance(v, str) else v
+
+        low, high = (to_bytes(kind, f(plain, key=order)) if plain else None for f in (min, max))
+        has_nan = any(isinstance(v, float) and math.isnan(v) for v in listed)
+        summary = Summary(None in listed, has_nan, low, high)
+
+        def stored(v: Any) -> Any:
+            return to_bytes(kind, v) if isinstance(v, Decimal) else v
+
+        assert all(may_hold([summary], [(stored(v), logical)]) for v in listed)
+        if other is not None and plain and order(other) > max(map(order, plain)):
+            assert not may_hold([summary], [(stored(other), logical)])
+
+    check()
+    assert may_hold([], [(1, None)])
+
+
+def test_an_ancestor_that_is_none_says_why(cold: Lake) -> None:
+    ids = make(cold, LongType(), [1, 2, 3])
+    table = cold.table("a.t")
+
+    def add(branch: str, **properties: str) -> int:
+        row = pa.table({"id": [9], "x": [9]}, schema=cold.table("a.t").schema().as_arrow())
+        cold.table("a.t").append(row, branch=branch, snapshot_properties=properties)
+        return cold.table("a.t").metadata.refs[branch].snapshot_id
+
+    def refusal(start: int, end: int | str | None = None) -> str:
+        with pytest.raises(NotAnAncestorError) as e:
+            cold.capture("a.t", start, end, granularity="snapshot")
+        return str(e.value)
+
+    table.manage_snapshots().create_branch(ids[1], "audit").create_branch(ids[1], "stage").commit()
+    on_branch = add("audit")
+    said = refusal(on_branch)
+    assert f"is on branch 'audit', the end {ids[2]} is on branch 'main'" in said
+    assert "end='audit'" in said
+    assert f"the common ancestor {ids[1]}" in said
+    assert "is on branch 'main', the end" in refusal(ids[2], "audit")
+
+    staged = add("stage", **{"wap.id": "w1"})
+    cold.table("a.t").manage_snapshots().remove_branch("stage").commit()
+    said = refusal(staged)
+    assert "is staged (wap.id 'w1') and not published" in said
+    assert "cherrypick_snapshot" in said
+    assert "the end" in refusal(ids[2], staged)
+    published = add("main", **{"published-wap-id": "w1"})
+    assert f"start from {published}" in refusal(staged)
+
+    cold.table("a.t").manage_snapshots().rollback_to_snapshot(ids[1]).commit()
+    other = add("main")
+    said = refusal(ids[2], other)
+    assert f"snapshot {ids[2]} was rolled back" in said
+    assert f"the common ancestor {ids[1]}" in said

@@ -1,0 +1,145 @@
+"""Rows that are written again without having changed are no changes, whoever writes them and under whatever row ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import functions as F
+
+from lake_assets import Lake
+from tests.capture.jvm import Java
+from tests.capture.oracle import bag, changes, content, snapshots
+from tests.capture.test_semantics import ROWS, History
+
+
+@pytest.fixture
+def dynamic(lake: Lake) -> Iterator[None]:
+    lake.spark().conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    yield
+    lake.spark().conf.set("spark.sql.sources.partitionOverwriteMode", "static")
+
+
+def assert_minimal(lake: Lake, table: str, start: int | None, end: int | None) -> None:
+    """The feed of a window is the difference of its ends, and upserts and keys are of these rows alone."""
+    spark = lake.spark()
+    with lake.capture(table, start, end) as capture:
+        before, after = (content(lake, table, s, capture.columns) for s in (start, capture.window.end_snapshot_id))
+        assert changes(capture.feed(spark)) == (before - after, after - before)
+        assert bag(capture.upserts(spark).collect()) == after - before
+        keys = {r[:1] for r in (before - after) | (after - before)}
+        assert set(bag(capture.keys(spark, capture.columns[:1]).collect())) == keys
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_overwritten_rows_that_are_as_they_were_are_no_changes(
+    lake: Lake, namespace: str, dynamic: None, mode: str
+) -> None:
+    t = History(lake, f"{namespace}.t", 3, mode, more="PARTITIONED BY (g)")
+    a = t.sql(ROWS, "INSERT INTO {t} VALUES (1, 1, '1'), (1, 1, '1')")
+    one_less_one_more = "SELECT DISTINCT * FROM {t} WHERE g = 1 UNION ALL SELECT 99, 1, 'new'"
+    b = t.sql(f"INSERT OVERWRITE {{t}} {one_less_one_more}")
+    lake.spark().conf.set("spark.sql.sources.partitionOverwriteMode", "static")
+    c = t.sql(
+        "INSERT OVERWRITE {t} PARTITION (g = 2) SELECT id, CASE id WHEN 2 THEN 'two' ELSE v END FROM {t} WHERE g = 2"
+    )
+    d = t.sql("INSERT OVERWRITE {t} SELECT id, g, v FROM {t} WHERE id <> 3 UNION ALL SELECT 4, 1, '4'")
+    same = lake.spark().table(lake.sql_name(t.table)).where("g = 0").union(lake.spark().sql("SELECT 100, 0, 'h'"))
+    same.cache().writeTo(lake.sql_name(t.table)).overwrite(F.col("g") == 0)
+    e = snapshots(lake, t.table)[-1]
+    t.sql("UPDATE {t} SET v = 'u' WHERE id = 5", "INSERT INTO {t} VALUES (5, 2, '5')")
+    for start, end in ((a, b), (b, c), (c, d), (d, e), (a, e)):
+        assert_minimal(lake, t.table, start, end)
+    t.exact((d, None), (a, None))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_key_change_is_a_delete_and_an_insert_where_keys_are_given(lake: Lake, namespace: str, version: int) -> None:
+    t = History(lake, f"{namespace}.t", version, "merge-on-read")
+    a = t.sql("INSERT INTO {t} VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c')")
+    t.sql(
+        "UPDATE {t} SET id = 9 WHERE id = 1",
+        "UPDATE {t} SET v = 'B' WHERE id = 2",
+        "UPDATE {t} SET v = 'c'WHERE id = 3",
+    )
+    with lake.capture(t.table, a) as capture:
+        rows = {(r["_change_type"], r["id"], r["v"]) for r in capture.feed(lake.spark(), keys=["id"]).collect()}
+        events = {(r["op"], r["before"], r["after"]) for r in capture.events(lake.spark(), keys=["id"]).collect()}
+    assert rows == {("delete", 1, "a"), ("insert", 9, "a"), ("update_before", 2, "b"), ("update_after", 2, "B")}
+    assert events == {("d", (1, 10, "a"), None), ("c", None, (9, 10, "a")), ("u", (2, 20, "b"), (2, 20, "B"))}
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_updates_to_the_same_value_are_no_changes(lake: Lake, namespace: str, mode: str) -> None:
+    for version in (2, 3):
+        t = History(lake, f"{namespace}.v{version}", version, mode)
+        a = t.sql(ROWS)
+        t.sql("UPDATE {t} SET v = CAST(id AS STRING) WHERE id < 6", "UPDATE {t} SET v = 'x' WHERE id = 7")
+        with lake.capture(t.table, a) as capture:
+            assert changes(capture.feed(lake.spark())) == (bag([(7, 1, "7")]), bag([(7, 1, "x")]))
+
+
+def test_rows_are_told_apart_without_column_metrics(lake: Lake, namespace: str) -> None:
+    """The reserved columns of row lineage are not counted either, though all columns of the table may be."""
+    t = History(lake, f"{namespace}.t", 3, "copy-on-write")
+    t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.metrics.default'='none')")
+    a = t.sql(ROWS)
+    per_column = ",".join(f"'write.metadata.metrics.column.{c}'='full'" for c in ("id", "g", "v"))
+    b = t.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({per_column})", "UPDATE {t} SET v = 'x' WHERE id = 1")
+    c = t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')", "DELETE FROM {t} WHERE id = 2")
+    t.sql("INSERT INTO {t} VALUES (50, 0, 'x')")
+    d = t.sql("UPDATE {t} SET v = 'y' WHERE id = 50")
+    for start, end in ((a, b), (a, c), (a, d), (c, d)):
+        assert_minimal(lake, t.table, start, end)
+
+
+@pytest.mark.parametrize("keeps_sequence_number", [True, False])
+def test_a_compaction_that_gives_new_row_ids_changes_nothing(
+    lake: Lake, namespace: str, keeps_sequence_number: bool
+) -> None:
+    """Of an engine that does not know row lineage. With the old sequence number no version tells the new rows apart."""
+    t = History(lake, f"{namespace}.t", 3, "merge-on-read")
+    java = Java(lake)
+    a = t.sql(ROWS)
+    b = t.sql("DELETE FROM {t} WHERE id = 1")
+    c = java.rewrite_without_row_ids(t.table, keeps_sequence_number=keeps_sequence_number)
+    d = t.sql("DELETE FROM {t} WHERE id = 2")
+    e = t.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES ('write.update.mode'='copy-on-write')", "UPDATE {t} SET v = 'x' WHERE id = 3"
+    )
+    f = t.sql("CALL lake.system.rewrite_data_files(table => '{n}', options => map('rewrite-all', 'true'))")
+    assert lake.capture(t.table, b, c).is_empty
+    for start, end in ((a, c), (b, d), (a, d), (c, e), (a, e), (b, f), (a, f)):
+        assert_minimal(lake, t.table, start, end)
+
+
+def test_a_merge_on_read_commit_that_gives_new_row_ids(lake: Lake, namespace: str) -> None:
+    t = History(lake, f"{namespace}.t", 3, "merge-on-read")
+    a = t.sql(ROWS)
+    rows = [{"id": i, "g": i % 3, "v": "new" if i == 4 else str(i)} for i in (3, 4, 5)]
+    b = Java(lake).delete_where_equal(t.table, [{"id": r["id"]} for r in rows], rows)
+    c = t.sql("UPDATE {t} SET v = 'u' WHERE id = 5")
+    assert_minimal(lake, t.table, a, b)
+    t.exact((b, c), (a, c))
+
+
+def test_v2_files_rewritten_after_an_upgrade(lake: Lake, namespace: str) -> None:
+    t = History(lake, f"{namespace}.t", 2, "merge-on-read")
+    a = t.sql(ROWS)
+    b = t.sql("DELETE FROM {t} WHERE id = 1")
+    c = t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')", "INSERT INTO {t} VALUES (50, 0, 'x')")
+    d = Java(lake).rewrite_without_row_ids(t.table, keeps_sequence_number=True)
+    e = t.sql("DELETE FROM {t} WHERE id IN (2, 50)")
+    f = t.sql("UPDATE {t} SET v = 'y' WHERE id = 4")
+    for start, end in ((a, d), (b, e), (c, e), (a, f), (c, f), (d, f)):
+        t.exact((start, end))
+
+
+def test_deletes_of_pyiceberg_whose_deleted_entries_have_other_snapshot_ids(lake: Lake, namespace: str) -> None:
+    t = History(lake, f"{namespace}.t", 2, "merge-on-read")
+    a = t.sql(ROWS)
+    lake.table(t.table).delete("id = 3")
+    b = t.sql("DELETE FROM {t} WHERE id = 4")
+    lake.table(t.table).overwrite(lake.table(t.table).scan().to_arrow().slice(0, 8))
+    for start, end in ((a, b), (a, None), (b, None)):
+        assert_minimal(lake, t.table, start, end)
