@@ -54,8 +54,10 @@ def _may_hold(summary: Summary, value: Any, kind: str | None) -> bool:
         return summary.has_null
     if isinstance(value, float) and value != value:
         return summary.has_nan
-    if summary.low is None or summary.high is None:
-        return False  # nothing but nulls and NaN
+    # Bounds are missing where all values are null, but also where a writer leaves them out. UUIDs are ordered by their
+    # bytes or as two signed numbers, depending on the writer.
+    if summary.low is None or summary.high is None or kind == "uuid":
+        return True
     try:
         comparable = _decoded(value, value, kind)
         low, high = (_decoded(end, value, kind) for end in (summary.low, summary.high))

@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import pydantic
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from lake_assets.errors import CatalogUnavailableError, TableNotFoundError
+from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, TableNotFoundError
 from lake_assets.lake.catalog import knowing
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId
@@ -80,6 +81,7 @@ class LakeBase:
 
         Raises:
             TableNotFoundError: there is none; names its neighbours.
+            CorruptMetadataError: PyIceberg cannot read its metadata.
         """
         table_id = TableId.parse(name)
         try:
@@ -89,6 +91,12 @@ class LakeBase:
             raise TableNotFoundError(
                 f"no table {table_id} in the lake at {self.config.catalog.get('uri', self.config.name)}; "
                 f"{'.'.join(table_id.namespace)} holds: {there}"
+            ) from e
+        except (pydantic.ValidationError, ValidationError) as e:
+            raise CorruptMetadataError(
+                f"PyIceberg cannot read the metadata of {table_id}: {e}. If it does not know the type of a column: "
+                "VARIANT can only be read through a SQL catalog; register the table in one, or drop the column. "
+                "Otherwise restore the metadata file from a backup"
             ) from e
 
     def find(self, name: str | TableId) -> Table | None:

@@ -6,6 +6,7 @@ Spark never writes equality deletes (Flink does), lists a file twice, or gives r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,8 +112,12 @@ class Java:
 
     def _record(self, schema: Any, row: Mapping[str, Any]) -> Any:
         # Over py4j every small number is an Integer, whatever its column is; Iceberg's own parser knows the types.
-        by_id = {str(schema.findField(c).fieldId()): v for c, v in row.items() if v is not None}
-        return self._iceberg.SingleValueParser.fromJson(schema.asStruct(), json.dumps(by_id))
+        nans = [c for c, v in row.items() if isinstance(v, float) and math.isnan(v)]
+        by_id = {str(schema.findField(c).fieldId()): v for c, v in row.items() if v is not None and c not in nans}
+        record = self._iceberg.SingleValueParser.fromJson(schema.asStruct(), json.dumps(by_id))
+        for column in nans:  # JSON has none
+            record.setField(column, math.nan)
+        return record
 
     def _partition(self, table: Any, row: Mapping[str, Any]) -> Any:
         if table.spec().isUnpartitioned():

@@ -178,10 +178,10 @@ def test_equality_deletes_under_a_spec_of_void_transforms_are_global(lake: Lake,
     assert [str(f.transform) for f in lake.table(t.table).spec().fields] == ["void"]
     a = t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='2')", "INSERT INTO {t} VALUES (3, 9, 'x')")
     b = Java(lake).delete_where_equal(t.table, [{"id": 3}])
-    t.exact((a, b), (None, b))
+    t.exact((a, b))
 
 
-@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("kind", [pytest.param("FLOAT", marks=pytest.mark.long), "DOUBLE"])
 def test_deletes_by_partition_reach_nan_and_negative_zero(lake: Lake, namespace: str, kind: str) -> None:
     t = History(lake, f"{namespace}.t", 2, "merge-on-read", columns=f"id INT, x {kind}", more="PARTITIONED BY (x)")
     t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.delete.granularity'='partition')")
@@ -189,7 +189,7 @@ def test_deletes_by_partition_reach_nan_and_negative_zero(lake: Lake, namespace:
     a = t.sql(*(f"INSERT INTO {{t}} VALUES {values.replace('{n}', str(n))}" for n in (1, 2)))
     b = t.sql("DELETE FROM {t} WHERE id IN (10, 20)")
     c = t.sql("DELETE FROM {t} WHERE id IN (12, 13, 23)")
-    t.exact((a, b), (b, c), (a, c))
+    t.exact((b, c), (a, c))
 
 
 @every_kind
@@ -205,7 +205,6 @@ def test_the_column_of_a_former_partition_field_was_dropped(
         assert {f.partition.get("g") for f in capture.files} >= {0}
         assert capture.ranges["id"].covers(50)
         assert capture.pieces("id")
-    t.exact((None, b))
 
 
 def test_an_equality_delete_by_a_column_that_was_dropped_later(lake: Lake, namespace: str) -> None:
@@ -217,10 +216,9 @@ def test_an_equality_delete_by_a_column_that_was_dropped_later(lake: Lake, names
         away, added = changes(capture.feed(lake.spark()))
     assert away == bag([(i, str(i)) for i in (1, 4, 7, 10)])
     assert added == bag([(50, "x")])
-    t.exact((None, b))
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("mode", ["copy-on-write", pytest.param("merge-on-read", marks=pytest.mark.long)])
 def test_variant_columns(lake: Lake, namespace: str, mode: str) -> None:
     t = History(lake, f"{namespace}.t", 3, mode, columns="id INT, x VARIANT, s STRUCT<y: ARRAY<VARIANT>>")
     row = "SELECT {0}, parse_json('{1}'), named_struct('y', array(parse_json('{1}')))"
