@@ -159,6 +159,14 @@ class KeyMissingError(PipelineError):
     """A key column that the table does not have, or a key that is needed and was not declared or found."""
 
 
+class KeyChangedError(InputError):
+    """The events of one source table say different keys: each can be read, and they cannot be read as one table's."""
+
+
+class RecordsGoneError(HistoryError):
+    """A raw table no longer holds the records that a table was made of, so that they cannot be read again."""
+
+
 class SchemaConflictError(PipelineError):
     """A column's type cannot become what the stream now says it is."""
 

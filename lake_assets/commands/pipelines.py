@@ -23,6 +23,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.row_counts import row_count
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
 from lake_assets.lake.watermark import PROPERTY as WATERMARK
+from lake_assets.merge import exactness
 from lake_assets.merge.commit import counts
 from lake_assets.merge.landing import Backlog, backlog
 from lake_assets.merge.outcome import Outcome
@@ -126,6 +127,7 @@ class TableStatus:
         behind: by source, how many snapshots have come since the one that was absorbed; None: it is not among them.
         behind_seconds: age of the oldest of them.
         last_run: when the table last absorbed something.
+        not_exact: why its rows are known not to be what the source holds.
         waiting: files in the landing folder of a raw table.
         rows_behind: records of a raw table, or changed rows of another source, that those snapshots brought.
         upstream: tables that this one is made of, directly or through others, which are behind themselves.
@@ -139,6 +141,7 @@ class TableStatus:
     behind: dict[str, int | None]
     behind_seconds: float
     last_run: datetime | None
+    not_exact: list[str]
     waiting: Backlog = field(default_factory=Backlog)
     rows_behind: int = 0
     upstream: tuple[str, ...] = ()
@@ -179,6 +182,9 @@ def status(as_json: AsJson = False) -> None:
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
+    for s in found:
+        for reason in s.not_exact:
+            console.print(f"[yellow]{escape(s.table)}: not exact: {escape(reason)}[/]")
 
 
 def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -209,6 +215,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         {},
         0.0,
         datetime.fromtimestamp(last.timestamp_ms / 1000, UTC) if last else None,
+        exactness.reasons_of(lake, table_id),
     )
     try:
         marks = read_marks(table) if found else {}

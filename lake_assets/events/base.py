@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -20,6 +20,11 @@ class Format(ABC):
     whole: bool = False
     numbered: str = "false"
     transaction: str = "CAST(NULL AS STRING)"
+
+    @property
+    def same_again(self) -> str:
+        """See `EventFormat.same_again`."""
+        return self.numbered
 
     def schema_of(self, record: Any) -> str:
         """See `EventFormat.schema_of`."""
@@ -77,9 +82,41 @@ def lake_names(columns: Iterable[str], rename: Mapping[str, str]) -> dict[str, s
         UnsupportedEventError: two columns would have one name (names in the lake ignore case).
     """
     names = {c: rename.get(c, c) for c in columns}
-    if len({n.lower() for n in names.values()}) < len(names):
-        raise UnsupportedEventError(f"columns {sorted(names)} become {sorted(names.values())}: two share one name")
+    by_name: dict[str, list[str]] = {}
+    for source, name in names.items():
+        by_name.setdefault(name.lower(), []).append(source)
+    if shared := [sources for sources in by_name.values() if len(sources) > 1]:
+        said = "; ".join(" and ".join(sources) for sources in shared)
+        raise UnsupportedEventError(
+            f"columns {said} share one name in the lake, where case does not matter: declare another name for one of "
+            "them (`rename`)"
+        )
     return names
+
+
+class LakeNames(Mapping[str, str]):
+    """Names in the lake by source name: as the owner declared, else as the lake spells them already.
+
+    A column that the source calls `Name` and then `name` is one column of the lake, where case does not matter.
+    """
+
+    def __init__(self, declared: Mapping[str, str], known: Iterable[str]) -> None:
+        """
+        Args:
+            declared: source names to names in the lake.
+            known: names in the lake.
+        """
+        self.declared = dict(declared)
+        self._spelled = {name.lower(): name for name in known}
+
+    def __getitem__(self, name: str) -> str:
+        return self.declared[name] if name in self.declared else self._spelled[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared)
+
+    def __len__(self) -> int:
+        return len(self.declared)
 
 
 def named(value: Any, what: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.events.base import lake_names
 from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, read_value
-from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
+from lake_assets.events.inferred import VOID, Inferred, either, parse_schema, read_inferred, united
 from lake_assets.events.model import DELETE, INSERT, NO_OLD_ROW, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
 from lake_assets.events.types import Reading, read_text
 from lake_assets.lake.names import literal, quote
@@ -36,9 +37,18 @@ _MARKS = (
 
 @dataclass(frozen=True)
 class _Column:
+    """A column of the source; `spellings` are its other names, which differ in case only."""
+
     name: str
     reading: Reading
     marks: tuple[str, ...] = ()
+    spellings: tuple[str, ...] = ()
+    has_default: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that it has in the records."""
+        return (self.name, *self.spellings)
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,10 @@ class _Texts:
         row = self.type(names)
         return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {_SOURCE}>"
 
-    def value(self, at: str, name: str) -> str:
-        """SQL of one value."""
+    def value(self, at: str, name: str, *others: str) -> str:
+        """SQL of one value; `others` are names that it may have instead."""
+        if others:
+            return f"coalesce({', '.join(self.value(at, n) for n in (name, *others))})"
         return f"{at}.{quote(name)}" if self.is_struct else f"{at}[{literal(name)}]"
 
 
@@ -75,7 +87,8 @@ class _Layout:
     """SQL over `record` giving `e`, and over `e`: op, order, time, and the key, old and new row.
 
     `deleted` is whether the old row is the one that counts; None where both stand in one place. `envelope` is where op,
-    before, after and source stand together.
+    before, after and source stand together. `names` is an array of the new row's column names, where a row may lack
+    some that others have; None: all rows have the same.
     """
 
     texts: _Texts
@@ -89,6 +102,7 @@ class _Layout:
     key_names: frozenset[str] = frozenset()
     deleted: str | None = None
     envelope: str | None = None
+    names: str | None = None
 
 
 def plan_with_schema(
@@ -131,7 +145,7 @@ def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
         text = read_text(declared)
         steps = text.steps if not reading.steps or not field.get("name") else (*reading.steps, _cast(text.type))
         reading = Reading(text.type, steps)
-    return _Column(name, reading, (mark,) if mark else ())
+    return _Column(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
 
 
 def _cast(kind: str) -> str:
@@ -157,30 +171,52 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     payload = objects.envelope(names) if enveloped else objects.type(names)
     of_key = f"key: {key_type}, " if key.fields else ""
     kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
-    at = "e.value" if wrapped else "e"
+    at = "e.value"
     key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
-    parsed = f"try_cast(try_parse_json(record) AS {kind})"
+    if not enveloped:
+        row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not _is_added(n)})
+    columns: dict[str, _Column] = {}
+    for name, inferred in row.fields.items():
+        # Two names of one column, before and after a rename that changes its case only.
+        called = hints.rename.get(name, name).lower()
+        if called in columns:
+            columns[called] = replace(columns[called], spellings=(*columns[called].spellings, name))
+            continue
+        same = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == called]
+        reading = read_inferred(hints.rename.get(name, name), reduce(either, same), hints)
+        if reading:
+            marks = _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()
+            columns[called] = _Column(name, reading, marks)
+    inner = "r.value" if wrapped else "r"
+    after = f"{inner}.after" if enveloped else inner
+    path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
+    lacking = [f"{objects.value(after, c.name)} IS NULL" for c in columns.values()]
+    # Only where a value is missing, or may stand there twice, does it matter whether its name is there.
+    wanted = "true" if any(c.spellings for c in columns.values()) else " OR ".join(lacking) or "false"
+    names = f"CASE WHEN {wanted} THEN json_object_keys(get_json_object(record, '{path}')) END"
+    fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
+    parsed = (
+        f"get(transform(array(try_cast(try_parse_json(record) AS {kind})), "
+        f"r -> CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END), 0)"
+    )
     if enveloped:
         layout = _enveloped(objects, parsed, at, key_map, key.fields)
     else:
         layout = _flattened(objects, parsed, at, key_map, key.fields, fields)
-        row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not _is_added(n)})
-    columns: list[_Column] = []
-    for name, inferred in row.fields.items():
-        reading = read_inferred(hints.rename.get(name, name), inferred, hints)
-        if reading:
-            columns.append(_Column(name, reading, _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()))
-    return _plan(layout, columns, list(key.fields), hints)
+    return _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
 
 
 def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints: Hints) -> EventPlan:
-    missing = set(key) - {c.name for c in columns}
+    missing = set(key) - {n for c in columns for n in c.names}
     if missing:
         raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
     names = lake_names((c.name for c in columns), hints.rename)
+    if twice := [c for c in columns if c.spellings]:
+        layout = replace(layout, op=_op_of_one(layout, twice))
     if hints.by_row:
         return _by_row(layout, columns, names)
-    keys = tuple(names[k] for k in key) or hints.key
+    spelled = {n: names[c.name] for c in columns for n in c.names}
+    keys = tuple(dict.fromkeys(spelled[k] for k in key)) or hints.key
     declared = [c.name for c in columns if names[c.name] in hints.key]
     split = _split(layout, declared) if set(declared) - layout.key_names else None
     return EventPlan(
@@ -193,6 +229,12 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
         split=split,
         index=f"CASE WHEN {layout.envelope}.op = '{_MOVED}' THEN 1 ELSE 0 END" if split else "0",
     )
+
+
+def _op_of_one(layout: _Layout, columns: Sequence[_Column]) -> str:
+    """SQL of the op; NULL where a row has two columns whose names differ in case only: which one is meant?"""
+    counts = (f"size(filter({layout.names}, n -> {_is_one_of('n', c.names)})) > 1" for c in columns)
+    return f"CASE WHEN {' OR '.join(counts)} THEN NULL ELSE {layout.op} END"
 
 
 def _by_row(layout: _Layout, columns: Sequence[_Column], names: Mapping[str, str]) -> EventPlan:
@@ -220,7 +262,7 @@ def _whole(layout: _Layout, column: _Column, name: str) -> EventColumn:
     found = _column(layout, column, name, is_key=True)
     if not column.marks or layout.envelope is None:
         return found
-    old = layout.texts.value(layout.before, column.name)
+    old = layout.texts.value(layout.before, *column.names)
     return replace(found, text=f"CASE WHEN {found.text} IN ({', '.join(map(literal, column.marks))}) THEN {old} "
                                f"ELSE {found.text} END")  # fmt: skip
 
@@ -239,8 +281,8 @@ def _split(layout: _Layout, key: Sequence[str]) -> str | None:
     def event(op: str) -> str:
         found = f"named_struct('op', {op}, 'before', {at}.before, 'after', {at}.after, 'source', {at}.source)"
         for i, part in reversed(list(enumerate(at.split(".")[1:]))):
-            of_key = "'key', e.key, " if i == 0 and layout.key else ""
-            found = f"named_struct({of_key}{literal(part)}, {found})"
+            beside = [f"'{c}', e.{c}, " for c, there in (("key", layout.key), ("names", layout.names)) if there]
+            found = f"named_struct({''.join(beside) if i == 0 else ''}{literal(part)}, {found})"
         return found
 
     pairs = [(value(f"{at}.before", k), value(f"{at}.after", k)) for k in key]
@@ -256,16 +298,26 @@ def _split(layout: _Layout, key: Sequence[str]) -> str | None:
 def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventColumn:
     value = layout.texts.value
     # A declared key may not be that of the records.
-    in_key = column.name in layout.key_names
-    before, after = value(layout.before, column.name), value(layout.after, column.name)
+    in_key = [n for n in column.names if n in layout.key_names]
+    before, after = value(layout.before, *column.names), value(layout.after, *column.names)
     if is_key and layout.key and in_key:
-        before = f"coalesce({value(layout.key, column.name)}, {before})"
+        before = f"coalesce({value(layout.key, *in_key)}, {before})"
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
-    unavailable = None
-    if column.marks and not is_key:
-        marks = ", ".join(map(literal, column.marks))
-        unavailable = f"coalesce({after} IN ({marks}), false)"
-    return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable)
+    if is_key:
+        return EventColumn(name, column.reading.type, text, column.reading.steps, has_default=column.has_default)
+    gone: list[str] = []
+    if column.marks:
+        gone.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
+    if layout.names:
+        # A missing column is not a NULL: it was dropped, or is one that the stream leaves out.
+        there = f"exists({layout.names}, n -> {_is_one_of('n', column.names)})"
+        gone.append(f"coalesce({after} IS NULL AND NOT {there} AND {layout.op} = {literal(UPDATE)}, false)")
+    unavailable = " OR ".join(gone) if gone else None
+    return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable, column.has_default)
+
+
+def _is_one_of(value: str, names: Sequence[str]) -> str:
+    return f"{value} IN ({', '.join(map(literal, names))})"
 
 
 def _enveloped(texts: _Texts, parsed: str, at: str, key: str | None, key_names: Collection[str]) -> _Layout:

@@ -53,6 +53,12 @@ class EventFormat(Protocol):
         ...
 
     @property
+    def same_again(self) -> str:
+        """SQL over `_sequence`: whether equal events with it are one change that was delivered again, but for those
+        that came one after the other (rows of one commit)."""
+        ...
+
+    @property
     def transaction(self) -> str:
         """SQL over `_sequence` giving its part that all changes of a transaction share; NULL where it has none."""
         ...

@@ -69,11 +69,12 @@ def united(a: Inferred, b: Inferred) -> Inferred:
     """The fields of both objects: of two types of one field, text where they are not the same."""
     if VOID in (a, b) or not (a.fields and b.fields):
         return b if a.kind == "VOID" or not a.fields else a
-    both = {n: _either(a.fields.get(n, VOID), b.fields.get(n, VOID)) for n in {**a.fields, **b.fields}}
+    both = {n: either(a.fields.get(n, VOID), b.fields.get(n, VOID)) for n in {**a.fields, **b.fields}}
     return Inferred("OBJECT", fields=both)
 
 
-def _either(a: Inferred, b: Inferred) -> Inferred:
+def either(a: Inferred, b: Inferred) -> Inferred:
+    """The type that values of both types have: text where they are not alike."""
     if a == b or b.kind == "VOID":
         return a
     if a.kind == "VOID":
@@ -109,7 +110,7 @@ def type_of(inferred: Inferred) -> str | None:
 
 
 def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None:
-    """How the values of a column are read; None where nothing says.
+    """How the values of a column are read; None where all that are known are null.
 
     A declared type wins. A type that the table already has wins where it holds all values (a column of doubles stays
     one in a batch of whole numbers), or where no type holds them all: values that do not fit are rejected then.
@@ -118,7 +119,8 @@ def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None
         return read_text(hints.types[name])
     kind, known = type_of(inferred), hints.known.get(name)
     if kind is None:
-        return None
+        # Nulls alone are values too: they are not what a record leaves out.
+        return read_text(known) if known else None
     # Values of no common type are for their own records to answer for: nothing says that the column's type has changed.
     if known and (_holds(known, kind) or widest(known, kind) is None):
         return read_text(known)

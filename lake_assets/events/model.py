@@ -66,6 +66,7 @@ class EventColumn:
             NULL where the text does not fit the type. None: the text is the value.
         unavailable: SQL of a boolean: the event does not carry the value (an unchanged TOAST value); None if the
             format never leaves this column out.
+        has_default: whether the source fills the rows that are there when the column is added.
     """
 
     name: str
@@ -73,9 +74,10 @@ class EventColumn:
     text: str
     steps: tuple[str, ...] = ()
     unavailable: str | None = None
+    has_default: bool = False
 
 
-NO_OP = "no such op, or no row after it"
+NO_OP = "no such op, no row after it, or two columns whose names differ in case only"
 NO_OLD_ROW = (
     "an update or delete without the whole old row: which row it means cannot be told by `key: '*'` (let the source "
     "log whole rows, as REPLICA IDENTITY FULL, or declare a key)"
@@ -97,6 +99,7 @@ class EventPlan:
             empty array: the record holds no event of this plan; NULL: it cannot be read. None: a record is one event.
         index: SQL of the event's place in its record: the same in whatever batch the record is read.
         no_op: what is wrong with an event without op.
+        forms: which columns stand together in an event's row, each form once; empty: all of them.
     """
 
     parsed: str
@@ -108,6 +111,7 @@ class EventPlan:
     split: str | None = None
     index: str = "0"
     no_op: str = NO_OP
+    forms: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ class Hints:
 
     Attributes:
         table: the source table: a record about several tables is read for this one.
-        rename: source names of columns to names in the lake, as the owner declared.
+        rename: source names of columns to names in the lake, as the owner declared (or as the lake spells them already,
+            where only case differs).
         types: Spark SQL types of columns (names in the lake) that the owner declared: they win over what the records
             say.
         key: the key that the owner declared (names in the lake), for formats that carry none.

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from lake_assets.errors import UnsupportedEventError
+from lake_assets.errors import KeyChangedError
+from lake_assets.events.base import lake_names
 from lake_assets.events.model import (
     DELETE,
     INSERT,
@@ -96,18 +97,15 @@ def key_of(found: Sequence[Form], hints: Hints) -> tuple[str, ...]:
     """The key, in source names: what the owner declared, else what the events say, else what earlier ones said.
 
     Raises:
-        UnsupportedEventError: the events of one batch say different ones.
+        KeyChangedError: the events of one batch say different ones.
     """
     names = dict.fromkeys(n for f in found for n, _ in (*f.columns, *f.old))
     if hints.key:
         return _in_source(hints.key, names, hints)
     keys = {f.pk for f in found if f.pk}
-    in_lake = {tuple(sorted(hints.rename.get(k, k) for k in key)) for key in keys}
+    in_lake = {tuple(sorted(hints.rename.get(k, k).lower() for k in key)) for key in keys}
     if len(in_lake) > 1:
-        raise UnsupportedEventError(
-            f"the key of {hints.table} changes within the batch, it is {' and '.join(map(str, sorted(keys)))}: "
-            "declare `key`"
-        )
+        raise KeyChangedError(f"events of {hints.table} say different keys: {' and '.join(map(str, sorted(keys)))}")
     # Inserts may say nothing of the key: old keys come with updates and deletes.
     return min(keys) if keys else _in_source(hints.known_key, names, hints)
 
@@ -133,19 +131,22 @@ def plans(
         keys = ((),)
     sources = _sources(found, hints)
     groups = _groups(found, sources, read, hints)
-    key = tuple(hints.rename.get(k, k) for k in keys[0])
+    spelled = {source: name for name, all_sources in sources.items() for source in all_sources}
+    key = tuple(spelled.get(k, hints.rename.get(k, k)) for k in keys[0])
+    # A column may have had another name before: the key is the same.
+    keys = tuple(tuple(s for k in ks for s in sources.get(spelled.get(k, k), [k])) for ks in keys)
     made: list[EventPlan] = []
     for i, types in enumerate(groups):
         mine = f"filter({events}, x -> {_group_of(groups, sources, i)})" if len(groups) > 1 else events
         chosen = _rows_apart(mine, len(sources)) if hints.by_row else _halves(mine, keys)
         columns = [
-            _column(name, sources[name], _reading(types[name], name, hints, read), name in key, len(key))
+            _column(name, sources[name], _reading(types[name], name, hints, read), name in key or hints.by_row)
             for name in sources
             if types.get(name)
         ]
         listed = {c.name for c in columns}
         columns += [
-            _column(name, [name], Reading(kind, (f"CAST(NULL AS {kind})",)), name in key, len(key))
+            _column(name, [name], Reading(kind, (f"CAST(NULL AS {kind})",)), name in key or hints.by_row)
             for name, kind in hints.known.items()
             if name not in listed
         ]
@@ -160,28 +161,23 @@ def plans(
                 split=chosen,
                 index="e.x.place * 2 + e.half",
                 no_op=NO_OLD_ROW if hints.by_row else NO_OP,
+                forms=tuple(frozenset(spelled[n] for n, _ in f.columns) for f in found if f.columns),
             )
         )
     return tuple(made)
 
 
 def _sources(found: Sequence[Form], hints: Hints) -> dict[str, list[str]]:
-    """The source names of each column of the lake: before and after a declared rename it has two."""
+    """The source names of each column of the lake: it has two where a rename was declared, or changed its case only."""
     sources: dict[str, list[str]] = {}
-    longest = sorted(found, key=lambda f: -len(f.columns))
-    for form in longest:
-        seen: set[str] = set()
+    spelled: dict[str, str] = {}
+    for form in sorted(found, key=lambda f: -len(f.columns)):
+        lake_names(dict.fromkeys(n for n, _ in (*form.columns, *form.old)), hints.rename)
         for source in dict.fromkeys(n for n, _ in (*form.columns, *form.old)):
             name = hints.rename.get(source, source)
-            if name.lower() in seen:
-                raise UnsupportedEventError(f"{hints.table}: two columns of one event become {name}")
-            seen.add(name.lower())
+            name = spelled.setdefault(name.lower(), name)
             if source not in sources.setdefault(name, []):
                 sources[name].append(source)
-    folded: dict[str, str] = {}
-    for name in sources:
-        if folded.setdefault(name.lower(), name) != name:
-            raise UnsupportedEventError(f"{hints.table}: columns {name} and {folded[name.lower()]} differ in case only")
     return sources
 
 
@@ -299,20 +295,16 @@ def _rows_apart(events: str, columns: int) -> str:
     )
 
 
-# Values of these types fit into a page: they are never left out of an event.
-_NEVER_TOASTED = {"boolean", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
-
-
-def _column(name: str, sources: Sequence[str], reading: Reading, is_key: bool, key_size: int) -> EventColumn:
+def _column(name: str, sources: Sequence[str], reading: Reading, is_always_said: bool) -> EventColumn:
     new = " ".join(f"WHEN {_has('e.x.names', s)} THEN {_at('e.x.names', 'e.x.values', s)}" for s in sources)
     old = f"coalesce({', '.join(_at('e.x.old_names', 'e.x.old_values', s) for s in sources)})"
     text = f"CASE WHEN e.op = {literal(DELETE)} THEN {old} {new} ELSE {old} END"
-    unavailable = None
-    if not is_key and reading.type not in _NEVER_TOASTED:
-        there = " OR ".join(_has(f"e.x.{part}", s) for s in sources for part in ("names", "old_names"))
-        # With the whole old row (replica identity full) nothing is left out but what was null.
-        whole = f"size(coalesce(e.x.old_names, array())) > {key_size}"
-        unavailable = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({there}) AND NOT ({whole})"
+    if is_always_said:
+        return EventColumn(name, reading.type, text, reading.steps)
+    # A missing column is not a NULL: its value did not change (and is stored out of line), or it was dropped. With the
+    # whole old row (replica identity full), an unchanged value is there.
+    there = " OR ".join(_has(f"e.x.{part}", s) for s in sources for part in ("names", "old_names"))
+    unavailable = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({there})"
     return EventColumn(name, reading.type, text, reading.steps, unavailable)
 
 

@@ -25,7 +25,7 @@ import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.events.base import Format, lake_names, named
-from lake_assets.events.inferred import VOID, Inferred, parse_schema, read_inferred, united
+from lake_assets.events.inferred import VOID, Inferred, either, parse_schema, read_inferred, united
 from lake_assets.events.model import (
     DELETE,
     INSERT,
@@ -54,10 +54,12 @@ _MAP = "MAP<STRING, STRING>"
 
 @dataclass(frozen=True)
 class _Layout:
-    """How records of one schema hold their row: SQL of the map, and what is known of the columns' types."""
+    """How records of one schema hold their row: SQL of the map, and what is known of the columns' types; whether all of
+    them have the same columns."""
 
     row: str
     readings: Mapping[str, Reading | None]
+    is_one_form: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,11 @@ class Rows(Format):
         f"try_parse_json(regexp_replace(record, {literal(_NUMBER)}, ':$1')) ELSE try_parse_json(record) END)",
         init=False,
     )
+
+    @property
+    def same_again(self) -> str:
+        """See `EventFormat.same_again`: a version is that of one commit, a time may be that of any."""
+        return "_sequence RLIKE '/[01]$'" if self.version else "false"
 
     def schema_of(self, record: Any) -> str:
         """The types of a typed row, as JSON; `@text` for a row of text."""
@@ -123,7 +130,7 @@ class Rows(Format):
         happened = f"lower(trim({_value(op)}))"
         version, time = next(filter(None, map(column, self.version)), None), column(self.time)
         kept = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
-        names = lake_names(kept, hints.rename)
+        called = _called(kept, layout, hints)
         sequence = sortable(_value(time)) if time else "''"
         if version:
             after = f"CASE WHEN {op_of(happened, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
@@ -132,33 +139,60 @@ class Rows(Format):
         if hints.by_row:
             # A feed has a row of its own for what an update took away; a change set has none.
             op = f"CASE {op} WHEN {literal(UPDATE)} THEN {literal(INSERT) if self.version else 'NULL'} ELSE {op} END"
+        if twice := [sources for sources in called.values() if len(sources) > 1]:
+            # Which of two columns is meant, where a row has both?
+            listed = (f"array({', '.join(map(literal, sources))})" for sources in twice)
+            both = " OR ".join(f"size(array_intersect(map_keys(e), {names})) > 1" for names in listed)
+            op = f"CASE WHEN {both} THEN NULL ELSE {op} END"
         return EventPlan(
             parsed=layout.row,
             op=op,
             sequence=sequence,
             event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
-            columns=tuple(EventColumn(names[c], r.type, _value(c), r.steps) for c, r in kept.items() if r),
+            columns=tuple(
+                EventColumn(name, r.type, _value(*sources), r.steps)
+                for name, sources in called.items()
+                if (r := kept[sources[0]])
+            ),
             key=hints.key,
             no_op=NO_OLD_ROW if hints.by_row else NO_OP,
         )
 
 
-def _value(name: str) -> str:
-    return f"e[{literal(name)}]"
+def _called(kept: Mapping[str, Reading | None], layout: _Layout, hints: Hints) -> dict[str, list[str]]:
+    """The names that each column has in the records: several where its name changed its case only."""
+    if layout.is_one_form:
+        return {name: [c] for c, name in lake_names(kept, hints.rename).items()}
+    found: dict[str, list[str]] = {}
+    spelled: dict[str, str] = {}
+    for c in kept:
+        name = hints.rename.get(c, c)
+        found.setdefault(spelled.setdefault(name.lower(), name), []).append(c)
+    return found
+
+
+def _value(name: str, *others: str) -> str:
+    values = [f"e[{literal(n)}]" for n in (name, *others)]
+    return f"coalesce({', '.join(values)})" if others else values[0]
 
 
 def _layout(seen: Seen, hints: Hints) -> _Layout:
     if seen.schema not in ("", TEXT):
         types: dict[str, str] = json.loads(seen.schema)
         read = {c: read_text(hints.types.get(hints.rename.get(c, c), t)) for c, t in types.items()}
-        return _Layout(f"from_json(record, '{ROW} {_MAP}').{ROW}", read)
+        return _Layout(f"from_json(record, '{ROW} {_MAP}').{ROW}", read, is_one_form=True)
     inferred = parse_schema(seen.shape)
     row = f"try_cast(try_parse_json(record) AS {_MAP})"
     if seen.schema == TEXT:
         inferred = inferred.fields.get(TEXT, VOID)
         row = f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]"
     inferred = united(inferred, Inferred("OBJECT"))
-    return _Layout(row, {c: read_inferred(hints.rename.get(c, c), i, hints) for c, i in inferred.fields.items()})
+    alike: dict[str, Inferred] = {}
+    for c, i in inferred.fields.items():
+        called = hints.rename.get(c, c).lower()
+        alike[called] = either(alike.get(called, VOID), i)
+    names = {c: hints.rename.get(c, c) for c in inferred.fields}
+    return _Layout(row, {c: read_inferred(name, alike[name.lower()], hints) for c, name in names.items()})
 
 
 CHANGE_SET = Rows(

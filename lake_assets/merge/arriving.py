@@ -154,7 +154,7 @@ class TableBatch(Batch):
             if missing := [c for c in self._columns() if c not in step.columns]:
                 raise UnsupportedEventError(
                     f"{self.source} has no column {', '.join(missing)}; it has {', '.join(step.columns)}: correct "
-                    "`from` in the stream"
+                    "`source` in the stream"
                 )
             self.parts += 1
             self.bytes += sum(f.bytes for f in step.files)

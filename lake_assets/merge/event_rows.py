@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from lake_assets.events import EventPlan
 from lake_assets.events.model import (
     ARRIVED_AT,
+    DELETE,
     EVENT_TIME,
     INDEX,
     MANY,
@@ -49,7 +50,12 @@ def events_of(records: DataFrame, plan: EventPlan, alone: bool) -> DataFrame:
 
 
 def rows_of(
-    events: DataFrame, plan: EventPlan, types: Mapping[str, str], unsaid: Sequence[str], elsewhere: Mapping[str, int]
+    events: DataFrame,
+    plan: EventPlan,
+    types: Mapping[str, str],
+    unsaid: Sequence[str],
+    elsewhere: Mapping[str, int],
+    keys: Sequence[Sequence[str]] = (),
 ) -> DataFrame:
     """Typed change events, and what is wrong with an event in `BAD`.
 
@@ -59,6 +65,7 @@ def rows_of(
         types: Spark's types by column of the plan.
         unsaid: columns of the table that these events say nothing of.
         elsewhere: columns of the table that are left out where one of the plan is, by its place.
+        keys: all keys that are declared: a delete may say any of them.
     """
     # As text: each function of PySpark's that is called takes some messages to the JVM, and there are dozens a column.
     fixed = {
@@ -79,12 +86,16 @@ def rows_of(
         *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
     )
     stage = in_steps(stage, plan, kept)
+    at = {c.name: i for i, c in columns}
+    others = [[at[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= at.keys()]
+    said = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
+    by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(said)})" if said else "false"
     bad = [
         f"CASE WHEN none THEN {literal(UNREADABLE)} END",
         f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
         *(_misfit(i, c.name, types[c.name]) for i, c in columns if c.steps),
         *(
-            f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL "
+            f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL AND NOT ({by_other}) "
             f"THEN {literal(f'key column {c.name} is missing')} END"
             for i, c in columns
             if c.name in plan.key

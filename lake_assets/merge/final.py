@@ -20,7 +20,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import LostEventsError, NotRunError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.watermark import Mark, read_marks
-from lake_assets.merge import append, scd1, scd2
+from lake_assets.merge import append, exactness, scd1, scd2
 from lake_assets.merge.auditing import Finding, forget_failed
 from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import commit_marks, counts, snapshot_of
@@ -91,12 +91,17 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         try:
             stats = target.stats(events, before)
             target.check(stats)
+            if stats.late and not anew and target.has_other_keys(pending.head.snapshot):
+                why = "late events of a table with deletes by another key: which rows these mean may change with them"
+                return absorb_changes(lake, spec, rebuild=why)
             if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
                 # Histories and stored rows are looked at as well.
                 scope.enter_context(fitting(lake, (spec.staging, spec.table)))
             changes = target.prepare()
             marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
             batch = Batch(events, stats, before, pending.head, marks, base)
+            if target.without_row:
+                batch.details["deletes_without_row"] = target.without_row
             if not stats.events and target.mode != "append" and not target.is_new:
                 commit_marks(lake, spec.table, marks)
                 strategy, why = "none", "the window holds no event"
@@ -107,6 +112,9 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
             events.unpersist()
     if anew:
         strategy, why = "rebuild", "; ".join(filter(None, (f"{anew}: it is made again, in one commit", why)))
+    called = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
+    without_row = batch.details.get("deletes_without_row", 0)
+    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=bool(anew))
     snapshot = snapshot_of(lake, spec.table, marks, None if anew else base)
     inserted, updated, deleted = counts(snapshot)
     audits: tuple[Finding, ...] = ()
@@ -120,6 +128,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         | (_told(stats.old, spec) if stats.old else {})
         | batch.details
         | left_behind(pending)
+        | exactness.said_in(inexact)
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
         audits=audits,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from lake_assets.events.model import DELETE, OP
 from lake_assets.lake import quote
 from lake_assets.merge.carried import Carried, carried
 from lake_assets.merge.commit import committing, on_branch, say_counts
+from lake_assets.merge.copies import REMOVE
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.reduce import KEEP, KNOWN
 from lake_assets.merge.target import DELETED, Batch, Target
@@ -111,6 +112,7 @@ def _differing(target: Target, rows: DataFrame, branch: str, *, emptied: bool) -
         values[DELETED] = deleted
     # A row that was made and deleted within the window was there all the same.
     exists = (there | F.col(f"s.{KNOWN}")) if soft else ~deleted
+    exists = exists & ~F.col(f"s.{OP}").eqNullSafe(F.lit(REMOVE))
     after = F.when(exists, F.struct(*(value.cast(types[c]).alias(c) for c, value in values.items())))
     return both.select(*keys, _OLD, after.alias(_NEW)).where(~F.col(_OLD).eqNullSafe(F.col(_NEW)))
 

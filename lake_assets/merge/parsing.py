@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.errors import InputError, LakeError, SchemaConflictError, UnsupportedEventError
+from lake_assets.errors import (
+    DefinitionChangedError,
+    InputError,
+    KeyChangedError,
+    LakeError,
+    SchemaConflictError,
+    UnsupportedEventError,
+)
 from lake_assets.events import EventFormat, EventPlan, event_format
-from lake_assets.events.base import decode, schema_key
+from lake_assets.events.base import LakeNames, decode, schema_key
 from lake_assets.events.model import (
     MANY,
     OP,
@@ -40,12 +47,16 @@ class Parsed:
         key: names of the key's columns.
         refused: `position` and `BAD` of records that give no event though they are about the table; None: none.
         key_set: which of several declared keys is taken; empty: none fits, or one alone is declared.
+        defaults: columns that the source has added and filled in the rows that were there.
+        renames: old and new name of columns of which one went when the other came, and that no rename is declared for.
     """
 
     rows: DataFrame | None
     key: tuple[str, ...]
     refused: DataFrame | None
     key_set: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()
 
 
 def parse(
@@ -66,12 +77,14 @@ def parse(
 
     Raises:
         SchemaConflictError: a column's type cannot become what the records say now, and no policy says what then.
+        DefinitionChangedError: the records say different keys, and none is declared.
         UnsupportedEventError: the batch cannot be read as a whole.
     """
     reader = event_format(spec.format)
     bases = _bases(known)
     own = {name: kind for name, kind in known.items() if name not in bases}
-    hints = Hints(spec.source_table, spec.rename, spec.types, spec.key, own, key, spec.by_row)
+    names = LakeNames(spec.rename, [*spec.types, *known, *spec.rename.values()])
+    hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row)
     found = _shapes(records, reader)
     if not found:
         return Parsed(None, (), None)
@@ -82,6 +95,8 @@ def parse(
     last = {f.seen.schema: f.last for f in found}
     short = {f.seen.schema for f in found if f.is_short}
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
+    planned = _spelled_alike(planned)
+    _check_key(records, planned, spec, key)
     planned = _routed(planned, spec, known)
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
     if clash := set(columns) & set(TECHNICAL):
@@ -100,13 +115,15 @@ def parse(
             part = part.withColumn("record", F.col("payload"))
         unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan, alone=len(by_schemas[p.schemas]) == 1)
-        parts.append(rows_of(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases)))
+        parts.append(rows_of(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases), spec.keys))
     refused += [
         lost
         for schemas, plans in by_schemas.items()
         if len(plans) > 1 and (lost := _lost(taken.where(_of_schemas(schemas)), plans)) is not None
     ]
-    return Parsed(_together(parts), _key([p.plan.key for p in planned], parts), _together(refused), key_set)
+    keys = [p.plan.key for p in planned]
+    rows, gone = _together(parts), _together(refused)
+    return Parsed(rows, _key(keys, parts), gone, key_set, *unreported(planned, known, spec.rename))
 
 
 # --- how the records can be read --------------------------------------------------------------------------------
@@ -227,7 +244,12 @@ def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[
         one = Seen(schemas[row["schema_key"]], row["shape"])
         # Formats whose shapes add up say at once which record does not go with those before it.
         alike = all(s.schema == one.schema for s in accepted)
-        if reason := _why_not(reader, [one], hints) or (alike and _why_not(reader, [*accepted, one], hints)):
+        try:
+            reason = _why_not(reader, [one], hints) or (alike and _why_not(reader, [*accepted, one], hints))
+        except KeyChangedError as e:
+            # All that follow would be rejected as well: that is another table, not a bad record.
+            raise key_changed(str(hints.table), str(e), row["positions"][0]) from e
+        if reason:
             unread.append(_Unread(reason, positions=tuple(row["positions"])))
         else:
             accepted.append(one)
@@ -241,9 +263,31 @@ def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[
     return unread, [f.seen for f in _shapes(taken, reader)]
 
 
+def _check_key(records: DataFrame, planned: Sequence[Planned], spec: StagingSpec, key: tuple[str, ...]) -> None:
+    """Raise DefinitionChangedError where nobody declares a key, and the records say another one than those before."""
+    said = [p.plan.key for p in planned if p.plan.key]
+    if not said or spec.key or spec.keys or spec.by_row or (had := key or said[0]) == said[-1]:
+        return
+    schemas = [s for p in planned if p.plan.key == said[-1] for s in p.schemas]
+    first = records.where(_of_schemas(schemas)).agg(F.min("position")).collect()[0][0]
+    raise key_changed(str(spec.table), f"the events' key was {', '.join(had)} and is {', '.join(said[-1])}", int(first))
+
+
+def key_changed(table: str, what: str, position: int) -> DefinitionChangedError:
+    """Return the error for a table whose key is another one from a record on."""
+    return DefinitionChangedError(
+        f"{table}: {what}, from record {position} of the raw table on. Nothing was written. If the source table was "
+        f"dropped and made again, declare `start_position: {position}`: the tables made of it then hold the events "
+        "from there on. If the rows are the same and only the primary key was changed, declare `key`: columns that "
+        "all events say, those from before as well"
+    )
+
+
 def _why_not(reader: EventFormat, seen: Sequence[Seen], hints: Hints) -> str | None:
     try:
         reader.plans(seen, hints)
+    except KeyChangedError:
+        raise
     except InputError as e:
         return str(e)
     except (LakeError, ValueError, KeyError, TypeError) as e:
@@ -267,6 +311,54 @@ def _refused(records: DataFrame, unread: Iterable[_Unread]) -> DataFrame:
     for u in unread:
         reason = F.when(_is(u), F.lit(u.reason)).otherwise(reason)
     return records.select("position", reason.alias(BAD)).where(F.col(BAD).isNotNull())
+
+
+# --- what no event reports --------------------------------------------------------------------------------------
+
+
+def unreported(
+    planned: Sequence[Planned], known: Mapping[str, str], rename: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return columns that were added with a default, and what may be renames that nobody has declared.
+
+    Args:
+        planned: the plans of a batch, in the order of their records.
+        known: columns that the table had, with their types.
+        rename: the declared renames.
+    """
+    had, defaults, renames = dict(known), list[str](), list[tuple[str, str]]()
+    for p in planned:
+        types = {c.name: c.type for c in p.plan.columns}
+        added = [c for c in p.plan.columns if had and c.name not in had]
+        defaults += [c.name for c in added if c.has_default]
+        forms = p.plan.forms or (frozenset(types),)
+        for new in (c.name for c in added):
+            renames += [
+                (old, new)
+                for old, kind in had.items()
+                if kind == types[new] and old not in rename and all(old not in f for f in forms if new in f)
+            ]
+        had |= types
+    # Where several went or came, nothing says which became which.
+    alone = [(o, n) for o, n in renames if sum(o in r or n in r for r in renames) == 1]
+    return tuple(defaults), tuple(alone)
+
+
+# --- names that differ in case only -----------------------------------------------------------------------------
+
+
+def _spelled_alike(planned: Sequence[Planned]) -> list[Planned]:
+    """Plans with one spelling of each column's name: case does not matter in the lake."""
+    spelled: dict[str, str] = {}
+
+    def name_of(name: str) -> str:
+        return spelled.setdefault(name.lower(), name)
+
+    found: list[Planned] = []
+    for p in planned:
+        columns = tuple(replace(c, name=name_of(c.name)) for c in p.plan.columns)
+        found.append(replace(p, plan=replace(p.plan, columns=columns, key=tuple(map(name_of, p.plan.key)))))
+    return found
 
 
 # --- types that do not go together ------------------------------------------------------------------------------
@@ -293,8 +385,9 @@ def _routed(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, s
             if wide is None:
                 raise SchemaConflictError(
                     f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
-                    "without a loss. Nothing was written. Convert the column at the source, rename it there, declare "
-                    "its type (`types`), or say what becomes of such values (`on_conflict: new-column` or `reject`)"
+                    f"without a loss. Nothing was written. Declare one type for all of its values, for example "
+                    f"`types: {{{c.name}: string}}` (records that are in staging already are read again with it), or "
+                    "say what becomes of such values (`on_conflict: new-column` or `reject`)"
                 )
             types[column.name] = wide
             columns.append(column)

@@ -193,6 +193,21 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
         )
 
 
+def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Sequence[int]) -> None:
+    """Take out all records of a source table but these: all that it has were read again.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+    """
+    name = rejected_of(raw)
+    if not lake.exists(name):
+        return
+    listed = ", ".join(str(int(p)) for p in positions)
+    but = f" AND position NOT IN ({listed})" if listed else ""
+    with as_race(name):
+        lake.spark().sql(f"DELETE FROM {lake.sql_name(name)} WHERE source_table = {literal(source_table)}{but}")
+
+
 def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Sequence[int]) -> None:
     """Take records out that are no longer rejected.
 

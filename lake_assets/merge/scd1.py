@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from lake_assets.events.model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
+from lake_assets.merge.copies import REMOVE, changed_copies
 from lake_assets.merge.histories import Needs, needs, with_truncates
 from lake_assets.merge.moves import PRESENT
 from lake_assets.merge.overwrite import overwrite
@@ -20,6 +21,8 @@ from lake_assets.merge.views import held, together
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
     """Write the keys of the window, by MERGE or by partitions; returns strategy and reason."""
     stats, deletes = batch.stats, target.spec.deletes
+    if target.spec.by_row:
+        return _apply_copies(target, batch)
     found = needs(target, batch)
     why, emptied = list(found.why), bool(stats.truncated) and deletes != "ignore"
     if found.lost:
@@ -51,8 +54,29 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
 
 
+def _apply_copies(target: Target, batch: Batch) -> tuple[str, str]:
+    """Write the copies of rows that the window adds and takes away; returns strategy and reason."""
+    rows, why = changed_copies(target, batch)
+    rows = held(rows)
+    if target.is_new:
+        return "rebuild", target.replace(_inserted(target, rows), batch)
+    emptied = bool(batch.stats.truncated) and target.spec.deletes != "ignore"
+    if emptied:
+        why.append("the source was truncated")
+    if target.spec.write == "overwrite-partitions":
+        done, said = overwrite(target, rows, batch, emptied=emptied)
+        if done:
+            return "overwrite", "; ".join([*why, said])
+        why.append(f"merged, since {said}")
+    pruning = None if emptied else target.prune(rows)
+    _merge(target, rows, pruning, batch, blindly=False)
+    return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
+
+
 def anew(target: Target, batch: Batch) -> DataFrame:
     """The rows of the table, made of all that staging held."""
+    if target.spec.by_row:
+        return _inserted(target, changed_copies(target, batch)[0])
     return _inserted(target, _rows(target, batch, needs(target, batch)))
 
 
@@ -177,7 +201,7 @@ def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batc
     inserted = f"s.{KNOWN}" if soft else f"NOT {deleted}"
     gone = f"AND NOT t.{DELETED} THEN UPDATE SET t.{DELETED} = true" if soft else "THEN DELETE"
     clauses = [
-        *([] if soft else [f"WHEN MATCHED AND {deleted} THEN DELETE"]),
+        f"WHEN MATCHED AND s.{OP} = '{REMOVE if soft else DELETE}' THEN DELETE",
         *([f"WHEN MATCHED {'' if blindly else f'AND ({differs}) '}THEN UPDATE SET {sets}"] if new else []),
         f"WHEN NOT MATCHED AND {inserted} THEN INSERT ({', '.join(map(quote, values))}) "
         f"VALUES ({', '.join(values.values())})",

@@ -47,9 +47,8 @@ def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
             if wide is None:
                 raise SchemaConflictError(
                     f"{table}: column {name} is {united[name]} and becomes {kind}, and no type holds both without a "
-                    f"loss. "
-                    "Nothing was written. Convert the column at the source, or rename it there so that it becomes a "
-                    "new one"
+                    "loss. Nothing was written. Declare one type for all of its values, for example "
+                    f"`types: {{{name}: string}}`"
                 )
             united[name] = wide
     return united
@@ -76,17 +75,21 @@ def evolve(table: str, existing: Columns, wanted: Columns, rename: Mapping[str, 
         elif old in now and new in now and old not in wanted:
             changes.append(Change("fold", new, unite(table, [{new: now[new]}, {new: now[old]}])[new], was=old))
             del now[old]
+    spelled = {c.lower(): c for c in now}
     for name, kind in wanted.items():
+        if name not in now and (twin := spelled.get(name.lower())):
+            changes.append(Change("rename", name, now[twin], was=twin))
+            now = {name if c == twin else c: k for c, k in now.items()}
         if name not in now:
             changes.append(Change("add", name, kind))
             continue
         united = unite(table, [{name: now[name]}, {name: kind}])[name]
         if united != now[name]:
-            changes.append(Change("widen" if _promotes(now[name], united) else "replace", name, united, was=now[name]))
+            changes.append(Change("widen" if promotes(now[name], united) else "replace", name, united, was=now[name]))
     return changes
 
 
-def _promotes(old: str, new: str) -> bool:
+def promotes(old: str, new: str) -> bool:
     """Whether Iceberg widens the type in place (format specification, schema evolution)."""
     one, two = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
     return (old, new) in _PROMOTIONS or bool(one and two and one[2] == two[2])
@@ -95,6 +98,11 @@ def _promotes(old: str, new: str) -> bool:
 def routed_name(column: str, kind: str) -> str:
     """The name of the column that takes values of a type that `column` cannot hold."""
     return column + _ROUTED + re.sub(r"\W+", "_", kind).strip("_")
+
+
+def routed(column: str, columns: Columns) -> list[str]:
+    """Columns that hold values of `column` which its type cannot hold."""
+    return [c for c, kind in columns.items() if c.startswith(column + _ROUTED) and c == routed_name(column, kind)]
 
 
 def former_name(column: str, kind: str) -> str:

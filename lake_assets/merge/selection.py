@@ -23,6 +23,8 @@ from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
 
 # A hash of all values of a row, where that is its key.
 ROW = "__row"
+# The number of a row among those with the same values, from 1.
+COPY = "__copy"
 
 _OF_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Subquery, exp.Select, exp.Exists, exp.UDTF)
 
@@ -188,6 +190,10 @@ def _item(table: str, computed: Computed, there: Mapping[str, str], known: str) 
         )
     sources = tuple(dict.fromkeys(there[r.lower()] for r in computed.roots))
     return Item(computed.name, computed.value, sources, computed.is_plain)
+
+
+FIRST_COPY = Item(COPY, sqlglot.parse_one("1L", dialect=DIALECT), (), False)
+"""What an event says of the number: it is about one copy, whichever."""
 
 
 def hash_of_row(columns: Sequence[str]) -> Item:

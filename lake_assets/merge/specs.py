@@ -164,6 +164,7 @@ class StagingSpec:
         types: types of columns (names in the lake) that win over what the records say.
         key: the key of records that do not say one.
         keys: several that may be it: the first whose columns are all there is taken when the table is made.
+        start: `position` in the raw table of the first record that counts.
         by_row: whether rows have no key, and are told apart by all of their values.
         on_conflict: what to do with values of a type that their column cannot become.
         max_rejected: how many records of a batch may be rejected; None: any number.
@@ -184,6 +185,7 @@ class StagingSpec:
     max_rejected: Limit | None = None
     by_row: bool = False
     keys: tuple[tuple[str, ...], ...] = ()
+    start: int = 0
     batch: BatchSize = BatchSize()
     shown: Shown = field(default_factory=Shown, repr=False)
 

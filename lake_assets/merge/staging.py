@@ -12,34 +12,42 @@ from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import RebuildError
+from lake_assets.errors import RebuildError, RecordsGoneError
 from lake_assets.events.model import INDEX, MANY, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks
-from lake_assets.merge import rejects
+from lake_assets.merge import exactness, rejects
 from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import Parsed, parse
 from lake_assets.merge.raw import arrived, nothing_until
-from lake_assets.merge.schema import Change
+from lake_assets.merge.rereading import (
+    GENERATION_PROPERTY,
+    generation_of,
+    reason_to_reread,
+    retyped,
+    starts_elsewhere,
+)
+from lake_assets.merge.schema import Change, routed
 from lake_assets.merge.small import fitting, in_one_piece
-from lake_assets.merge.specs import BatchSize, StagingSpec
+from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.staging_table import (
-    PARTED_PROPERTY,
-    parted_by,
+    PARTITIONED_BY,
+    columns_in,
     prepare,
     projection,
-    replace_table,
-    set_property,
+    properties_for,
+    sort_by,
 )
 from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
     check_owner,
     columns_of,
-    key_of,
+    key_in,
     key_set_of,
 )
 from lake_assets.merge.views import observed, temp_view
@@ -55,7 +63,9 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
 
     Raises:
         TableReplacedError: the raw table is another one than the one that was absorbed.
-        RebuildError: the raw table no longer holds all that the table was made of. Nothing is written.
+        RecordsGoneError: all records have to be read again, and some that the table was made of are gone. Nothing is
+            written.
+        RebuildError: there is no event to rebuild the table from. Nothing is written.
         RejectedLimitError: more records than declared cannot be read. Nothing is written.
         SchemaConflictError: a column's type cannot become what the stream says now. Nothing is written.
     """
@@ -66,19 +76,20 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
     table = lake.find(spec.table)
     rebuild = rebuild and table is not None
+    again: str | None
     if rebuild:
         check_owner(lake, spec.table, spec.pipeline)
-        pending, anew = Window(spec.raw, None, head_of(raw)), False
+        pending, again = Window(spec.raw, None, head_of(raw)), "a rebuild was requested"
     else:
-        pending, anew = pending_of(spec, table, raw)
-    if not anew:
-        pending = cut(pending, raw, BatchSize() if rebuild else spec.batch)
+        pending, again = pending_of(spec, table, raw)
+    if not again:
+        pending = cut(pending, raw, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         if table is None:
             return Outcome(name, "waiting", why=f"{spec.source_table}: no event has arrived yet")
         return Outcome(name, "nothing")
     base = known_marks(table)
-    marks = {**base, str(spec.raw): pending.head}
+    marks = {**({} if rebuild else base), str(spec.raw): pending.head}
     # A raw table may be that of many: what counts is how much of it is about this one.
     mine = arrived(raw, pending.start, pending.head.snapshot, spec.source_table)
     with (
@@ -89,19 +100,19 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
         records = about(in_one_piece(captured.upserts(lake.spark()), captured, mine), spec)
-        if pending.lost:
+        if pending.lost and not again:
             records, is_new = _unknown(lake, spec, records), False
-        parsed = parse(records, spec, {}) if rebuild else _parsed(lake, spec, records, anew=anew)
-        if rebuild:
-            _check_complete(lake, spec, table, raw, records)
-            written = _rebuilt(lake, spec, records, parsed, {str(spec.raw): pending.head})
-        elif anew:
-            written = _replaced(lake, spec, records, parsed, marks)
+        parsed = parse(records, spec, {}) if rebuild else _parsed(lake, spec, records, again=bool(again))
+        if again:
+            assert table is not None
+            written = _replaced(lake, spec, table, records, parsed, marks, is_fresh=rebuild)
         elif is_new and _may_append(lake, spec, parsed):
             written = _append(lake, spec, records, parsed, marks, base)
         else:
             written = _merged(lake, spec, records, parsed, marks)
         details = written.details() | left_behind(pending)
+        if lake.exists(spec.table):
+            details |= exactness.said_in(_inexact(lake, spec, parsed, bool(written.rejected), is_whole=bool(again)))
         if written.events is None:
             if not lake.exists(spec.table):
                 why = "no event of it could be read" if written.rejected else "no event has arrived yet"
@@ -109,13 +120,11 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
             commit_marks(lake, spec.table, marks)
             return Outcome(name, "absorbed", (absorbed,), strategy="append", why="no events of this table",
                            seconds=time.monotonic() - began, details=details)  # fmt: skip
-    snapshot = snapshot_of(lake, spec.table, {str(spec.raw): pending.head} if rebuild else marks)
+    snapshot = snapshot_of(lake, spec.table, marks)
     inserted, updated, deleted = counts(snapshot)
     how = ("append", "every event is kept")
-    if anew:
-        how = ("rebuild", "another key is declared: every event is read again")
-    elif rebuild:
-        how = ("rebuild", "every record is read again")
+    if again:
+        how = ("rebuild", f"{again}: every record is read again")
     elif pending.lost:
         how = ("append", f"{pending.lost.why}: records are known by their positions")
     return Outcome(
@@ -124,9 +133,8 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     )  # fmt: skip
 
 
-def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Window, bool]:
-    """What has still to be absorbed of the raw table, and whether that is all of it, once more: updates are parted by
-    the declared key (one that changes it is a delete and an insert), and it is another one now.
+def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Window, str | None]:
+    """Return what has still to be absorbed of the raw table, and why that is all of it once more (see `rereading`).
 
     Many tables share a raw table: the window begins where its commits say that they brought something for this one.
     Where none has, nothing is pending, and the watermark stays where it is.
@@ -142,13 +150,8 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     reached = nothing_until(raw, found.start, found.head.snapshot, spec.source_table)
     if reached != found.start and not _has_former_names(spec, table):
         found = replace(found, mark=replace(found.mark or found.head, snapshot=reached))
-    said = table.properties.get(PARTED_PROPERTY) if table is not None else None
-    if table is None or said is None:
-        return found, False
-    by = {spec.rename.get(k, k) for k in json.loads(said)}
-    if by == set(_declared_key(spec, table)):
-        return found, False
-    return replace(found, mark=None), True
+    again = reason_to_reread(spec, table) if table is not None else None
+    return (replace(found, mark=None), again) if again else (found, None)
 
 
 def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
@@ -156,13 +159,10 @@ def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
     return table is not None and not spec.rename.keys().isdisjoint(f.name for f in table.schema().fields)
 
 
-def _declared_key(spec: StagingSpec, table: Table) -> tuple[str, ...]:
-    return key_set_of(table, spec.keys, spec.rename) if spec.keys else spec.key
-
-
 def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
-    """The records of a raw table that are about the source table, alone or with others."""
-    return records.where(F.col("source_table").isin(str(spec.source_table), MANY))
+    """The records of a raw table that are about the source table, alone or with others, and count."""
+    mine = records.where(F.col("source_table").isin(str(spec.source_table), MANY))
+    return mine.where(F.col("position") >= spec.start) if spec.start else mine
 
 
 def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
@@ -193,6 +193,8 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         good = []
     if good:
         rejects.forget(lake, spec.raw, source, good)
+    if lake.exists(spec.table):
+        _inexact(lake, spec, None, has_rejects=True)
     return Outcome(
         name, "absorbed" if good else "nothing", inserted=written.events or 0, strategy="replay",
         why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
@@ -267,48 +269,61 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
     return _sifted(lake, spec, records, parsed, write)
 
 
-def _replaced(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks) -> _Written:
-    """Write all events again, in one commit. Killed before its end, the next run does the same."""
+def _replaced(
+    lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame, parsed: Parsed, marks: Marks, *, is_fresh: bool
+) -> _Written:
+    """Make the table of all events again, in one commit: readers see the old table or the new one.
 
-    def write(good: DataFrame, stats: Row) -> list[Change]:
-        changes = prepare(lake, spec, good, parsed, anew=True)
-        with committing(lake.spark(), spec.table, marks):
-            _fitted(lake, spec.table, good, good.columns).writeTo(lake.sql_name(spec.table)).overwrite(F.lit(True))
-        if key_of(lake, spec.table) != parsed.key:
-            set_property(lake, spec.table, KEY_PROPERTY, json.dumps(parsed.key))
-        return changes
+    What is computed of the table notices by its generation, which the same commit sets: events that were staged before
+    may be gone, and a window of new events does not tell that.
 
-    written = _sifted(lake, spec, records, parsed, write)
-    set_property(lake, spec.table, PARTED_PROPERTY, json.dumps(parted_by(spec, parsed)))
-    return written
+    Args:
+        lake: the lake.
+        spec: the table.
+        table: the same, as it is.
+        records: all records about it.
+        parsed: the same, read.
+        marks: the watermarks that the commit carries.
+        is_fresh: whether it gets the columns and the key that the records have now, whatever it had before.
 
-
-def _rebuilt(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks) -> _Written:
-    """Replace the table by the events of all records, with the columns and the key that they have now, in one commit.
-
-    Records that could not be read before, and can be now, are no longer rejected. Killed before that, they are listed
-    until they are replayed.
+    Raises:
+        RecordsGoneError: the raw table no longer holds all that the table was made of.
+        RebuildError: there is no event to rebuild it from.
     """
+    _check_complete(lake, spec, table, records)
+    key = parsed.key or (() if is_fresh else key_in(table))
 
-    def write(good: DataFrame, stats: Row) -> list[Change] | None:
-        if stats["events"] == stats["bad"]:
+    def write(good: DataFrame, stats: Row | None = None) -> list[Change] | None:
+        if is_fresh and (stats is None or stats["events"] == stats["bad"]):
             return None
-        replace_table(lake, spec, good, parsed, marks)
+        columns = columns_in(good)
+        properties = {
+            **spec.properties,
+            **properties_for(spec, parsed),
+            KEY_PROPERTY: json.dumps(key),
+            GENERATION_PROPERTY: str(generation_of(table) + 1),
+        }
+        said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        rows = good.select(*(F.col(quote(c)) for c in columns))
+        with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
+            lake.spark().sql(
+                f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg PARTITIONED BY ({PARTITIONED_BY}) "
+                f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+            )
+        if key:
+            sort_by(lake, spec.table, key)
         return []
 
     written = _sifted(lake, spec, records, parsed, write)
-    if written.events is None:
+    if written.events is None and is_fresh:
         raise RebuildError(
             f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing to "
             f"rebuild it from. {spec.table} is left as it is; drop it if it is no longer wanted"
         )
-    rejected = rejects.rejected_of(spec.raw)
-    if lake.exists(rejected):
-        listed = lake.spark().table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
-        bad = {r["position"] for r in written.bad}
-        good = {r["position"] for r in listed.select("position").distinct().collect()} - bad
-        if good:
-            rejects.forget(lake, spec.raw, str(spec.source_table), sorted(good))
+    if written.events is None:
+        write(lake.spark().table(lake.sql_name(spec.table)).limit(0))
+        written = replace(written, events=0)
+    rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
     return written
 
 
@@ -323,23 +338,25 @@ def _unknown(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame
     return records.join(known.distinct(), "position", "left_anti")
 
 
-def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table | None, raw: Table, records: DataFrame) -> None:
-    """Refuse a rebuild that would lose events: those of records that the raw table held and no longer holds.
+def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame) -> None:
+    """Raise RecordsGoneError where staging has events whose records the raw table no longer holds.
 
-    Of a raw table that was dropped and made again, positions say nothing: the rebuild is asked for because of that.
+    The positions of a raw table that was dropped and made again say nothing about the one before: a rebuild of its
+    staging tables is requested because of that.
     """
-    mark = known_marks(table).get(str(spec.raw))
+    mark, raw = known_marks(table).get(str(spec.raw)), lake.table(spec.raw)
     if mark is not None and mark.uuid != head_of(raw).uuid:
         return
-    events = lake.spark().table(lake.sql_name(spec.table)).where(F.col(POSITION) >= 0)
+    events = lake.spark().table(lake.sql_name(spec.table)).where(F.col(POSITION) >= spec.start)
     lost = events.join(records.select(F.col("position").alias(POSITION)), POSITION, "left_anti")
     row = lost.agg(F.count("*").alias("n"), F.min(POSITION).alias("low"), F.max(POSITION).alias("high")).collect()[0]
     if row["n"]:
-        raise RebuildError(
+        raise RecordsGoneError(
             f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "
-            f"to {row['high']}): rebuilt, it would lose them. Restore these records: run the pipeline where {spec.raw} "
-            "was rolled back and can take them in again, or roll it back to a snapshot that has them. To begin with "
-            f"what {spec.raw} holds now, drop {spec.table} and run the pipeline"
+            f"to {row['high']}), so reading all records again would lose them. Nothing was written. Restore these "
+            f"records: run the pipeline if {spec.raw} was rolled back and can take them in again, or roll it back to "
+            "a snapshot that has them. If this follows a change of `key`, `types` or `start_position`, undoing the "
+            f"change works as well. To begin with what {spec.raw} holds now, drop {spec.table} and run the pipeline"
         )
 
 
@@ -377,14 +394,32 @@ def _sifted(
             rows.unpersist()
 
 
-def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame, *, anew: bool = False) -> Parsed:
-    if not lake.exists(spec.table):
+def _inexact(
+    lake: LakeBase, spec: StagingSpec, parsed: Parsed | None, has_rejects: bool, *, is_whole: bool = False
+) -> tuple[exactness.Reason, ...]:
+    """Store and return why the table, and what is made of it, is not exact."""
+    seen: list[exactness.Reason] = []
+    if parsed is not None:
+        seen += [exactness.added_with_default(c) for c in parsed.defaults]
+        seen += [exactness.renamed(old, new) for old, new in parsed.renames]
+    return exactness.of_staging(
+        lake, spec.table, spec.raw, str(spec.source_table), seen, spec.rename,
+        has_rejects=has_rejects, is_whole=is_whole,
+    )  # fmt: skip
+
+
+def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame, *, again: bool = False) -> Parsed:
+    table = lake.find(spec.table)
+    if table is None or (again and starts_elsewhere(spec, table)):
         return parse(records, spec, {})
     known = projection(lake, spec.table, spec.rename)
     # Under the names that they are to have: an event that says the new one leaves nothing out.
     columns = {spec.rename.get(name, name): kind for name, (kind, _) in known.items()}
-    key_set = key_set_of(lake.table(spec.table), spec.keys, spec.rename) if spec.keys else ()
-    key = () if anew else tuple(spec.rename.get(k, k) for k in key_of(lake, spec.table))
+    if again:
+        for name in retyped(spec, table):
+            columns = {c: kind for c, kind in columns.items() if c != name and c not in routed(name, columns)}
+    key_set = key_set_of(table, spec.keys, spec.rename) if spec.keys else ()
+    key = () if again else tuple(spec.rename.get(k, k) for k in key_in(table))
     return parse(records, spec, columns, key, key_set)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, PrimitiveType
 
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
+from lake_assets.errors import ConcurrentWriteError, TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import PIPELINE_PROPERTY
@@ -96,11 +97,16 @@ def check_owner_in(loaded: Table, table: TableId, pipeline: str) -> None:
 
 def columns_of(lake: LakeBase, table: TableId) -> dict[str, str]:
     """The table's columns with their Spark SQL types."""
-    found = {f.name: _in_spark(f.field_type) for f in lake.table(table).schema().fields}
-    told = {name: kind for name, kind in found.items() if kind is not None}
-    if len(told) == len(found):
+    loaded = lake.table(table)
+    if len(told := types_in(loaded)) == len(loaded.schema().fields):
         return told
     return {f.name: f.dataType.simpleString() for f in lake.spark().table(lake.sql_name(table)).schema.fields}
+
+
+def types_in(table: Table) -> dict[str, str]:
+    """Spark SQL types of a loaded table's columns, without those whose type only Spark can name."""
+    found = {f.name: _in_spark(f.field_type) for f in table.schema().fields}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def _in_spark(kind: IcebergType) -> str | None:
@@ -146,6 +152,19 @@ def key_set_of(table: Table, keys: Sequence[tuple[str, ...]], rename: Mapping[st
     return next((k for k in keys if there.issuperset(k)), ())
 
 
+def rename_in_metadata(lake: LakeBase, table: TableId, was: str, column: str) -> None:
+    """Rename a column without Spark.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+    """
+    try:
+        with lake.table(table).update_schema() as update:
+            update.rename_column(was, column)
+    except CommitFailedException as e:
+        raise ConcurrentWriteError(f"{table}: another writer committed while {was} was renamed: {e}") from e
+
+
 def alter(lake: LakeBase, table: TableId, change: Change) -> None:
     """Apply one change that needs no other values than the stored ones."""
     name, column = lake.sql_name(table), quote(change.column)
@@ -154,6 +173,10 @@ def alter(lake: LakeBase, table: TableId, change: Change) -> None:
             sql = f"ALTER TABLE {name} ADD COLUMN {column} {change.type}"
         case "widen":
             sql = f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {change.type}"
+        case "rename" if change.was and change.was.lower() == change.column.lower():
+            # To Spark, the new name is taken: by the column itself.
+            rename_in_metadata(lake, table, change.was, change.column)
+            return
         case "rename":
             sql = f"ALTER TABLE {name} RENAME COLUMN {quote(change.was or '')} TO {column}"
         case "replace" | "fold":

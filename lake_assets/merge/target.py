@@ -37,13 +37,15 @@ from lake_assets.merge.commit import committing, writing
 from lake_assets.merge.differences import incomparable, write_differences
 from lake_assets.merge.moves import BASE_POSITION, IS_MOVED, Ordering, states
 from lake_assets.merge.ordering import kind_of, sequence_of
+from lake_assets.merge.other_keys import identified, says_other_key
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.reduce import ORDER
+from lake_assets.merge.rereading import generation_of
 from lake_assets.merge.schema import Change, evolve
-from lake_assets.merge.selection import ROW, Item, hash_of_row, select, written
+from lake_assets.merge.selection import COPY, FIRST_COPY, ROW, Item, hash_of_row, select, written
 from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.staging_table import PARTED_PROPERTY, REBUILT_PROPERTY, projection
+from lake_assets.merge.staging_table import projection
 from lake_assets.merge.steps import Window, rebuild_advice, window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
@@ -64,8 +66,8 @@ _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT
 _PARTIAL = "_partial"
 
 DECLARATION_PROPERTY = "lake-assets.final"
-# In the declaration: which rebuild of staging the rows come from.
-REBUILT = "rebuilt"
+# In the declaration: how many times all records of staging had been read again when the rows were made.
+GENERATION = "generation"
 DELETED = "__deleted"
 FROM, TO, CURRENT = "effective_from", "effective_to", "is_current"
 OWN_COLUMNS: dict[str, dict[str, str]] = {
@@ -164,10 +166,10 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
         "track": sorted(spec.track) if spec.track is not None else None,
         "columns": written(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
-        "by_row": spec.by_row,
+        # Tables were made without a number for each copy once: they are made anew.
+        "by_row": spec.by_row and [ROW, COPY],
         "order_by": _order_of(spec, staging),
-        "parted_by": json.loads(staging.properties.get(PARTED_PROPERTY, "[]")),
-        REBUILT: staging.properties.get(REBUILT_PROPERTY),
+        GENERATION: generation_of(staging),
     }
 
 
@@ -209,13 +211,13 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
 
 def _rebuilds(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
     made, now = _made_by(spec, table, staging), declaration(spec, staging)
-    if made | {REBUILT: None} != now | {REBUILT: None}:
+    if made | {GENERATION: 0} != now | {GENERATION: 0}:
         return "its declaration, or the key of its source, is another than it was made with"
     if made != now:
         return f"{spec.staging} was rebuilt"
     if spec.by_row:
         wanted, has = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
-        if changed := [c for c, t in has.items() if c not in (ROW, DELETED) and wanted.get(c, ("",))[0] != t]:
+        if changed := [c for c, t in has.items() if c not in (ROW, COPY, DELETED) and wanted.get(c, ("",))[0] != t]:
             return f"{', '.join(changed)} changed, and so do the hashes that rows are told apart by"
     return None
 
@@ -224,8 +226,10 @@ def _made_by(spec: FinalSpec, table: Table, staging: Table) -> dict[str, Any]:
     """The declaration that a table was made by, as `declaration` gives it."""
     # Made before there was a choice: what was the only one then.
     made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline), staging)
-    made["key"], made[REBUILT] = list(key_in(table)), None
+    made["key"], made[GENERATION] = list(key_in(table)), 0
     made |= json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
+    # What tables were made with before staging said how often it was read again.
+    made.pop("parted_by", None)
     made["key"] = [spec.rename.get(k, k) for k in made["key"]]
     return made
 
@@ -235,10 +239,13 @@ class Target:
 
     def __init__(self, lake: LakeBase, spec: FinalSpec, *, is_new: bool) -> None:
         self.lake, self.spec, self.is_new = lake, spec, is_new
+        # How many deletes of the window were about rows that are not there.
+        self.without_row = 0
         self._source = projection(lake, spec.staging, spec.rename)
         self.items = select(str(spec.table), spec.columns, list(self._source))
         if spec.by_row:
             self.items[ROW] = hash_of_row(list(self._source))
+            self.items[COPY] = FIRST_COPY
         self.types_of_items = self._types()
         if spec.partitions:
             spec.partitions.check(spec.table, self.types_of_items)
@@ -254,7 +261,8 @@ class Target:
                 f"{spec.table}: versions are kept of rows with a key, and {spec.staging} has none: declare `key`, or "
                 "`mode: append`"
             )
-        self.ordering = Ordering.of(event_format(spec.format))
+        reader = event_format(spec.format)
+        self.ordering, self.same_again = Ordering.of(reader), reader.same_again
         self.own = OWN_COLUMNS["scd2"] if self.mode == "scd2" else {}
         if self.mode == "scd1" and spec.deletes == "soft":
             self.own = OWN_COLUMNS["soft"]
@@ -334,7 +342,7 @@ class Target:
         """The key by the names that it has in the table."""
         spec = self.spec
         if spec.by_row:
-            return (ROW,)
+            return (ROW, COPY)
         if spec.keys and not self._source_key:
             raise KeyMissingError(
                 f"{spec.table}: {spec.staging} has all columns of none of the declared keys "
@@ -359,8 +367,10 @@ class Target:
         Raises:
             LostEventsError: staging was rolled back, and lacks events that are in the final table.
         """
-        events = self.project(captured.upserts(self.lake.spark()))
         window_ = captured.window
+        end = window_.end.snapshot_id if window_.end else None
+        rows, self.without_row = self._identified(captured.upserts(self.lake.spark()), end)
+        events = self.project(rows)
         if window_.is_forward or window_.start is None or window_.end is None:
             return events
         # Staging was rolled back and has caught up: what it took in again are new rows of the same events.
@@ -372,6 +382,23 @@ class Target:
                 f"{self.spec.table} has absorbed. {rebuild_advice(self.spec.table, self.spec.staging, 'on_gap')}"
             )
         return events.join(known, place, "left_anti")
+
+    @property
+    def other_keys(self) -> list[tuple[str, ...]]:
+        """The declared keys beside the one that the table has, by which deletes may say a row."""
+        there = self._source.keys()
+        return [k for k in self.spec.keys if set(k) != set(self._source_key) and set(k) <= there]
+
+    def has_other_keys(self, snapshot: int | None) -> bool:
+        """Whether some delete in staging says another declared key: which row it means depends on other rows."""
+        if not self.other_keys:
+            return False
+        return not self.staging(snapshot).where(says_other_key(self._source_key, self.other_keys)).isEmpty()
+
+    def _identified(self, rows: DataFrame, snapshot: int | None) -> tuple[DataFrame, int]:
+        if not self.other_keys:
+            return rows, 0
+        return identified(rows, self.staging(snapshot), self._source_key, self.other_keys)
 
     def staging(self, snapshot: int | None) -> DataFrame:
         """The staging table as of a snapshot; columns that came later are null."""
@@ -551,7 +578,7 @@ class Target:
 
     def history(self, snapshot: int | None) -> DataFrame:
         """All that staging holds: events of the source where `is_computed_late`, else of the table."""
-        rows = self.staging(snapshot)
+        rows, _ = self._identified(self.staging(snapshot), snapshot)
         return self._project_source(rows) if self.is_computed_late else self.project(rows)
 
     def stored(self, keys: DataFrame | None, branch: str | None = None) -> DataFrame:
@@ -639,7 +666,7 @@ class Target:
         if table is None or table.metadata.current_snapshot_id is None or not batch.base:
             return False
         made = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
-        if made | {REBUILT: None} != self._declared | {REBUILT: None} or key_in(table) != self.key:
+        if made | {GENERATION: 0} != self._declared | {GENERATION: 0} or key_in(table) != self.key:
             return False
         return list(columns_of(self.lake, self.spec.table).items()) == list(self.wanted.items()) and not incomparable(
             self.wanted

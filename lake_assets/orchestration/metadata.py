@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.row_counts import row_count
+from lake_assets.merge import exactness
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.models.spec import ModelSpec
@@ -49,7 +50,10 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
         metadata["windows"] = dg.MetadataValue.table(records, schema=dg.TableSchema(_WINDOW_COLUMNS))
     if ranges := [r for w in outcome.windows for r in _ranges(w)]:
         metadata["ranges"] = dg.MetadataValue.table(ranges, schema=dg.TableSchema(_RANGE_COLUMNS))
-    metadata |= {f"detail/{name}": _value(value) for name, value in outcome.details.items() if name != "rejected"}
+    details = {name: value for name, value in outcome.details.items() if name != "rejected"}
+    if inexact := details.pop(exactness.DETAIL, ()):
+        metadata[exactness.DETAIL] = "not exact: " + "; ".join(inexact)
+    metadata |= {f"detail/{name}": _value(value) for name, value in details.items()}
     return metadata
 
 

@@ -12,7 +12,7 @@ from lake_assets.events.model import TECHNICAL
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.audits import PLACEHOLDER, Assertion, Relationship
 from lake_assets.merge.schema import is_former
-from lake_assets.merge.selection import ROW, select
+from lake_assets.merge.selection import COPY, ROW, select
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.target import OWN_COLUMNS
 from lake_assets.models.errors_at import column_problems, located
@@ -126,7 +126,7 @@ def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
         names = [n for n in there if n not in TECHNICAL and not is_former(n, there)]
         renamed = dict.fromkeys(spec.rename.get(n, n) for n in names)
         own = OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
-        row = [ROW] if spec.by_row else []
+        row = [ROW, COPY] if spec.by_row else []
         return dict.fromkeys([*select(str(spec.table), spec.columns, list(renamed)), *row, *own], "string")
     table = lake.find(spec.table)
     return _columns(table) if table else None

@@ -70,8 +70,8 @@ class LayerTables(Batches, TableSettings):
     key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
         description="key columns; default: what the stream says; a list of lists: the first of these keys whose "
-        "columns the table has; *: rows without a key are told apart by a hash of all of their values (equal rows "
-        "count as one)",
+        "columns the table has; *: rows without a key are told apart by a hash of all of their values, and "
+        "copies of equal rows are counted",
     )
     rename: dict[str, str] = Field(
         default_factory=dict,
@@ -80,6 +80,12 @@ class LayerTables(Batches, TableSettings):
     types: dict[str, str] = Field(
         default_factory=dict,
         description="types of columns (names in the lake) that win over what the records say, as decimal(12,2)",
+    )
+    start_position: int = Field(
+        default=0,
+        description="the first record that counts, as its `position` in the raw table: for a source table that was "
+        "dropped and made again, the first one about the new table; default: all records count",
+        ge=0,
     )
     on_conflict: Literal["stop", "new-column", "reject"] | None = Field(
         default=None,

@@ -101,10 +101,10 @@ def _window(
             assert spec.source is not None
             return pending_of_raw(spec, table, spec.source, source), False
         case StagingSpec():
-            return pending_of_staging(spec, table, source)
+            window, again = pending_of_staging(spec, table, source)
         case FinalSpec():
-            window, anew = pending_of_final(lake, spec, table, source)
-            return window, anew is not None
+            window, again = pending_of_final(lake, spec, table, source)
+    return window, again is not None
 
 
 def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:

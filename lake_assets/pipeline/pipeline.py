@@ -113,6 +113,7 @@ class Pipeline:
                     key=declared.keys[0] if len(declared.keys) == 1 else (),
                     keys=declared.keys if len(declared.keys) > 1 else (),
                     by_row=declared.by_row,
+                    start=declared.start_position,
                     on_conflict=declared.on_conflict or stream.on_conflict,
                     max_rejected=raw.max_rejected,
                     batch=replace(batch, wait=0.0),

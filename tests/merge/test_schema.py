@@ -48,6 +48,9 @@ def test_what_has_no_common_type_names_table_column_and_types() -> None:
         ({"id": "int", "gone": "date"}, {"id": "int"}, {}, []),
         ({"id": "int"}, {"id": "bigint"}, {}, [Change("widen", "id", "bigint", "int")]),
         ({"id": "bigint"}, {"id": "int"}, {}, []),
+        ({"id": "int", "Name": "date"}, {"id": "int", "name": "date"}, {}, [Change("rename", "name", "date", "Name")]),
+        ({"Name": "int"}, {"name": "bigint"}, {"Name": "name"},
+         [Change("rename", "name", "int", "Name"), Change("widen", "name", "bigint", "int")]),
         (
             {"d": "decimal(8,2)"},
             {"d": "decimal(9,2)"},

@@ -202,10 +202,8 @@ def test_the_command_prints_all_and_exits_with_one(
     from typer.testing import CliRunner
 
     monkeypatch.setattr(Lake, "load", lambda: lake)
-    if not cli.app.registered_commands:
-        cli._register()
     file = write(tmp_path, "    - {name: agg.a, sql: 'SELECT x, y FROM final.users'}\n")
-    result = CliRunner().invoke(cli.app, ["check", str(file)])
+    result = CliRunner().invoke(cli.application(), ["check", str(file)])
     assert (result.exit_code, result.stdout.count("line 5")) == (1, 2)
     file = write(tmp_path, "    - {name: agg.a, sql: 'SELECT id FROM final.users'}\n")
-    assert CliRunner().invoke(cli.app, ["check", str(file)]).exit_code == 0
+    assert CliRunner().invoke(cli.application(), ["check", str(file)]).exit_code == 0

@@ -19,6 +19,7 @@ from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import (
     DefinitionChangedError,
     RebuildError,
+    RecordsGoneError,
     SchemaConflictError,
     SnapshotExpiredError,
     TableReplacedError,
@@ -112,8 +113,6 @@ class People:
 def command(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[People, str], str]:
     """Runs the command that an error advises, as it stands there, over the pipeline as it is declared."""
     monkeypatch.setattr(Lake, "load", lambda: lake)
-    if not cli.app.registered_commands:
-        cli._register()
 
     def follow(people: People, error: str | None) -> str:
         config = people.feed.pipeline.config.model_dump(exclude_defaults=True, mode="json")
@@ -124,7 +123,7 @@ def command(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         monkeypatch.setenv("LAKE_PIPELINES", str(folder.parent))
         advised = re.search(r"`lake-assets (rebuild [\w.]+)`", error or "")
         assert advised, error
-        done = CliRunner().invoke(cli.app, advised[1].split(), catch_exceptions=False)
+        done = CliRunner().invoke(cli.application(), advised[1].split(), catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -360,7 +359,7 @@ def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypat
     head = lake.table("staging.people").metadata.current_snapshot_id
     people.sql("DELETE FROM lake.raw.events WHERE position < 3")
     with pytest.raises(
-        RebuildError, match=r"holds 3 events whose records raw\.events no longer holds \(positions 0 to"
+        RecordsGoneError, match=r"holds 3 events whose records raw\.events no longer holds \(positions 0 to"
     ):
         rebuild(lake, "staging.people")
     assert lake.table("staging.people").metadata.current_snapshot_id == head

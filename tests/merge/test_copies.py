@@ -1,0 +1,132 @@
+"""Tables without a key hold as many copies of each row as the source does: against a multiset in plain Python."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from tests.merge.test_rejects import ITEMS, Stream
+from tests.merge.test_whole_rows import change_feed, debezium, wal2json
+
+Row = dict[str, Any]
+Write = Callable[[int, str, Row | None, Row | None], list[str]]
+COLUMNS = ("n", "name")
+
+
+def wal2json_v1(at: int, op: str, before: Row | None, after: Row | None) -> list[str]:
+    change: Row = {"kind": {"c": "insert", "u": "update", "d": "delete"}[op], "schema": "public", "table": "items"}
+    types = {"n": "integer", "name": "text"}
+    if after:
+        change |= {"columnnames": [*after], "columntypes": [types[c] for c in after], "columnvalues": [*after.values()]}
+    if before:
+        # Null columns are left out of the old row.
+        old = {c: v for c, v in before.items() if v is not None}
+        change["oldkeys"] = {"keynames": [*old], "keytypes": [types[c] for c in old], "keyvalues": [*old.values()]}
+    return [json.dumps({"xid": at, "nextlsn": f"0/{at:X}", "change": [change]})]
+
+
+def truncated(form: str, at: int) -> list[str]:
+    if form == "debezium":
+        return debezium(at, "t", None, None)
+    return [json.dumps({"action": "T", "schema": "public", "table": "items", "lsn": f"0/{at:X}"})]
+
+
+WRITERS: dict[str, Write] = {
+    "debezium": debezium, "wal2json-v1": wal2json_v1, "wal2json-v2": wal2json, "change-feed": change_feed,
+}  # fmt: skip
+
+
+@dataclass
+class Source:
+    """A table with few distinct rows, what its stream says, and its content after each file."""
+
+    form: str
+    choose: random.Random
+    held: list[Row] = field(default_factory=list)
+    at: int = 0
+
+    def new(self) -> Row:
+        return {"n": self.choose.choice([1, 2]), "name": self.choose.choice(["a", "b", None])}
+
+    def changes(self) -> list[str]:
+        """One change of one copy, a truncate, or rows that are copied in with one sequence."""
+        self.at += 1
+        write, kind = WRITERS[self.form], self.choose.choices(["c", "u", "d", "copy", "t"], [4, 3, 3, 1, 0.3])[0]
+        if kind == "t" and self.form in ("debezium", "wal2json-v2"):
+            self.held.clear()
+            return truncated(self.form, self.at)
+        if kind == "copy" and self.form in ("debezium", "wal2json-v2"):
+            rows = [self.new() for _ in range(self.choose.randint(2, 5))]
+            self.held += rows
+            return [line for row in rows for line in write(self.at, "c", None, row)]
+        op = kind if kind in "ud" and self.held else "c"
+        before = self.held.pop(self.choose.randrange(len(self.held))) if op in "ud" else None
+        after = self.new() if op in "cu" else None
+        self.held += [after] if after else []
+        return write(self.at, op, before, after)
+
+    def file(self, changes: int) -> list[str]:
+        """The lines of so many changes."""
+        return [line for _ in range(changes) for line in self.changes()]
+
+
+def counted(rows: Sequence[Row]) -> Counter[Any]:
+    return Counter(tuple(r[c] for c in COLUMNS) for r in rows)
+
+
+def follow(lake: Lake, form: str, choose: random.Random, batches: int, deletes: str = "hard") -> Stream:
+    declared = {"table": ITEMS, "key": "*", "deletes": deletes, "types": {"n": "int"}}
+    stream = Stream(lake, format=form, tables=[declared])
+    source, sent = Source(form, choose), list[list[str]]()
+    for _ in range(batches):
+        for _ in range(choose.randint(1, 3)):
+            sent.append(source.file(choose.randint(2, 9)))
+            stream.land(*sent[-1])
+        if choose.random() < 0.6:
+            # Sent again by whoever did not hear that it had arrived.
+            stream.land(*choose.choice(sent))
+        stream.run()
+        rows = stream.rows("final.items")
+        assert counted([r for r in rows if not r.get("__deleted")]) == counted(source.held)
+        numbers = Counter((r["__row"], r["__copy"]) for r in rows)
+        assert set(numbers.values()) <= {1}
+    assert stream.rejected() == []
+    return stream
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_each_event_adds_or_removes_one_copy_whatever_the_batches(lake: Lake, form: str) -> None:
+    follow(lake, form, random.Random(form), 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("form", WRITERS)
+def test_many_histories_of_copies(new_lake: Callable[[str], Lake], form: str, seed: int, deletes: str) -> None:
+    stream = follow(new_lake("steps"), form, random.Random(f"{form} {seed}"), 6, deletes)
+    # In one step, all of it makes the same table.
+    full = Stream(new_lake("full"), format=form, tables=[stream.pipeline.config.streams[0].tables[0].model_dump()])
+    for file in sorted(stream.folder.iterdir()):
+        full.land(*file.read_bytes().splitlines())
+    full.run()
+    assert sorted(map(str, full.rows("final.items"))) == sorted(map(str, stream.rows("final.items")))
+
+
+def test_equal_rows_of_one_snapshot_count_however_it_is_cut_into_files(lake: Lake) -> None:
+    stream = Stream(lake, format="debezium", tables=[{"table": ITEMS, "key": "*"}])
+    row = {"n": 1, "name": "a"}
+    for copies in (3, 2, 4):
+        stream.run(*(line for _ in range(copies) for line in debezium(7, "r", None, row)))
+    assert counted(stream.rows("final.items")) == Counter({(1, "a"): 9})
+    outcomes = stream.run(*debezium(8, "d", row, None), *debezium(9, "d", {"n": 9, "name": "x"}, None))
+    assert counted(stream.rows("final.items")) == Counter({(1, "a"): 8})
+    assert outcomes["final.items"].deleted == 1
+    assert outcomes["final.items"].details["deletes_without_row"] == 1

@@ -1,0 +1,100 @@
+"""What is known to be inexact is said by outcomes, by `status` and with assets, for as long as it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.commands.pipelines import table_status
+from lake_assets.events.model import EventColumn, EventPlan, Planned
+from lake_assets.lake import TableId
+from lake_assets.merge.exactness import DETAIL, reasons_of
+from lake_assets.merge.outcome import Outcome
+from lake_assets.merge.parsing import unreported
+from lake_assets.orchestration.metadata import of_outcome
+from tests.merge.test_rejects import ITEMS, Stream, v2
+from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
+from tests.support.streams import Feed, pipeline
+
+FINAL = TableId.parse("final.items")
+MODELS = [{"name": "agg.m", "sql": "SELECT count(*) AS c FROM final.t"}]
+
+
+def said(outcomes: Mapping[str, Outcome], table: str) -> list[str]:
+    return outcomes[table].details.get(DETAIL, [])
+
+
+# --- in plain Python: what a batch shows ------------------------------------------------------------------------
+
+
+def planned(*columns: str, forms: tuple[str, ...] = (), default: str = "") -> Planned:
+    """A plan of columns like `n:int`."""
+    pairs = [c.split(":") for c in columns]
+    made = tuple(EventColumn(n, t, n, has_default=n == default) for n, t in pairs)
+    return Planned(("s",), EventPlan("", "", "", "", made, ("id",), forms=tuple(frozenset(f.split()) for f in forms)))
+
+
+ID = "id:int"
+
+
+@pytest.mark.parametrize(
+    ("plans", "known", "rename", "expected"),
+    [
+        ([planned(ID, "a:int")], {}, {}, ((), ())),
+        ([planned(ID, "b:int")], {"id": "int", "a": "int"}, {}, ((), (("a", "b"),))),
+        ([planned(ID, "a:int"), planned(ID, "b:int")], {}, {}, ((), (("a", "b"),))),
+        ([planned(ID, "b:int")], {"id": "int", "a": "int"}, {"a": "b"}, ((), ())),
+        # Another type, or both stand together, or several went.
+        ([planned(ID, "b:string")], {"id": "int", "a": "int"}, {}, ((), ())),
+        ([planned(ID, "a:int", "b:int")], {"id": "int", "a": "int"}, {}, ((), ())),
+        ([planned(ID, "b:int")], {"id": "int", "a": "int", "c": "int"}, {}, ((), ())),
+        # A plan of several forms: an update may leave a column out, an insert does not.
+        ([planned(ID, "a:int", "b:int", forms=("id a", "id b"))], {"id": "int", "a": "int"}, {}, ((), (("a", "b"),))),
+        ([planned(ID, "a:int", "b:int", forms=("id a b", "id b"))], {"id": "int", "a": "int"}, {}, ((), ())),
+        ([planned(ID, "x:int", default="x")], {"id": "int"}, {}, (("x",), ())),
+        ([planned(ID, "x:int", default="x")], {}, {}, ((), ())),
+    ],
+)
+def test_columns_that_come_and_go_show_what_no_event_reports(
+    plans: list[Planned], known: dict[str, str], rename: dict[str, str], expected: Any
+) -> None:
+    assert unreported(plans, known, rename) == expected
+
+
+# --- through the tables -----------------------------------------------------------------------------------------
+
+
+def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter_no_more(lake: Lake) -> None:
+    feed = Feed(lake, "public.t", models=MODELS)
+    first = Table({"id": BIGINT, "name": TEXT})
+    outcomes = feed.deliver([Event(first, "c", (i, i), {"id": i, "name": "a"}) for i in (10, 20)])
+    assert reasons_of(lake, TableId.parse("final.t")) == said(outcomes, "final.t") == []
+    second = Table({"id": BIGINT, "title": TEXT, "flag": {**INT, "default": 7}})
+    outcomes = feed.deliver([Event(second, "u", (30, 31), {"id": 10, "title": "b", "flag": 7})])
+    default, rename = said(outcomes, "final.t")
+    assert "column flag was added with a default" in default
+    assert "declare `rename: {name: title}`" in rename
+    assert table_status(lake, TableId.parse("final.t")).not_exact == [default, rename]
+    # A table that is made of it says whose fault it is.
+    assert reasons_of(lake, TableId.parse("agg.m")) == [f"final.t: {default}", f"final.t: {rename}"]
+    assert of_outcome(outcomes["final.t"])[DETAIL] == f"not exact: {default}; {rename}"
+    # What the error says is done, and the other row changes.
+    feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "title"}}, models=MODELS)
+    outcomes = feed.deliver([Event(second, "u", (40, 41), {"id": 20, "title": "c", "flag": 7})])
+    assert said(outcomes, "final.t") == []
+    assert table_status(lake, TableId.parse("final.t")).not_exact == reasons_of(lake, TableId.parse("agg.m")) == []
+
+
+def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
+    stream = Stream(lake, format="wal2json-v2", on_conflict="reject")
+    stream.run(v2(1, "I", id=("integer", 1), n=("integer", 7)))
+    outcomes = stream.run(v2(2, "U", id=("integer", 1), n=("text", "seven")))
+    assert reasons_of(lake, FINAL) == said(outcomes, "staging.items") == said(outcomes, "final.items")
+    (reason,) = reasons_of(lake, FINAL)
+    assert reason.startswith("1 records are rejected")
+    stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, "types": {"n": "string"}}])
+    stream.run()
+    assert reasons_of(lake, FINAL) == []
