@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.errors import MalformedRecordError
 from lake_assets.events import SourceTable, event_format
 from lake_assets.events.connect_types import UNAVAILABLE_VALUE
 from lake_assets.events.inferred import Inferred, parse_schema, type_of
@@ -250,8 +250,12 @@ def test_a_key_column_that_no_row_has_is_refused() -> None:
     shape = "OBJECT<key: OBJECT<other: BIGINT>, value: OBJECT<__op: STRING, id: BIGINT>>"
     plan = DEBEZIUM.plans([Seen("", shape)], Hints())[0].plan
     assert plan.key == ("other",)  # the key's own column is read from the key
-    with pytest.raises(UnsupportedEventError, match="share one name"):
-        DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())
+
+
+def test_two_spellings_in_records_without_schemas_are_one_column() -> None:
+    """Each record has one of them; one that has both is rejected (tests/merge/test_missing_columns.py)."""
+    plan = DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())[0].plan
+    assert [c.name for c in plan.columns] == ["id"]
 
 
 # --- inferred types ---------------------------------------------------------------------------------------------------
