@@ -17,7 +17,7 @@ from pyiceberg.types import NestedField
 from lake_assets.capture.bounds import of_partition
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.manifests import Entry, ManifestReader
-from lake_assets.capture.opened import OpenTables
+from lake_assets.capture.opened import OpenTables, check_files
 from lake_assets.capture.partition_keys import unpartitioned_specs
 from lake_assets.capture.parts import Part, by_snapshot, whole
 from lake_assets.capture.pieces import Piece, pieces
@@ -122,6 +122,15 @@ class Capture:
                 part.plan, column, self.schema, self._specs, self._unpartitioned, self._former, self._row_ids(part)
             )
         ]
+
+    def check_files(self) -> None:
+        """Check that the captured files are still there, for those who read the table itself.
+
+        Raises:
+            MissingDataFileError: one is gone.
+        """
+        for part in self._parts:
+            check_files(self._source.io, part.plan)
 
     @contextlib.contextmanager
     def icdc(self) -> Generator[IcdcTables]:

@@ -70,7 +70,7 @@ class OpenTables:
             CaptureWriteError: the tables cannot be made.
         """
         if id(part) not in self._of:
-            _check_files(self._source.io, part.plan)
+            check_files(self._source.io, part.plan)
             self._of[id(part)] = self._open(part)
         return self._of[id(part)]
 
@@ -80,7 +80,7 @@ class OpenTables:
         Raises:
             MissingDataFileError, CaptureWriteError: as `of`.
         """
-        _check_files(self._source.io, part.plan)
+        check_files(self._source.io, part.plan)
         return self._sides(part, part.plan, icdc.new_name(part.window.table))
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class OpenTables:
         return named[0], named[1]
 
 
-def _check_files(io: FileIO, planned: Plan) -> None:
+def check_files(io: FileIO, planned: Plan) -> None:
     """Raise for a captured file that is gone: a reader would only find out in the middle of its work."""
 
     def gone(paths: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import LostEventsError, NotRunError
+from lake_assets.errors import LostEventsError, MissingDataFileError, NotRunError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, exactness, scd1, scd2
@@ -27,7 +27,7 @@ from lake_assets.merge.commit import commit_marks, counts, snapshot_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.small import fitting, in_one_piece
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.steps import Window, head_of, known_marks
+from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice
 from lake_assets.merge.tables import check_owner_in
 from lake_assets.merge.target import Batch, Stats, Target, pending_of
 
@@ -46,8 +46,8 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Out
         KeyMissingError: a declared key column is not in the table, or some events say nothing of it, or a history is
             wanted of rows without a key.
         PipelineError: the declared columns do not go with the table's.
-        SnapshotExpiredError, TableReplacedError, LostEventsError: what the table has absorbed is no longer part of
-            staging's history, and the table is declared to stop then.
+        SnapshotExpiredError, TableReplacedError, LostEventsError, MissingDataFileError: what the table has absorbed is
+            no longer part of staging's history, and the table is declared to stop then.
         UnsupportedEventError: updates or deletes of a table that rows are appended to, or events without a value in a
             column of the declared order.
         ConcurrentWriteError: another run was at it at the same time.
@@ -55,11 +55,13 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Out
     """
     try:
         return _absorb(lake, spec, rebuild)
-    except LostEventsError as e:
-        if spec.on_gap == "stop" or rebuild:
+    except (LostEventsError, MissingDataFileError) as e:
+        if rebuild:
             raise
+        if spec.on_gap == "stop":
+            raise type(e)(f"{e}. {rebuild_advice(spec.table, spec.staging, option='on_gap')}") from e
         log.warning("%s: rebuilt: %s", spec.table, e)
-        return _absorb(lake, spec, f"{spec.staging} was rolled back and lacks events that were absorbed")
+        return _absorb(lake, spec, f"the history of {spec.staging} is lost ({e})")
 
 
 def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:

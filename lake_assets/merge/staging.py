@@ -151,7 +151,7 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     if reached != found.start and not _has_former_names(spec, table):
         found = replace(found, mark=replace(found.mark or found.head, snapshot=reached))
     again = reason_to_reread(spec, table) if table is not None else None
-    return (replace(found, mark=None), again) if again else (found, None)
+    return (replace(found, mark=None, lost=None), again) if again else (found, None)
 
 
 def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:

@@ -100,13 +100,14 @@ def window_of(target: TableId, table: Table | None, source: TableId, loaded: Tab
     return Window(source, mark, head)
 
 
-def rebuild_advice(target: TableId, source: TableId, option: str = "") -> str:
+def rebuild_advice(target: TableId, *sources: TableId, option: str = "") -> str:
     """How a table whose history is lost goes on.
 
     Args:
         target: the table.
-        source: what it is made of.
+        sources: what it is made of.
         option: the option that makes the pipeline do so by itself, where there is one.
     """
-    command = f"`lake-assets rebuild {target}` computes {target} from what {source} holds now"
+    held = f"{sources[0]} holds" if len(sources) == 1 else f"{', '.join(map(str, sources))} hold"
+    command = f"`lake-assets rebuild {target}` computes {target} from what {held} now"
     return f"{command}; with `{option}: rebuild` declared, the next run does so by itself" if option else command

@@ -205,7 +205,7 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
     if table is not None and (anew := _rebuilds(lake, spec, table, staging)):
         return Window(spec.staging, None, found.head), anew
     if found.lost and getattr(spec, found.lost.option) == "stop":
-        raise found.lost.error(rebuild_advice(spec.table, spec.staging, found.lost.option))
+        raise found.lost.error(rebuild_advice(spec.table, spec.staging, option=found.lost.option))
     return found, found.lost.why if found.lost else None
 
 
@@ -379,7 +379,7 @@ class Target:
         if lost := known.join(held, place, "left_anti").count():
             raise LostEventsError(
                 f"{self.spec.table}: {self.spec.staging} was rolled back and has not taken in again {lost} events that "
-                f"{self.spec.table} has absorbed. {rebuild_advice(self.spec.table, self.spec.staging, 'on_gap')}"
+                f"{self.spec.table} has absorbed"
             )
         return events.join(known, place, "left_anti")
 

@@ -21,7 +21,7 @@ from pyspark.errors import (
 
 from lake_assets.capture import Capture, capture
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import DefinitionChangedError, HistoryError, UnsupportedCaptureError
+from lake_assets.errors import DefinitionChangedError, HistoryError, MissingDataFileError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.auditing import Finding, Gate, forget_failed
 from lake_assets.merge.batches import left_behind
@@ -56,11 +56,25 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
 
     Raises:
         SnapshotExpiredError, TableReplacedError: see `next_of`.
+        MissingDataFileError: a file of a source is gone, and the table is declared to stop then, or needs the file.
         ModelError: the query is wrong for the sources as they are now. Nothing is written.
         DefinitionChangedError: it is another query than the table was made by, and the model says to stop then.
         ConcurrentWriteError: another run was at it at the same time.
         AuditFailedError: what it is to hold does not pass its audits. Nothing is published.
     """
+    heads = heads or Heads()
+    try:
+        return _absorb_sources(lake, spec, heads, rebuild)
+    except MissingDataFileError as e:
+        if rebuild:
+            raise
+        if spec.on_gap == "stop":
+            raise MissingDataFileError(f"{e}. {rebuild_advice(spec.table, *spec.sources, option='on_gap')}") from e
+        log.warning("%s: rebuilt: %s", spec.table, e)
+        return _absorb_sources(lake, spec, heads, f"the history of a source is lost ({e})")
+
+
+def _absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads, rebuild: str) -> Outcome:
     began, clock = time.monotonic(), time.time()
     name = str(spec.table)
     found = {s: lake.find(s) for s in spec.sources}
@@ -71,7 +85,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     known = target is not None and is_same_query(target, spec)
-    windows, begun = next_of(lake, spec, target, tables, heads or Heads(), rebuild=bool(rebuild))
+    windows, begun = next_of(lake, spec, target, tables, heads, rebuild=bool(rebuild))
     lost = "; ".join(w.lost.why for w in windows.values() if w.lost)
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
@@ -95,6 +109,9 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
             for s, w in windows.items()
             if not (begun and w.is_absorbed)
         }
+        if rebuild:
+            for captured in captures.values():
+                captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
         frames = Frames(lake.spark(), scope)
         needed = needed_of(model.tree) if model.tree else {}
@@ -183,13 +200,13 @@ def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, T
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
     """
     found = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
-    lost = {s: w.lost for s, w in found.items() if w.lost}
+    lost = [w.lost for w in found.values() if w.lost]
     if not lost:
         return found
     if len(tables) == len(spec.sources) and planned(spec, tables).strategy != "full":
-        for source, why in lost.items():
+        for why in lost:
             if getattr(spec, why.option) == "stop":
-                raise why.error(rebuild_advice(spec.table, source, why.option))
+                raise why.error(rebuild_advice(spec.table, *spec.sources, option=why.option))
     return {s: replace(w, mark=None) for s, w in found.items()}
 
 

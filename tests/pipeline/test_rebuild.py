@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import (
     DefinitionChangedError,
+    MissingDataFileError,
     RebuildError,
     RecordsGoneError,
     SchemaConflictError,
@@ -228,6 +229,13 @@ def test_staging_needs_no_history_of_the_raw_table(lake: Lake) -> None:
     people.check()
     people.land()
     people.check()
+    # Another key is declared at the same time: all events are read again.
+    people.land()
+    people.run("raw.events")
+    forget_history(lake, "raw.events")
+    people.declare(key="id")
+    assert people.run("staging.people")["staging.people"].strategy == "rebuild"
+    people.check()
 
 
 @pytest.mark.long
@@ -242,6 +250,26 @@ def test_a_model_that_is_computed_in_full_asks_for_no_history(lake: Lake) -> Non
     people.check()
     people.sql("DROP TABLE final.people")
     people.check()
+
+
+@pytest.mark.long
+def test_files_of_the_past_that_are_gone_are_no_dead_end(lake: Lake, command: Callable[[People, str], str]) -> None:
+    people = People(lake, CITIES)
+    people.land()
+    people.run()
+    for way in ("command", "option"):
+        old = lake.table("final.people").inspect.data_files()["file_path"].to_pylist()
+        people.sql("INSERT OVERWRITE lake.final.people VALUES (77, 'x', 7)")
+        for file in old:
+            Path(file.removeprefix("file:").replace("///", "/")).unlink()
+        if way == "command":
+            failed = people.run("agg.cities")["agg.cities"]
+            assert isinstance(failed.exception, MissingDataFileError), failed
+            command(people, failed.error)
+        else:
+            people.declare({**CITIES, "on_gap": "rebuild"})
+            assert people.run("agg.cities")["agg.cities"].strategy == "rebuild"
+        assert people.rows("agg.cities") == Counter({("x", 1): 1})
 
 
 # --- other definitions ------------------------------------------------------------------------------------------
@@ -362,7 +390,14 @@ def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypat
         RecordsGoneError, match=r"holds 3 events whose records raw\.events no longer holds \(positions 0 to"
     ):
         rebuild(lake, "staging.people")
+    # Nor are all events read again because another key is declared.
+    people.declare(CITIES, key="id")
+    assert isinstance(people.run("staging.people")["staging.people"].exception, RebuildError)
     assert lake.table("staging.people").metadata.current_snapshot_id == head
+    (lost,) = lake.table("final.people").inspect.data_files()["file_path"].to_pylist()[:1]
+    Path(lost.removeprefix("file:").replace("///", "/")).unlink()
+    with pytest.raises(MissingDataFileError, match=Path(lost).name):
+        rebuild(lake, "agg.cities")
     people.sql("DROP TABLE final.people")
     with pytest.raises(RebuildError, match=r"its source final\.people does not exist"):
         rebuild(lake, "agg.cities")
