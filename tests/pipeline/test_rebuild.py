@@ -392,7 +392,7 @@ def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypat
         rebuild(lake, "staging.people")
     # Nor are all events read again because another key is declared.
     people.declare(CITIES, key="id")
-    assert isinstance(people.run("staging.people")["staging.people"].exception, RebuildError)
+    assert isinstance(people.run("staging.people")["staging.people"].exception, RecordsGoneError)
     assert lake.table("staging.people").metadata.current_snapshot_id == head
     (lost,) = lake.table("final.people").inspect.data_files()["file_path"].to_pylist()[:1]
     Path(lost.removeprefix("file:").replace("///", "/")).unlink()
