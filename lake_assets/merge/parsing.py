@@ -99,9 +99,10 @@ def parse(
     _check_key(records, planned, spec, key)
     planned = _routed(planned, spec, known)
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
-    if clash := set(columns) & set(TECHNICAL):
+    if clash := [c for c in columns if c.lower() in TECHNICAL]:
         raise UnsupportedEventError(
-            f"{spec.table}: the source has columns called {sorted(clash)}, which staging uses itself: rename them"
+            f"{spec.table}: the source has columns called {', '.join(clash)}, which staging uses itself: declare other "
+            "names for them (`rename`)"
         )
     every = dict.fromkeys((*known, *columns))
     bases = _bases({**known, **columns})

@@ -16,7 +16,7 @@ from lake_assets.merge.parsing import Parsed, key_changed
 from lake_assets.merge.rereading import properties_of
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.specs import StagingSpec
-from lake_assets.merge.tables import KEY_PROPERTY, KEY_SET_PROPERTY, alter, columns_of, create, key_of
+from lake_assets.merge.tables import KEY_PROPERTY, KEY_SET_PROPERTY, alter, columns_of, create, finish_renames, key_of
 
 SOURCE_TABLE_PROPERTY = "lake-assets.source-table"
 PARTITIONED_BY = f"days({ARRIVED_AT})"
@@ -54,6 +54,7 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
     for name, value in properties.items():
         if has.get(name) != value:
             set_property(lake, spec.table, name, value)
+    finish_renames(lake, spec.table)
     existing = columns_of(lake, spec.table)
     current = {c: t for c, t in existing.items() if not is_former(c, existing)}
     changes = evolve(str(spec.table), current, wanted, spec.rename)

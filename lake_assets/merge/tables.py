@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, PrimitiveType
 
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import ConcurrentWriteError, TableClaimedError, UnsupportedCaptureError
+from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import PIPELINE_PROPERTY
@@ -19,6 +18,8 @@ from lake_assets.merge.schema import Change, Columns
 KEY_PROPERTY = "lake-assets.key"
 # Which of several declared keys a staging table has.
 KEY_SET_PROPERTY = "lake-assets.key-set"
+# What a column is called between two names that differ in case only.
+_RENAMING = "__renaming"
 
 # Row lineage (version 3) makes the changes of a table cheap to find; deletion vectors make small ones cheap to write.
 DEFAULT_PROPERTIES = {
@@ -152,17 +153,11 @@ def key_set_of(table: Table, keys: Sequence[tuple[str, ...]], rename: Mapping[st
     return next((k for k in keys if there.issuperset(k)), ())
 
 
-def rename_in_metadata(lake: LakeBase, table: TableId, was: str, column: str) -> None:
-    """Rename a column without Spark.
-
-    Raises:
-        ConcurrentWriteError: another writer was quicker.
-    """
-    try:
-        with lake.table(table).update_schema() as update:
-            update.rename_column(was, column)
-    except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{table}: another writer committed while {was} was renamed: {e}") from e
+def finish_renames(lake: LakeBase, table: TableId) -> None:
+    """Give columns the names that a step which was killed in between was to give them."""
+    for field in lake.table(table).schema().fields:
+        if field.name.endswith(_RENAMING):
+            alter(lake, table, Change("rename", field.name.removesuffix(_RENAMING), "", was=field.name))
 
 
 def alter(lake: LakeBase, table: TableId, change: Change) -> None:
@@ -175,8 +170,9 @@ def alter(lake: LakeBase, table: TableId, change: Change) -> None:
             sql = f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {change.type}"
         case "rename" if change.was and change.was.lower() == change.column.lower():
             # To Spark, the new name is taken: by the column itself.
-            rename_in_metadata(lake, table, change.was, change.column)
-            return
+            between = quote(change.column + _RENAMING)
+            lake.spark().sql(f"ALTER TABLE {name} RENAME COLUMN {quote(change.was)} TO {between}")
+            sql = f"ALTER TABLE {name} RENAME COLUMN {between} TO {column}"
         case "rename":
             sql = f"ALTER TABLE {name} RENAME COLUMN {quote(change.was or '')} TO {column}"
         case "replace" | "fold":

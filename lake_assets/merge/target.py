@@ -53,6 +53,7 @@ from lake_assets.merge.tables import (
     check_owner_in,
     columns_of,
     create,
+    finish_renames,
     key_in,
     key_set_of,
     set_properties,
@@ -723,6 +724,7 @@ class Target:
             create(lake, spec.table, wanted, pipeline=spec.pipeline, key=self.key, properties=said,
                    partitioned_by=", ".join(p.sql for p in spec.partition_by))  # fmt: skip
             self._sort()
+        finish_renames(lake, spec.table)
         changes = evolve(str(spec.table), columns_of(lake, spec.table), wanted, spec.rename)
         for change in (c for c in changes if c.kind not in ("replace", "fold")):
             alter(lake, spec.table, change)

@@ -217,6 +217,8 @@ class LayerTables(Batches, TableSettings):
     def _one_name(self) -> LayerTables:
         if self.is_pattern and self.name:
             raise ValueError(f"{self.table} may match several tables: give `name` to single ones")
+        if self.is_pattern and self.start_position:
+            raise ValueError(f"{self.table} may match several tables: give `start_position` to single ones")
         return self
 
     @property

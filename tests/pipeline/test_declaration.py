@@ -70,6 +70,8 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ("        - public.users\n", "        - a.b.c\n", 8, "no source table"),
         ("          key: [id]\n", "          key: {a: 1}\n", 10, "key"),
         ("        - table: public.orders\n", "        - table: public.*\n          name: x\n", 9, "several tables"),
+        ("        - table: public.orders\n", "        - table: public.*\n          start_position: 3\n", 9, "several"),
+        ("          key: [id]\n", "          start_position: -1\n", 10, "greater than or equal to 0"),
         ("          key: [id]\n", "          deletes: softly\n", 10, "soft"),
         ("        - table: public.orders\n", "        - table: public.o\n          track: n\n", 9, "mode: scd2"),
         (
