@@ -5,11 +5,28 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from lake_assets.commands.output import stderr
 from lake_assets.errors import LakeError
+
+INTERRUPTED = 130
+
+
+class _Commands(TyperGroup):
+    """The commands; Ctrl-C ends any of them with exit code 130, as a shell expects."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See `click.Group`."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            stderr.print("interrupted: what was committed stays, and the next run goes on from there")
+            # What is left of Spark may wait for answers that never come.
+            raise typer.Exit(INTERRUPTED) from None
 
 
 @functools.cache
@@ -30,6 +47,7 @@ def application() -> typer.Typer:
 
     app = typer.Typer(
         name="lake-assets",
+        cls=_Commands,
         help="Keeps Iceberg tables up to date from what changed.",
         no_args_is_help=True,
         add_completion=False,
@@ -52,14 +70,16 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line: errors of this package are one message and exit code 1, without a traceback."""
+    """Run the command line: errors are one message and exit code 1; LAKE_DEBUG=1 shows the traceback."""
     try:
         application()()
-    except LakeError as e:
+    except Exception as e:
         if os.environ.get("LAKE_DEBUG"):
             raise
         stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         stderr.print(str(e), markup=False, soft_wrap=True)
+        if not isinstance(e, LakeError):
+            stderr.print("This is no error that lake-assets expects: LAKE_DEBUG=1 shows where it comes from.")
         sys.exit(1)
 
 

@@ -42,6 +42,10 @@ class CatalogUnavailableError(LakeError):
     """The Iceberg catalog cannot be opened."""
 
 
+class LakeNotFoundError(LakeError):
+    """There is no lake where one is read: its catalog was never made."""
+
+
 class SparkUnavailableError(TransientError):
     """No Spark session could be had (local JVM did not start, or the Spark Connect server is away)."""
 

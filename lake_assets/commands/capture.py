@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from lake_assets.capture import Capture, FieldRange
-from lake_assets.commands.output import console
+from lake_assets.commands.output import check_folder_of, console, local
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
 
@@ -52,7 +52,7 @@ def capture(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show which data files of TABLE changed between two snapshots, and the field ranges over them (no Spark)."""
-    lake = Lake.load()
+    lake = Lake.load_existing()
     with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as found:
         if as_json:
             print(json.dumps(_facts(found), default=str, indent=2))
@@ -77,9 +77,12 @@ def changes(
     ] = None,
 ) -> None:
     """Write the row-level changes of TABLE between two snapshots."""
-    if out is not None and out.suffix not in {".parquet", ".jsonl"}:
-        raise ConfigError(f"--out {out}: write a .parquet or a .jsonl file")
-    lake = Lake.load()
+    if out is not None:
+        if out.suffix not in {".parquet", ".jsonl"}:
+            raise ConfigError(f"--out {out}: write a .parquet or a .jsonl file")
+        out = local(out, "--out")
+        check_folder_of(out, "--out")
+    lake = Lake.load_existing()
     first, last = _bound(lake, table, start), _bound(lake, table, end)
     with lake.capture(table, first, last, granularity="snapshot" if by_snapshot else "net") as found:
         keys = key or sorted(found.schema.identifier_field_names())

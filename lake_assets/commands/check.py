@@ -9,17 +9,27 @@ import typer
 from lake_assets.commands.output import console
 from lake_assets.commands.pipelines import find_pipeline
 from lake_assets.facade import Lake
-from lake_assets.pipeline.checks import mistakes
+from lake_assets.pipeline.checks import check as checked
+
+# A catalog without tables, which leaves nothing behind.
+_NO_LAKE = "sqlite:///:memory:"
 
 
 def check(
     pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
 ) -> None:
     """Check the models and audits of PIPELINE against the lake's tables: all mistakes at once (no Spark)."""
-    loaded = find_pipeline(pipeline)
-    found = mistakes(loaded, Lake.load())
-    for said in found:
+    loaded, lake = find_pipeline(pipeline), Lake.load()
+    if not lake.is_there:
+        console.print(f"there is no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
+        lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": _NO_LAKE}}))
+    found = checked(loaded, lake)
+    for said in found.mistakes:
         console.print(said, markup=False, soft_wrap=True)
-    if found:
+    for said in found.open:
+        console.print(f"not checked yet: {said}", markup=False, soft_wrap=True)
+    if found.mistakes:
         raise typer.Exit(1)
-    console.print(f"pipeline {loaded.name}: {len(loaded.config.models)} models, nothing wrong")
+    streams, models = len(loaded.config.streams), len(loaded.config.models)
+    parts = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((streams, "stream"), (models, "model"))]
+    console.print(f"pipeline {loaded.name}: {' and '.join(parts)}, no mistake found", markup=False)

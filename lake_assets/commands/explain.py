@@ -28,7 +28,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """How a SQL model is maintained and why, and how what is pending now would be absorbed. Reads metadata only."""
-    lake, name = Lake.load(), TableId.parse(table)
+    lake, name = Lake.load_existing(), TableId.parse(table)
     found = explained(lake, _spec(lake, name, pipeline))
     if as_json:
         print_json(found)

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 import typer
 
-from lake_assets.commands.output import console
+from lake_assets.commands.output import check_folder_of, console, local
 from lake_assets.errors import ConfigError
 from lake_assets.events.generator import Source, Transaction, Workload, delivered
 from lake_assets.events.wire import ENCODERS, encoder, feed_rows, flagged_rows
@@ -51,6 +51,19 @@ def generate_events(
     schema, _, name = table.partition(".")
     if not schema or not name:
         raise ConfigError(f"--table {table}: write schema.table")
+    if events < 0 or keys < 1 or transaction < 1 or events_a_file < 1:
+        raise ConfigError("--events is 0 or more; --keys, --transaction and --events-a-file are 1 or more")
+    if files not in ("jsonl", "csv", "parquet"):
+        raise ConfigError(f"--files {files}: choose jsonl, csv or parquet")
+    if files == "jsonl":
+        encoder(format)
+    elif format not in _TABLES:
+        raise ConfigError(f"--format {format} comes as jsonl; as {files} come {' and '.join(_TABLES)}")
+    out, rows = local(out, "OUT"), local(rows, "--rows") if rows else None
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"OUT {out} is a file: name a folder for the files of events")
+    if rows:
+        check_folder_of(rows, "--rows")
     workload = Workload(
         seed=seed, events=events, keys=keys, distribution=distribution,
         inserts=inserts, updates=updates, deletes=deletes, key_changes=key_changes, unchanged=unchanged, nulls=nulls,
@@ -101,8 +114,6 @@ def _put(target: Path, write: Callable[[Path], None]) -> None:
 def _write_tables(
     out: Path, stream: Iterable[Transaction], format_name: str, kind: str, a_file: int
 ) -> tuple[int, int]:
-    if format_name not in _TABLES or kind not in ("csv", "parquet"):
-        raise ConfigError(f"--format {format_name} --files {kind}: change-set and change-feed come as csv or parquet")
     count = total = 0
     for columns, batch in _batches(stream, format_name, a_file):
         count, total = count + 1, total + len(batch)

@@ -9,18 +9,41 @@ from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lake_assets.errors import ConfigError
+from lake_assets.lake.paths import local_path
 from lake_assets.merge.outcome import Absorbed, Outcome
 
 # Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 150)
 stderr = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() or "COLUMNS" in os.environ else 150)
 STYLES = {"absorbed": "green", "nothing": "dim", "waiting": "yellow", "failed": "bold red"}
+
+
+def local(path: Path, option: str) -> Path:
+    """A path that was given on the command line, of this machine.
+
+    Raises:
+        ConfigError: it is a URL of something else.
+    """
+    try:
+        return local_path(path)
+    except ValueError as e:
+        raise ConfigError(f"{option}: {e}") from e
+
+
+def check_folder_of(file: Path, option: str) -> None:
+    """Raise ConfigError where a file cannot be written, before anything is computed for it."""
+    if file.is_dir():
+        raise ConfigError(f"{option} {file} is a folder: name a file in it")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{option} {file}: the folder {file.parent} does not exist; make it, or name another one")
 
 
 def print_json(value: Any) -> None:

@@ -20,6 +20,7 @@ from lake_assets.events import SourceTable
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 from lake_assets.lake.row_counts import row_count
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
 from lake_assets.lake.watermark import PROPERTY as WATERMARK
@@ -28,7 +29,7 @@ from lake_assets.merge.commit import counts
 from lake_assets.merge.landing import Backlog, backlog
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.raw import arrived, nothing_until
-from lake_assets.merge.specs import RawSpec, StagingSpec
+from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.merge.staging_table import SOURCE_TABLE_PROPERTY
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline import Pipeline, own_pipelines
@@ -44,21 +45,25 @@ def find_pipeline(name: str) -> Pipeline:
     Raises:
         PipelineError: there is none.
     """
-    path = Path(name)
+    path, shipped = Path(name), {p.parent.name: p for p in shipped_pipelines()}
     if path.is_dir() and (path / "defs.yaml").is_file():
         return Pipeline.load(path / "defs.yaml")
     if path.is_file():
         return Pipeline.load(path)
-    shipped = {p.parent.name: p for p in shipped_pipelines()}
     if name in shipped:
         return Pipeline.load(shipped[name])
+    here = (
+        sorted(p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml")) if path.parent.is_dir() else []
+    )
+    found = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
     raise PipelineError(
-        f"no pipeline {name}: name a YAML file, a folder with a defs.yaml, or one of {', '.join(shipped)}"
+        f"{found}{nearest(path.name, [*shipped, *here])}: name a YAML file, a folder with a defs.yaml, or a shipped "
+        f"pipeline ({', '.join(shipped)})"
     )
 
 
-def find_model(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec:
-    """The model that makes a table, as it is declared now.
+def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec | FinalSpec:
+    """The model or the final table as it is declared now.
 
     Args:
         lake: where the table is.
@@ -67,18 +72,24 @@ def find_model(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec
             declares the table.
 
     Raises:
-        PipelineError: none of them does, or makes it otherwise than by a SELECT.
+        PipelineError: none of them does, or it is a raw or staging table.
     """
-    asked = TableId.parse(table)
+    wanted = TableId.parse(table)
     searched = [find_pipeline(pipeline)] if pipeline else [*map(Pipeline.load, shipped_pipelines()), *own_pipelines()]
+    declared: list[str] = []
     for candidate in searched:
         for spec in candidate.specs(lake, alone=False):
-            if spec.table == asked and isinstance(spec, ModelSpec):
+            declared.append(str(spec.table))
+            if spec.table == wanted and isinstance(spec, ModelSpec | FinalSpec):
                 return spec
-            if spec.table == asked:
-                raise PipelineError(f"{asked} is made of change events by pipeline {candidate.name!r}, not by a SELECT")
+            if spec.table == wanted:
+                raise PipelineError(
+                    f"{wanted} holds records and events as they came, and there is nothing to compare them with: "
+                    "verify final tables and SQL models"
+                )
     names = ", ".join(c.name for c in searched)
-    raise PipelineError(f"no model makes {asked} in pipeline {names}: name the one that does with --pipeline")
+    where = "" if pipeline else " Name the pipeline that makes it with --pipeline, or set LAKE_PIPELINES to its folder"
+    raise PipelineError(f"no table {wanted} in pipeline {names}{nearest(str(wanted), declared)}.{where}")
 
 
 def run(
@@ -95,7 +106,10 @@ def run(
     if table:
         known = {str(s.table) for s in loaded.specs(lake)}
         if unknown := sorted(set(table) - known):
-            raise PipelineError(f"{pipeline} has no table {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+            near = nearest(unknown[0], known)
+            raise PipelineError(
+                f"{pipeline} has no table {', '.join(unknown)}{near}; it has {', '.join(sorted(known)) or 'none'}"
+            )
     if as_json:
         outcomes = loaded.run(lake, table)
         print_json([outcome_json(o) for o in outcomes])
@@ -155,7 +169,7 @@ class TableStatus:
 
 def status(as_json: AsJson = False) -> None:
     """One line per table: rows, watermark, what has still to come to it, last run. Reads metadata only."""
-    lake = Lake.load()
+    lake = Lake.load_existing()
     found = with_upstream([table_status(lake, t) for t in _own_tables(lake)])
     if as_json:
         print_json(found)

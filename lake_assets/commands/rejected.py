@@ -37,7 +37,7 @@ def overview(context: typer.Context) -> None:
 def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     """How many records of which table were rejected, and why."""
     counts: dict[tuple[str, str, str], list[Any]] = {}
-    for name, row in _rows(Lake.load(), raw):
+    for name, row in _rows(Lake.load_existing(), raw):
         key = (name, row["source_table"] or "", _kind(row["reason"]))
         found = counts.setdefault(key, [0, row["position"], row["arrived_at"]])
         found[0] += 1
@@ -76,7 +76,7 @@ def listed(
     as_json: AsJson = False,
 ) -> None:
     """The rejected records, the newest first."""
-    found = [{"raw": name, **row} for name, row in _rows(Lake.load(), raw, source)]
+    found = [{"raw": name, **row} for name, row in _rows(Lake.load_existing(), raw, source)]
     found.sort(key=lambda r: (r["rejected_at"], r["position"]), reverse=True)
     found = found[:limit]
     if as_json:
@@ -98,7 +98,7 @@ def explain(
     position: Annotated[int, typer.Argument(help="the record's position")],
 ) -> None:
     """One rejected record in full: where it came from, what is wrong with it, what can be done."""
-    found = [row for _, row in _rows(Lake.load(), raw, position=position)]
+    found = [row for _, row in _rows(Lake.load_existing(), raw, position=position)]
     if not found:
         raise PipelineError(f"{raw} has no rejected record at position {position}: see `lake-assets rejected list`")
     for row in found:
@@ -122,7 +122,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Read the rejected records again; those that can be read now are taken in where they came in the stream."""
-    outcomes = find_pipeline(pipeline).replay(Lake.load(), table)
+    outcomes = find_pipeline(pipeline).replay(Lake.load_existing(), table)
     if as_json:
         print_json([outcome_json(o) for o in outcomes])
     else:

@@ -1,4 +1,4 @@
-"""`lake-assets verify`: a model's table beside its query, row by row."""
+"""`lake-assets verify`: a table beside what its sources give, row by row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from lake_assets.commands.output import console, print_json
-from lake_assets.commands.pipelines import AsJson, find_model
+from lake_assets.commands.pipelines import AsJson, find_spec
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
 from lake_assets.models.verify import Verification
@@ -17,7 +17,7 @@ from lake_assets.pipeline.settings import share_of
 
 
 def verify(
-    table: Annotated[str, typer.Argument(help="a model's table, as agg.city_population", show_default=False)],
+    table: Annotated[str, typer.Argument(help="a final table or a model, as agg.sales", show_default=False)],
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -30,14 +30,14 @@ def verify(
     limit: Annotated[int, typer.Option(help="show so many differing rows", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Compare TABLE with its query at the snapshots that it has absorbed; exit code 1 where they differ."""
-    lake, share = Lake.load(), _share(sample)
-    spec = find_model(lake, table, pipeline)
+    """Compute TABLE again from the snapshots that it has absorbed, and compare; exit code 1 where rows differ."""
+    share, lake = _share(sample), Lake.load_existing()
+    spec = find_spec(lake, table, pipeline)
     if as_json:
         found = verify_model(lake, spec, sample=share, limit=limit)
         print_json(vars(found) | {"differences": [vars(d) for d in found.differences], "equal": found.equal})
     else:
-        with console.status("computing the query"):
+        with console.status("computing the table again"):
             found = verify_model(lake, spec, sample=share, limit=limit)
         _show(found)
     if not found.equal:
@@ -54,13 +54,13 @@ def _share(text: str) -> float:
 def _show(found: Verification) -> None:
     at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in found.sources.items())
     of = f" in a sample of {found.sample:.4%} of the keys" if found.sample < 1 else ""
-    console.print(f"{found.table} @ {found.snapshot}, its query over {at}")
+    console.print(f"{found.table} @ {found.snapshot}, computed again from {at}")
     if found.equal:
         console.print(f"[bold green]equal[/]: {found.found:,} rows{of}")
         return
     console.print(
-        f"[bold red]{found.different:,} rows differ[/]: the query gives {found.expected:,} rows, the table holds "
-        f"{found.found:,}{of}"
+        f"[bold red]{found.different:,} rows differ[/]: computed again there are {found.expected:,} rows, the "
+        f"table holds {found.found:,}{of}"
     )
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name, justify in (("expected", "right"), ("found", "right"), *((c, "left") for c in found.differences[0].row)):

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.table import Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, TableNotFoundError
+from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
 from lake_assets.lake.catalog import knowing
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId
@@ -44,6 +44,27 @@ class LakeBase:
     def load(cls, path: str | Path | None = None) -> Self:
         """The lake of a lake.yaml, of the environment, or the embedded default (see `LakeConfig.load`)."""
         return cls(LakeConfig.load(path))
+
+    @classmethod
+    def load_existing(cls) -> Self:
+        """The same for commands that only read: a mistyped home is named, and nothing is made there.
+
+        Raises:
+            LakeNotFoundError: there is no lake at that place.
+        """
+        lake = cls.load()
+        if not lake.is_there:
+            file = _sqlite_file(lake.config.catalog["uri"])
+            raise LakeNotFoundError(
+                f"no lake at {lake.config.home}: its catalog {file} does not exist. If the lake is elsewhere, set "
+                "LAKE_HOME, or LAKE_CONFIG to its lake.yaml; `lake-assets run PIPELINE` makes a lake here"
+            )
+        return lake
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the catalog was made; of one that a server has, it is taken for granted."""
+        return not self.config.is_embedded or _sqlite_file(self.config.catalog["uri"]).is_file()
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -132,9 +153,14 @@ class LakeBase:
         return TableId.parse(name).sql(self.config.name)
 
 
+def _sqlite_file(uri: str) -> Path:
+    """The file of a SQLite URI."""
+    return Path(uri.partition(":///")[2].split("?")[0])
+
+
 def _prepare_sqlite(uri: str, home: Path) -> str:
     """Make the SQLite file stand several writers; returns the URI that PyIceberg should use."""
-    path = Path(uri.split(":///", 1)[1].split("?")[0])
+    path = _sqlite_file(uri)
     if path.parent == home and not home.exists() and home.parent.is_dir():
         home.mkdir(exist_ok=True)
     if not path.parent.is_dir():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -19,6 +21,13 @@ def quote(*parts: str) -> str:
 def literal(text: str) -> str:
     """`text` as a SQL string literal (raw, so that a backslash stays one)."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Ask whether one of some names was meant; empty where none is near."""
+    by_lower = {n.lower(): n for n in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
 
 
 @dataclass(frozen=True, order=True)

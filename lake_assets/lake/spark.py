@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Generator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -171,12 +173,28 @@ def open_session(config: LakeConfig) -> SparkSession:
         if remote:
             session = builder.create()
         else:
-            with _stderr_to(log):
+            with _stderr_to(log), _own_interrupts():
                 session = builder.getOrCreate().newSession()
     except (PySparkException, RuntimeError, OSError) as e:
         raise SparkUnavailableError(f"Spark did not start: {e}. Its log is {log}") from e
     adopt_session(session, config)
     return session
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Generator[None]:
+    """Keep this process's handler of Ctrl-C.
+
+    PySpark sets one that calls the JVM, in the middle of whatever call was interrupted: that ends in a Py4JError.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def adopt_session(session: SparkSession, config: LakeConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 from lake_assets.lake.sql import DIALECT
 
 
@@ -149,13 +149,6 @@ def _columns(source: object, schemas: Mapping[TableId, Iterable[str]]) -> Mappin
             None if any(s.is_star for s in selected) else {s.alias_or_name.lower(): s.alias_or_name for s in selected}
         )
     return None
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Ask whether one of some names was meant; empty where none is near."""
-    by_lower = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
 
 
 def _named(name: str, source: object) -> str:

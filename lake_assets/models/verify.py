@@ -1,4 +1,7 @@
-"""Proof on demand: a model's table beside its query, computed afresh over the snapshots that the table has absorbed."""
+"""Proof on demand: a table beside what its sources give, computed afresh over the snapshots that it has absorbed.
+
+Of a model that is its query, of a final table all events of staging.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.floats import guarded_rows
 from lake_assets.lake.sql import DIALECT, changed
 from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.merge.final import all_rows
+from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.steps import rebuild_advice
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
@@ -87,15 +92,15 @@ class Verification:
         return not self.different
 
 
-def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
-    """Compare a model's table with its query at the snapshots that the table's watermark names, as multisets.
+def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
+    """Compare a table with what its sources give at the snapshots that its watermark names, as multisets of rows.
 
     NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size,
     everything else has to be the same.
 
     Args:
         lake: the lake.
-        spec: the model as it is declared now.
+        spec: the model or final table as it is declared now.
         sample: the share (0 to 1) of the keys that are compared, picked by their hash, the same on both sides and each
             time; of whole rows where the table has no key.
         limit: how many differing rows are returned.
@@ -113,7 +118,7 @@ def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int =
     if table is None or (current := table.metadata.current_snapshot_id) is None:
         raise NotRunError(f"{spec.table} was never run: run pipeline {spec.pipeline!r} first")
     with contextlib.ExitStack() as scope:
-        expected, pinned = expected_rows(lake, spec, table, scope)
+        expected, pinned = _expected_of(lake, spec, table, scope)
         found = _at(lake, spec.table, current)
         # A column may have been renamed since without a snapshot of its own.
         wanted = dict(expected.dtypes)
@@ -137,6 +142,19 @@ def verify(lake: LakeBase, spec: ModelSpec, *, sample: float = 1.0, limit: int =
         str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
         differences, sample,
     )  # fmt: skip
+
+
+def _expected_of(
+    lake: LakeBase, spec: ModelSpec | FinalSpec, table: Table, scope: contextlib.ExitStack
+) -> tuple[DataFrame, dict[TableId, int | None]]:
+    if isinstance(spec, ModelSpec):
+        return expected_rows(lake, spec, table, scope)
+    mark = read_marks(table).get(str(spec.staging))
+    pinned = {spec.staging: _pinned(lake, spec.table, spec.staging, mark)}
+    _, rows = all_rows(lake, spec, table, scope)
+    there = columns_of(lake, spec.table)
+    # Staging keeps the types that the stream has; those of a final table may be wider.
+    return rows.select(*(F.col(quote(c)).cast(there.get(c, kind)).alias(c) for c, kind in rows.dtypes)), pinned
 
 
 def expected_rows(
@@ -241,12 +259,13 @@ def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     return query
 
 
-def _check_columns(spec: ModelSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
-    """The table has to have the query's columns; what else it has is no part of the result."""
+def _check_columns(spec: ModelSpec | FinalSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+    """The table has to have the columns that its sources give; what else it has is no part of the result."""
     if wrong := [c for c, kind in wanted.items() if there.get(c) != kind]:
         said = ", ".join(f"{c} {wanted[c]} ({'as ' + there[c] if c in there else 'not there'})" for c in wrong)
         raise DefinitionChangedError(
-            f"{spec.table} has other columns than its query, which gives {said}: run pipeline {spec.pipeline!r}, which "
+            f"{spec.table} has other columns than {'its query' if isinstance(spec, ModelSpec) else str(spec.staging)} "
+            f"gives, which are {said}: run pipeline {spec.pipeline!r}, which "
             "rebuilds the table, then verify"
         )
 

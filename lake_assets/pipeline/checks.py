@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
@@ -23,18 +24,37 @@ from lake_assets.pipeline.graph import Spec
 from lake_assets.pipeline.pipeline import Pipeline
 
 
-def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
-    """Every mistake of a pipeline's models and audits that can be told from metadata: tables and columns that are not
-    there, ambiguous ones, keys that are none. Of models with file and line, where the pipeline was read from a file.
+@dataclass(frozen=True)
+class Checked:
+    """What came of checking a pipeline.
 
-    Columns of tables that are not made yet are not checked, but for those of models, which their queries tell.
+    Attributes:
+        mistakes: what is wrong.
+        open: what cannot be checked yet, and why.
+    """
+
+    mistakes: tuple[str, ...]
+    open: tuple[str, ...] = ()
+
+
+def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
+    """See `check`."""
+    return list(check(pipeline, lake).mistakes)
+
+
+def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
+    """Find every mistake of a pipeline's models and audits that metadata tells: missing and ambiguous columns, missing
+    tables, keys that are no columns. Of models with file and line, where the pipeline was read from a file.
+
+    Columns of tables that no run has made yet cannot be checked, except for those of models, which their queries tell.
     """
     try:
         specs = pipeline.specs(lake)
     except PipelineError as e:
-        return str(e).splitlines()
+        return Checked(tuple(str(e).splitlines()))
     made: dict[TableId, dict[str, str]] = {}
     found: list[str] = []
+    unknown: list[str] = []
     for spec in specs:
         if not isinstance(spec, ModelSpec):
             continue
@@ -44,7 +64,8 @@ def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
             known = made.get(source) or (_columns(table) if table else None)
             if known:
                 schemas[source] = known
-        if len(schemas) < len(spec.sources):
+        if missing := [str(t) for t in spec.sources if t not in schemas]:
+            unknown.append(f"columns of {spec.table}: {_not_made(missing)}")
             continue
         try:
             query = plan(str(spec.table), spec.sql, schemas, spec.key).query
@@ -52,7 +73,36 @@ def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
             found += str(located(e, spec.origin)).splitlines()
         else:
             made[spec.table] = dict.fromkeys((s.alias_or_name for s in query.selects), "string")
-    return found + _of_partitions(specs, lake, made) + _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
+    found += _of_partitions(specs, lake, made)
+    found += _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
+    return Checked(tuple(found), (*unknown, *_unknown_tables(specs, lake, made)))
+
+
+def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
+    """Settings that name columns of tables which no run has made."""
+    found: list[str] = []
+    for spec in specs:
+        if not isinstance(spec, FinalSpec | ModelSpec) or spec.table in made or lake.exists(spec.table):
+            continue
+        if isinstance(spec, FinalSpec) and lake.exists(spec.staging):
+            continue
+        named = [
+            setting
+            for setting, value in (
+                ("key", spec.key),
+                ("columns", isinstance(spec, FinalSpec) and spec.columns),
+                ("partitions", spec.partitions),
+                ("audits", spec.audits),
+            )
+            if value
+        ]
+        if named:
+            found.append(f"{', '.join(named)} of {spec.table}: {_not_made([str(spec.table)])}")
+    return found
+
+
+def _not_made(tables: Sequence[str]) -> str:
+    return f"{', '.join(tables)} {'does' if len(tables) == 1 else 'do'} not exist before the first run"
 
 
 def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:

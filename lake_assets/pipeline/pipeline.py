@@ -425,10 +425,23 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     try:
         return step()
     except Exception as e:  # kept in the outcome: one failure, of whatever kind, is its own
+        if _is_interrupted(e):
+            raise KeyboardInterrupt from e
         return Outcome(
             str(spec.table), "failed", error=f"{type(e).__name__}: {e}", exception=e, seconds=time.monotonic() - began,
             audits=e.findings if isinstance(e, AuditFailedError) else (),
         )  # fmt: skip
+
+
+def _is_interrupted(error: BaseException) -> bool:
+    """Whether an error came while an interrupt was handled: a call of Spark that is cut off leaves its connection
+    unusable, so that cleaning up fails as well."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, KeyboardInterrupt):
+            return True
+        at = at.__cause__ or at.__context__
+    return False
 
 
 def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:

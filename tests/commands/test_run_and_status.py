@@ -150,3 +150,30 @@ def test_everything_upstream_that_is_behind_is_named() -> None:
 
 def test_nothing_is_said_of_rejects_where_there_are_none() -> None:
     assert rejection_note([Outcome("staging.a", "absorbed", inserted=3)], "p") == ""
+
+
+def test_a_final_table_is_verified_against_all_events_of_staging(
+    lake: Lake, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: lake))
+    (folder := lake.config.home / "landing" / "events").mkdir(parents=True)
+    pipeline = declare(tmp_path / "p.yaml")
+    for at in (1, 2):
+        lines = (event("items", 10 * at + n, id=n * at, n=at) for n in range(4))
+        (folder / f"{at}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        assert (
+            call("run", pipeline, "--table", "raw.events", "--table", "staging.items", "--table", "final.items").code
+            == 0
+        )
+    done = call("verify", "final.items", "--pipeline", pipeline, "--json")
+    assert (done.code, json.loads(done.out)["found"]) == (0, 6), done.err
+    lake.spark().sql(f"UPDATE {lake.sql_name('final.items')} SET n = 77 WHERE id = 3")
+    found = json.loads(call("verify", "final.items", "--pipeline", pipeline, "--json").out)
+    assert not found["equal"]
+    assert [(d["row"]["id"], d["row"]["n"], d["expected"], d["found"]) for d in found["differences"]] == [
+        (3, 1, 1, 0), (3, 77, 0, 1),
+    ]  # fmt: skip
+    lake.catalog.drop_table("staging.items")
+    done = call("verify", "final.items", "--pipeline", pipeline)
+    assert done.code == 1
+    assert "no table staging.items" in done.err

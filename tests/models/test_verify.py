@@ -155,11 +155,9 @@ def test_the_command_exits_with_one_where_the_table_differs(
     world.pipeline = Pipeline.load(file)
     world.run()
     monkeypatch.setattr(Lake, "load", lambda: lake)
-    if not cli.app.registered_commands:
-        cli._register()
 
     def called(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(cli.app, ["verify", "agg.m", *arguments])
+        result = CliRunner().invoke(cli.application(), ["verify", "agg.m", *arguments])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result.exit_code, result.stdout

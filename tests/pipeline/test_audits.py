@@ -181,7 +181,7 @@ def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain
         "      audits: [{not_null: id}]\n"
     )  # fmt: skip
     assert sorted(mistakes(load(tmp_path, text), plain_lake), reverse=True) == [
-        "final.users: audit s, line 1 of its SQL: no column no in {table} has id, __deleted",
+        "final.users: audit s, line 1 of its SQL: no column no in {table}: it has id, __deleted",
         "final.users: audit relationships_id: no column code: final.cities has id",
         "final.users: audit not_null_nope names nope, and the table has id, __deleted",
         "final.users: audit not_null__op names _op, and the table has id, __deleted",

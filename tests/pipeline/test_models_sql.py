@@ -142,10 +142,10 @@ def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake
     file = write(tmp_path, models, c="SELECT id\nFROM final.users\nGROUP BY id, who\n")
     said = told(file, lake)
     for at, text in [
-        ("defs.yaml, line 7: ", "agg.a: no column nope in final.users has id, name, city"),
+        ("defs.yaml, line 7: ", "agg.a: no column nope in final.users: it has id, name, city"),
         ("defs.yaml, line 7: ", "no table or alias x"),
         ("defs.yaml, line 8: ", "column name is ambiguous: u and c have one; write u.name"),
-        ("defs.yaml, line 9: ", "no column idd in final.cities has id, name"),
+        ("defs.yaml, line 9: ", "no column idd in final.cities (did you mean id?): it has id, name"),
         ("defs.yaml, line 11: ", "no column zip in final.users"),
         ("defs.yaml, line 15: ", "agg.b: no column l: w has k"),
         ("c.sql, line 3: ", "no column who"),
