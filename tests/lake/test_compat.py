@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake._compat import active_session
-from lake_assets.lake.spark import check_one_kind
+from lake_assets.lake.spark import _own_interrupts, check_one_kind
 
 
 class _Session(SparkSession):
@@ -51,3 +52,10 @@ def test_one_process_has_one_kind_of_spark(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
     with pytest.raises(ConfigError, match="this process already runs a local Spark"):
         check_one_kind("sc://127.0.0.1:15002")
+
+
+def test_pysparks_handler_of_interrupts_is_not_kept() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with _own_interrupts():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) is before
