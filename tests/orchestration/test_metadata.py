@@ -1,0 +1,22 @@
+"""Metadata of a run of several partitions: Dagster copies what a step returns to each of them."""
+
+from __future__ import annotations
+
+from lake_assets.merge.touched import Touched, counted
+from lake_assets.orchestration.metadata import for_each_partition
+
+
+def test_numbers_of_the_whole_step_are_named_so_on_each_partition() -> None:
+    step = {"rows_inserted": 3, "rows_deleted": 1, "seconds": 2.0, "dagster/row_count": 40, "dagster/uri": "u"}
+    assert for_each_partition(step) == {
+        "whole_step/rows_inserted": 3,
+        "whole_step/rows_deleted": 1,
+        "whole_step/seconds": 2.0,
+        "dagster/uri": "u",
+    }
+
+
+def test_a_partition_in_which_nothing_changed_says_so_whatever_the_step_did_elsewhere() -> None:
+    assert counted(Touched(), updated=5) == {"rows_inserted": 0, "rows_updated": 0, "rows_deleted": 0}
+    assert counted(Touched(2, 1), updated=5) == {}
+    assert counted(Touched(2, 0), updated=0) == {"rows_inserted": 2, "rows_updated": 0, "rows_deleted": 0}
