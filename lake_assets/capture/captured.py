@@ -149,7 +149,10 @@ class Capture:
             tables.close()
 
     def upserts(self, spark: SparkSession) -> DataFrame:
-        """Rows that were inserted or updated in the window, as of its end."""
+        """Rows that were inserted or updated in the window, as of its end.
+
+        Where rows keep their ids (format v3), a row that was updated to the values that it had may be among them.
+        """
         from lake_assets.capture import rows
 
         return self._read(spark, rows.upserts)
@@ -163,8 +166,9 @@ class Capture:
 
         Args:
             spark: the session.
-            keys: columns by which a delete and an insert make an update, where row lineage (format v3) does not tell.
-                Default: the table's identifier fields where it has no row lineage.
+            keys: a delete and an insert that agree in these columns make an update, whatever their row ids say; a
+                change of a key is a delete and an insert. Default: row lineage (format v3) pairs rows; where there is
+                none, the table's identifier fields do.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.

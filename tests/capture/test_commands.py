@@ -100,6 +100,16 @@ def test_changes_as_events(table: str, tmp_path: Path) -> None:
     }
 
 
+def test_a_changed_key_is_not_lost_where_after_images_are_left_out(lake: Lake, table: str) -> None:
+    start = lake.table(table).current_snapshot()
+    assert start is not None
+    lake.spark().sql(f"UPDATE {table} SET id = 9 WHERE id = 3")
+    assert lines(run("changes", table, "--from", str(start.snapshot_id), "--images", "before")) == [
+        {"id": 3, "v": None, "_change_type": "delete"},
+        {"id": 9, "v": None, "_change_type": "insert"},
+    ]
+
+
 def test_bad_requests_are_named(lake: Lake, namespace: str, table: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"write a \.parquet or a \.jsonl"):
         run("changes", table, "--out", str(tmp_path / "x.csv"))
