@@ -178,7 +178,7 @@ def _rows(
     lake: Lake, found: Capture, form: Format, images: Images, keys: list[str], asked: list[str] | None
 ) -> DataFrame:
     spark = lake.spark()
-    # Less than all images tell an update by its key alone, so that a change of the key has to be a delete and an insert.
+    # With fewer images an update is known by its key alone: a change of the key has to be a delete and an insert.
     by = asked if images is Images.before_after else keys
     frame = found.events(spark, by) if form is Format.debezium else found.feed(spark, by)
     if images is Images.before_after:
