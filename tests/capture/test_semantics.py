@@ -218,29 +218,24 @@ def test_an_equality_delete_by_a_column_that_was_dropped_later(lake: Lake, names
     assert added == bag([(50, "x")])
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", pytest.param("merge-on-read", marks=pytest.mark.long)])
-def test_variant_columns(lake: Lake, namespace: str, mode: str) -> None:
-    t = History(lake, f"{namespace}.t", 3, mode, columns="id INT, x VARIANT, s STRUCT<y: ARRAY<VARIANT>>")
-    row = "SELECT {0}, parse_json('{1}'), named_struct('y', array(parse_json('{1}')))"
-    texts = ['{"a":1,"b":[true,null]}', '"1"', "1", "null"]
-    a = t.sql(*("INSERT INTO {t} " + row.replace("{0}", str(i)).replace("{1}", text) for i, text in enumerate(texts)))
-    b = t.sql("UPDATE {t} SET x = parse_json('1') WHERE id = 1", "UPDATE {t} SET x = parse_json('\"1\"') WHERE id = 1")
-    c = t.sql("UPDATE {t} SET x = parse_json('1') WHERE id = 1", "DELETE FROM {t} WHERE id = 0")
-    d = t.sql("INSERT OVERWRITE {t} SELECT * FROM {t} UNION ALL SELECT 9, NULL, NULL")
+def test_variant_columns(lake: Lake, namespace: str) -> None:
+    t = History(lake, f"{namespace}.t", 3, "merge-on-read", columns="id INT, x VARIANT")
+    a = t.sql("""INSERT INTO {t} SELECT 1, parse_json('{"a":1}')""")
+    t.sql("""INSERT INTO {t} SELECT 2, parse_json('[1,null,"x"]')""")
+    b = t.sql("""UPDATE {t} SET x = parse_json('"1"') WHERE id = 1""")
+    c = t.sql("INSERT OVERWRITE {t} SELECT * FROM {t} UNION ALL SELECT 7, parse_json('1')")
 
-    def texts_of(start: int | None, end: int | None) -> set[tuple[str, int, str | None]]:
+    def feed(start: int | None, end: int | None) -> set[tuple[str, int, str]]:
         with lake.capture(t.table, start, end) as capture:
             rows = capture.feed(lake.spark()).collect()
-            assert capture.ranges["x"].covers(None)
-        return {(r["_change_type"], r["id"], r["x"] and r["x"].toJson()) for r in rows}
+            assert not capture.ranges["x"].is_bounded
+        return {(r["_change_type"], r["id"], str(r["x"])) for r in rows}
 
-    assert texts_of(a, b) == set()
-    images = {("update_before", 1, '"1"'), ("update_after", 1, "1")}
-    assert texts_of(a, c) == {*images, ("delete", 0, texts[0])}
-    assert texts_of(c, d) == {("insert", 9, None)}
-    assert {(i, x) for _, i, x in texts_of(None, b)} == set(enumerate(texts))
-    with lake.capture(t.table, d) as capture:
-        assert capture.feed(lake.spark()).collect() == []
+    new = {("insert", 2, '[1,null,"x"]')}
+    assert feed(a, b) == {*new, ("update_before", 1, '{"a":1}'), ("update_after", 1, '"1"')}
+    # The rows that were overwritten as they were are told from the text "1" and the number 1.
+    assert feed(b, c) == {("insert", 7, "1")}
+    assert feed(a, c) == {*new, ("delete", 1, '{"a":1}'), ("insert", 1, '"1"'), ("insert", 7, "1")}
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
