@@ -69,6 +69,22 @@ class Deltas:
         """The distinct values (`__k0`, ...) of expressions over what changes below an operator; None: nothing does."""
         return self._touched([(i, keys) for i in node.inputs])
 
+    def touched_in(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
+        """The distinct values (`__k0`, ...) of expressions over an operator's changed rows; None: no row changed."""
+        return self._touched([(node, keys)])
+
+    def is_direct(self, node: Node) -> bool:
+        """Whether all rows that go are rows of the start, and all that come are rows of the end.
+
+        Where several inputs of a join changed, rows that never were go and come: they cancel only where both times the
+        same values are computed.
+        """
+        if isinstance(node, Aggregate | Window | Distinct | SetOp | FullJoin):
+            return True  # made of the rows at the start and those at the end
+        changed = [i for i in node.inputs if self.sql(i) is not None]
+        is_join = isinstance(node, InnerJoin | SideJoin)
+        return not (is_join and len(changed) > 1) and all(self.is_direct(i) for i in changed)
+
     def _touched(self, sides: Sequence[tuple[Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
         parts = [f"SELECT {_keys(keys)} FROM ({sql})" for node, keys in sides if (sql := self._once(node))]
         if not parts:

@@ -21,9 +21,11 @@ from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
 from lake_assets.models.functions import warnings, wide_generator
+from lake_assets.models.identity import Identity, identity
 from lake_assets.models.kinds import describe, everything, is_by_key
 from lake_assets.models.retract import Retraction, retraction
 from lake_assets.models.rewrite import as_a_whole, named_windows_inlined, semi_joins_as_exists
+from lake_assets.models.stability import Doubt
 from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, walk
 from lake_assets.models.types import known, mixed
 from lake_assets.models.unique import unique
@@ -221,14 +223,19 @@ def plan(
             as_written=bool(unlike or changed(sql, query)),
         )
     why = mixed(tree.root, lambda e, node: known(node, e))
+    by = identity(tree, found)
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"
+        if broken := _not_by_ranges(time, by):
+            return ModelPlan(qualified, sources, found, "full", broken, key_why, tree, None, more)
         return ModelPlan(qualified, sources, found, "ranges", why, key_why, tree, None, more)
     if why := why or everything(tree.root, set(sources), each=True):
         return ModelPlan(qualified, sources, found, "full", why, key_why, tree, None, more)
     retracted, reason = retraction(tree, annotated)
     if retracted and set(found) != set(retracted.keys.values()):
         retracted, reason = None, f"the declared key {list(found)} is not what it groups by"
+    if isinstance(by, Doubt) and not retracted:
+        return ModelPlan(qualified, sources, found, "full", by.no_identity, key_why, tree, None, more)
     by_key = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
     if not by_key:
         what = (
@@ -240,7 +247,18 @@ def plan(
     why = f"{describe(by_key[0])}: a change touches the keys of its rows only"
     if reason and isinstance(_top(tree), Aggregate):
         why += f"; {reason}"
+    if isinstance(by, Identity):
+        why += f"; {by.why}"
     return ModelPlan(qualified, sources, found, "keys", why, key_why, tree, retracted, more)
+
+
+def _not_by_ranges(time: str, by: Identity | Doubt | None) -> str:
+    """Why ranges of a column cannot be computed by themselves; empty: they can."""
+    if isinstance(by, Doubt):
+        return by.no_identity
+    if by is None or by.is_rounded or (by.kind == "group" and time in by.columns):
+        return ""
+    return f"{by.doubt.why}, and rows of several {time} depend on each other"
 
 
 def annotated(expression: exp.Expr) -> str:

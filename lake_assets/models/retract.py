@@ -14,6 +14,7 @@ from sqlglot import exp
 from lake_assets.lake import quote
 from lake_assets.lake.sql import DIALECT
 from lake_assets.models.frames import SIGN
+from lake_assets.models.stability import Doubt, doubt, state, worst
 from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 
 RECOMPUTE, FOUND = "__recompute", "_found"
@@ -194,6 +195,8 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
         node = node.input
     if not isinstance(node, Aggregate) or node.vanishes:
         return None, "its topmost operator is no GROUP BY"
+    if moved := _in_doubt(node):
+        return None, f"{moved.why}, so what went cannot be taken away"
     shown: dict[str, str] = {}
     for output, e in items.items():
         if isinstance(e, exp.Column):
@@ -221,6 +224,12 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
     derived = {o: e for o, e in items.items() if o not in shown.values()}
     assert all(refs(e) <= used for e in derived.values())
     return Retraction(node, keys, tuple(calls), derived, shown), ""
+
+
+def _in_doubt(node: Aggregate) -> Doubt | None:
+    """What is in doubt about the rows that are grouped, as far as groups and aggregates read them."""
+    below = state(node.input)
+    return worst(below.rows, *(doubt(e, below.columns) for _, e in (*node.keys, *node.calls)))
 
 
 def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], shown: str) -> Call | str:

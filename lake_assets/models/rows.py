@@ -89,7 +89,7 @@ class Rows:
         """A SELECT with the operator's columns."""
         match node:
             case Scan():
-                return _cut(scan_sql(node, self._views(node, at)), cut)
+                return restricted(scan_sql(node, self._views(node, at)), cut)
             case Filter():
                 return f"SELECT * FROM ({self.sql(node.input, at, cut)}) WHERE {text(node.condition)}"
             case Project():
@@ -275,7 +275,8 @@ def _pairs(node: SideJoin | FullJoin) -> list[tuple[exp.Expr, exp.Expr]]:
     return equals(node.on, node.left.columns, node.right.columns)
 
 
-def _cut(sql: str, cut: Cut | None) -> str:
+def restricted(sql: str, cut: Cut | None) -> str:
+    """Rows as SQL, without those that a cut leaves out."""
     if cut is None:
         return sql
     condition = cut.keys.condition(cut.expressions, cut.names)
@@ -287,4 +288,4 @@ def _cut(sql: str, cut: Cut | None) -> str:
 
 def _rest(sql: str, cut: Cut | None, done: Cut | None) -> str:
     """Cut what could not be pushed down whole."""
-    return sql if cut is None or (done is not None and done.is_whole(cut)) else _cut(sql, cut)
+    return sql if cut is None or (done is not None and done.is_whole(cut)) else restricted(sql, cut)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,17 +29,21 @@ from lake_assets.models.delta import Deltas, is_simple, keys_of
 from lake_assets.models.estimate import Estimate, cost_property
 from lake_assets.models.frames import Frame, Frames
 from lake_assets.models.heads import MODEL_PROPERTY
+from lake_assets.models.identity import Identity, identity
 from lake_assets.models.kinds import is_linear, passed_on
 from lake_assets.models.plan import ModelPlan, as_named, parse, replace_tables, text_over
 from lake_assets.models.ranges import touched_ranges
 from lake_assets.models.reading import Sources
+from lake_assets.models.renewal import Renewal
 from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
 from lake_assets.models.rewrite import is_text, qualify_as_where
 from lake_assets.models.rows import Cut, Rows
 from lake_assets.models.spec import ModelSpec, declared
+from lake_assets.models.stability import Doubt
 from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column, scans
 from lake_assets.models.types import in_one_type, known, mixed
 
+log = logging.getLogger(__name__)
 FINGERPRINT_PROPERTY = MODEL_PROPERTY
 
 
@@ -237,9 +242,15 @@ class Step:
                 return f"{self._retract(found, deltas.sql(found.aggregate.input)) or 'no group touched'}: {why}"
             why = reason
             self.strategy = "keys"
-        if keyed := top_key(tree):
+        by = identity(tree, self.model.key)
+        if isinstance(by, Doubt):
+            self.strategy = "full"
+            self.full()
+            return by.no_identity
+        keyed = top_key(tree)
+        if keyed and (by is None or (by.kind == "group" and by.node is keyed[0].inputs[0])):
             return f"{self._groups(tree, *keyed, deltas)}: {why}"
-        return f"{self._changes(tree, deltas)}: {why}"
+        return f"{self._renewed(tree, by, deltas) if by else self._changes(tree, deltas)}: {why}"
 
     def _too_much(self) -> str | None:
         """Why everything is recomputed after all, now that the changed rows are counted."""
@@ -258,10 +269,26 @@ class Step:
             return "no row changed"
         listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
         delta = f"SELECT {listed}, __sign FROM ({sql})"
-        self._write(delta, strategy)
-        if self.strategy == "full":
-            return f"rows without a key cannot be counted by column {incomparable(self.types)}"
-        return "changed rows" if self.model.key else "changed rows, counted"
+        return self._write(delta, strategy) or ("changed rows" if self.model.key else "changed rows, counted")
+
+    def _renewed(self, tree: Tree, by: Identity, deltas: Deltas) -> str:
+        """Rows that come, for those that the table holds of the same identity."""
+        name = self.lake.sql_name(self.spec.table)
+        renewal = Renewal(tree, by, deltas, self.frames, self._rows, name, self.types, self._typed)
+        found = renewal.change()
+        if found.lost:
+            return self._recomputed(found.lost)
+        if found.sql is None:
+            self.nothing()
+            return found.what
+        return self._write(found.sql, self.strategy or self.model.strategy) or found.what
+
+    def _recomputed(self, why: str) -> str:
+        """Compute everything, because the table does not hold what it has to."""
+        log.warning("%s: computed in full: %s", self.spec.table, why)
+        self.strategy = "full"
+        self.full()
+        return why
 
     def _groups(self, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> str:
         """Recompute the rows of the touched keys and replace them."""
@@ -399,17 +426,17 @@ class Step:
         now = f"SELECT {listed} FROM ({rows.sql(tree.root, 'end')})"
         before = f"SELECT {names}, -1 AS __sign FROM {self.lake.sql_name(self.spec.table)} WHERE {here}"
         delta = f"SELECT {names}, 1 AS __sign FROM ({now}) WHERE {here} UNION ALL {before}"
-        self._write(delta, "ranges")
-        return f"{found}: {why}"
+        return self._write(delta, "ranges") or f"{found}: {why}"
 
-    def _write(self, delta: str, strategy: str) -> None:
-        if self.model.key:
-            self.writer(strategy).change(delta, self.model.key)
-        elif incomparable(self.types):
+    def _write(self, delta: str, strategy: str) -> str:
+        """Write a change; returns why everything was computed instead, or nothing."""
+        writer, key = self.writer(strategy), self.model.key
+        if not key and (column := incomparable(self.types)):
             self.strategy = "full"
             self.full()
-        else:
-            self.writer(strategy).count_copies(delta)
+            return f"rows without a key cannot be counted by column {column}"
+        lost = writer.change(delta, key) if key else writer.count_copies(delta)
+        return self._recomputed(lost) if lost else ""
 
     # --- -------------------------------------------------------------------------------------------------------
 

@@ -106,6 +106,76 @@ def is_plain(node: Node, expression: exp.Expr) -> bool:
     return all(t in _PLAIN or t.split("(")[0] in _NUMBERS for t in types)
 
 
+# Calls that give a value of what they are called of, and those that give an INT of anything.
+_OF_ITS_TYPE = (
+    exp.Paren, exp.Neg, exp.Abs, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.Window, exp.Min, exp.Max,
+    exp.Nullif, exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArgMax, exp.ArgMin,
+    exp.Lag, exp.Lead, exp.NthValue,
+)  # fmt: skip
+_INTS = (
+    exp.Length, exp.Year, exp.Month, exp.Day, exp.Quarter, exp.DateDiff, exp.ArraySize, exp.RowNumber, exp.Rank,
+    exp.DenseRank, exp.Ntile,
+)  # fmt: skip
+_WHOLE_OR_DECIMAL = ("tinyint", "smallint", "int", "bigint", "decimal")
+
+
+def number(node: Node, e: exp.Expr) -> str:
+    """The type, without its parameters, of the whole numbers or decimals that an expression over an operator's columns
+    certainly has; empty: it may be floating-point.
+    """
+    match e:
+        case exp.Column():
+            return _number_of_column(node, e.name)
+        case _ if isinstance(e, _OF_ITS_TYPE):
+            return number(node, e.this)
+        case exp.Literal():
+            digits = "" if e.is_string else e.name
+            return "bigint" if digits.isdigit() else "decimal" if digits.replace(".", "", 1).isdigit() else ""
+        case _ if isinstance(e, _INTS):
+            return "int"
+        case exp.Sum() | exp.Avg():
+            of = number(node, e.this.expressions[0] if isinstance(e.this, exp.Distinct) else e.this)
+            return of if of == "decimal" else "bigint" if of and isinstance(e, exp.Sum) else ""
+        case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
+            return _widest(number(node, e.this), number(node, e.expression))
+        case exp.If():
+            return _widest(*(_or_null(node, p) for p in (e.args["true"], e.args.get("false") or exp.null())))
+        case exp.Case():
+            results = [i.args["true"] for i in e.args["ifs"]]
+            return _widest(*(_or_null(node, r) for r in (*results, e.args.get("default") or exp.null())))
+        case exp.Coalesce() | exp.Greatest() | exp.Least():
+            return _widest(*(_or_null(node, p) for p in (e.this, *e.expressions)))
+        case _:
+            found = known(node, e).split("(")[0]
+            return found if found in _WHOLE_OR_DECIMAL else ""
+
+
+def _number_of_column(node: Node, name: str) -> str:
+    match node:
+        case Scan():
+            found = node.types.get(name, "").split("(")[0].replace("integer", "int")
+            return found if found in _WHOLE_OR_DECIMAL else ""
+        case Filter() | Distinct():
+            return _number_of_column(node.input, name)
+        case Project() | Aggregate() | Window():
+            items = dict((*node.keys, *node.calls) if isinstance(node, Aggregate) else node.items)
+            return number(node.input, items[name]) if name in items else _number_of_column(node.input, name)
+        case Generate():
+            return _number_of_column(node.input, name) if name in node.input.columns else ""
+        case InnerJoin() | SideJoin() | FullJoin():
+            return next(_number_of_column(i, name) for i in node.inputs if name in i.columns)
+        case UnionAll() | SetOp():
+            return _widest(*(_number_of_column(i, name) for i in node.inputs))
+
+
+def _or_null(node: Node, e: exp.Expr) -> str:
+    return "tinyint" if isinstance(e, exp.Null) else number(node, e)
+
+
+def _widest(*types: str) -> str:
+    return max(types, key=_WHOLE_OR_DECIMAL.index) if all(types) else ""
+
+
 TypeOf = Callable[[exp.Expr, Node], str]
 
 

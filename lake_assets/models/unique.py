@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlglot import exp
 
 from lake_assets.models.tree import (
     Aggregate,
     Distinct,
     Filter,
+    Generate,
     InnerJoin,
     Node,
     Project,
@@ -16,6 +19,7 @@ from lake_assets.models.tree import (
     SideJoin,
     Window,
     equals,
+    refs,
 )
 from lake_assets.models.types import kind, known
 
@@ -77,3 +81,41 @@ def _joined(
 def _are_alike(one: str, other: str) -> bool:
     """Whether values of both types that are equal are the same value: '01' = 1 and '1' = 1 hold too."""
     return bool(one and other) and kind(one) == kind(other)
+
+
+def tells_apart(node: Node, columns: Iterable[str]) -> bool:
+    """Whether rows of an operator that agree in some columns agree in all of them."""
+    return set(node.columns) <= determined(node, set(columns))
+
+
+def determined(node: Node, have: set[str]) -> set[str]:
+    """The columns in which all rows of an operator agree that agree in the columns `have`."""
+    if any(k <= have for k in unique(node)):
+        return set(node.columns)
+    match node:
+        case Filter() | Distinct() | Window() | Generate():
+            return have | determined(node.input, have & set(node.input.columns))
+        case Project():
+            plain = {e.name for n, e in node.items if n in have and isinstance(e, exp.Column)}
+            below = determined(node.input, plain)
+            return have | {n for n, e in node.items if refs(e) <= below}
+        case InnerJoin():
+            return _through(node, have, node.inputs)
+        case SideJoin():
+            left = have | determined(node.left, have & set(node.left.columns))
+            return _through(node, left, (node.right,)) if node.kind == "left" else left
+        case _:
+            return have
+
+
+def _through(node: InnerJoin | SideJoin, have: set[str], inputs: Iterable[Node]) -> set[str]:
+    """With what the equalities of a join tell of some of its inputs."""
+    found, before = set(have), -1
+    while before < len(found):
+        before = len(found)
+        for side in inputs:
+            others = set(node.columns) - set(side.columns)
+            pairs = equals(node.on, others, side.columns)
+            same = {y.name for x, y in pairs if refs(x) <= found and isinstance(y, exp.Column)}
+            found |= determined(side, (found & set(side.columns)) | same)
+    return found

@@ -1,0 +1,120 @@
+"""By what the stored rows are found that a change replaces, where computing them again may give other values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlglot import exp
+
+from lake_assets.models.stability import Doubt, State, state, worst
+from lake_assets.models.tree import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Generate,
+    Node,
+    Project,
+    Tree,
+    Window,
+    column,
+    refs,
+    substitute,
+    text,
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Columns of a result whose values come out the same each time, and what is replaced by them.
+
+    Attributes:
+        kind: `group`: all rows of a touched group, computed at once. `key`: single rows. `row`: all rows that agree in
+            the exact columns.
+        columns: by column of the result, its expression over `node`.
+        node: the operator whose changed rows tell which values are touched.
+        doubt: what makes this necessary.
+        is_rounded: whether each row is right by itself, whenever it was computed.
+    """
+
+    kind: Literal["group", "key", "row"]
+    columns: Mapping[str, exp.Expr]
+    node: Node
+    doubt: Doubt
+    is_rounded: bool
+
+    @property
+    def why(self) -> str:
+        """The reason, and what is replaced, for people."""
+        by = ", ".join(self.columns)
+        what = {"group": f"all rows of a touched {by} are replaced together", "key": f"rows are replaced by {by}",
+                "row": f"rows are found by {by} alone"}[self.kind]  # fmt: skip
+        return f"{self.doubt.why}, so {what}"
+
+
+def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
+    """By what the rows of a result are replaced; a doubt: by nothing, because of it; None: every computation gives the
+    same rows.
+
+    Args:
+        tree: the compiled query.
+        key: the result's columns that tell its rows apart.
+    """
+    whole = state(tree.root)
+    doubtful = {o: whole.columns[c] for o, c in tree.outputs.items() if c in whole.columns}
+    doubt = worst(whole.rows, *doubtful.values())
+    if doubt is None:
+        return None
+    exact: dict[str, exp.Expr] = {o: column(c) for o, c in tree.outputs.items() if o not in doubtful}
+    top = _top(tree.root)
+    is_rounded = State(doubtful, whole.rows).is_rounded
+    if top and state(top.input).is_rounded:
+        found = _groups(tree.root, exact, lambda node, _: node is top.input)
+        if found and len(found[1]) == len(top.keys):
+            return Identity("group", found[1], found[0], doubt, is_rounded)
+    if is_rounded and key and not set(key) & set(doubtful):
+        return Identity("key", {k: exact[k] for k in key}, tree.root, doubt, is_rounded)
+    # Rows that are right by themselves are found one by one, unless their groups are computed of exact rows alone.
+    if found := _groups(tree.root, exact, lambda _, of: of.is_exact if is_rounded else of.is_rounded):
+        return Identity("group", found[1], found[0], doubt, is_rounded)
+    return Identity("row", exact, tree.root, doubt, is_rounded) if is_rounded and exact else doubt
+
+
+def _groups(
+    node: Node, columns: Mapping[str, exp.Expr], until: Callable[[Node, State], bool]
+) -> tuple[Node, dict[str, exp.Expr]] | None:
+    """The operator down to which everything is computed within groups of some columns of the result, and these columns
+    over it; None: it is not."""
+    columns, of = dict(columns), state(node)
+    while not until(node, of):
+        match node:
+            case Filter() | Distinct():
+                pass
+            case Project():
+                by = dict(node.items)
+                columns = {o: substitute(e, by) for o, e in columns.items()}
+            case Generate():
+                below = set(node.input.columns)
+                columns = {o: e for o, e in columns.items() if refs(e) <= below}
+            case Window():
+                same = {text(p) for p in node.partition}
+                columns = {o: e for o, e in columns.items() if text(e) in same}
+            case Aggregate():
+                keys = dict(node.keys)
+                columns = {o: keys[e.name] for o, e in columns.items() if isinstance(e, exp.Column) and e.name in keys}
+            case _:
+                return None
+        node = node.input
+        of = state(node)
+        columns = {o: e for o, e in columns.items() if refs(e) and not refs(e) & set(of.columns)}
+        if not columns:
+            return None
+    return node, columns
+
+
+def _top(node: Node) -> Aggregate | None:
+    """The topmost GROUP BY, where nothing but columns and conditions is above it."""
+    while isinstance(node, Project | Filter):
+        node = node.input
+    return node if isinstance(node, Aggregate) and node.keys else None
