@@ -28,7 +28,7 @@ class Renewed:
     Attributes:
         sql: rows with `SIGN`, of which those that go are the table's own; None: nothing changes.
         what: what was done, for people.
-        lost: why the table cannot be trusted; empty: it can.
+        lost: why the stored rows that go cannot be told; empty: they can.
     """
 
     sql: str | None
@@ -57,6 +57,8 @@ class Renewal:
 
     def change(self) -> Renewed:
         """The change of the table."""
+        if not self._columns:
+            return Renewed(None, "", lost=f"values of {', '.join(self.by.columns)} cannot be compared")
         if self.by.kind == "group":
             touched = self.deltas.touched_in(self.by.node, [self.by.columns[o] for o in self._columns])
             return self._again(touched, "groups") if touched else Renewed(None, "no group touched")

@@ -284,7 +284,7 @@ class Step:
         return self._write(found.sql, self.strategy or self.model.strategy) or found.what
 
     def _recomputed(self, why: str) -> str:
-        """Compute everything, because the table does not hold what it has to."""
+        """Compute everything, because the rows that a change replaces are not found in the table."""
         log.warning("%s: computed in full: %s", self.spec.table, why)
         self.strategy = "full"
         self.full()

@@ -97,7 +97,7 @@ def check(lake: Lake, seed: int, names: Collection[str], runs: int) -> History:
 
 def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_come_out_otherwise(lake: Lake) -> None:
     choose = random.Random(2)
-    names = ["window", "average_joined", "other_table", "no_key_shown", "distinct"]
+    names = ["window", "average_joined", "other_table", "keyed_both", "distinct"]
     history = History(lake, names, "alike", *fill(choose, MAGNITUDES["alike"]))
     rewrite = "CALL lake.system.rewrite_data_files(table => 'final.{}', strategy => 'sort', sort_order => '{} DESC', "
     rewrite += "options => map('rewrite-all', 'true'))"
@@ -150,6 +150,25 @@ def test_a_removal_that_does_not_find_its_rows_recomputes_everything(lake: Lake,
     assert outcome.strategy == "full"
     assert "not in the table as often" in outcome.why
     assert rows_of(spark.table("agg.m")) == rows_of(spark.sql(sql))
+
+
+def test_rows_that_go_one_after_the_other_from_one_file_are_all_found(lake: Lake) -> None:
+    lake.ensure_namespace(("final",))
+    model = {"name": "agg.m", "sql": "SELECT id, v FROM final.t", "key": ["id"]}
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "models": [model]}))
+    spark = lake.spark()
+    for statement in (TABLES[0], "INSERT INTO final.t SELECT id, 1, 2, 0.5D FROM range(9)"):
+        spark.sql(statement)
+    pipeline.run(lake)
+    for statement in (
+        "UPDATE final.t SET v = 7 WHERE id IN (1, 2)",
+        "DELETE FROM final.t WHERE id IN (2, 3)",
+        "INSERT INTO final.t VALUES (3, 1, 9, NULL)",
+    ):
+        spark.sql(statement)
+        (outcome,) = pipeline.run(lake)
+        assert outcome.strategy == "retract", outcome.why
+        assert rows_of(spark.table("agg.m")) == rows_of(spark.sql(str(model["sql"])))
 
 
 @pytest.mark.long

@@ -58,6 +58,11 @@ ROUNDED: Mapping[str, Rounded] = {
         "(SELECT g, sum(y) AS s FROM final.c GROUP BY g) b ON a.g = b.g",
         ("s", "r"),
     ),
+    "keyed_both": Rounded(
+        "SELECT a.g, a.n, a.s, b.s AS r FROM (SELECT g, count(*) AS n, sum(x) AS s FROM final.t GROUP BY g) a JOIN "
+        "(SELECT g, sum(y) AS s FROM final.c GROUP BY g) b ON a.g = b.g",
+        ("s", "r"),
+    ),
     "no_key_shown": Rounded("SELECT sum(x) AS s, count(*) AS n FROM final.t GROUP BY g"),
     "sum_of_sums": Rounded("SELECT v, sum(s) AS s FROM (SELECT g, v, sum(x) AS s FROM final.t GROUP BY g, v) GROUP BY v"),
     "distinct": Rounded("SELECT DISTINCT s FROM (SELECT g, sum(x) AS s FROM final.t GROUP BY g)", is_set=True),
