@@ -107,7 +107,6 @@ def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_come_out_other
     )  # fmt: skip
     found = {name: outcomes[f"agg.{name}"].strategy for name in names}
     assert found == {**dict.fromkeys(names, "keys"), "distinct": "full"}
-    history.run("DELETE FROM final.t WHERE g = 1 AND v = 2", "INSERT INTO final.t SELECT * FROM final.t WHERE id = 9")
 
 
 def test_values_that_depend_on_ties_are_those_of_one_computation(lake: Lake) -> None:
