@@ -96,7 +96,9 @@ class EventPlan:
         columns: the source table's columns.
         key: names (in the lake) of the source table's key; empty where it has none.
         split: SQL over `e` giving an array, each item of which is one event, and `e` in the expressions above. An
-            empty array: the record holds no event of this plan; NULL: it cannot be read. None: a record is one event.
+            empty array: the record holds no event of the table; NULL: it cannot be read. None: a record is one event.
+        where: SQL over `e` as `split` gives it: whether the event is read by this plan. Plans for the same records have
+            the same `split`, and each of its events (NULL included) belongs to exactly one of them. None: all events.
         index: SQL of the event's place in its record: the same in whatever batch the record is read.
         no_op: what is wrong with an event without op.
         forms: which columns stand together in an event's row, each form once; empty: all of them.
@@ -109,6 +111,7 @@ class EventPlan:
     columns: tuple[EventColumn, ...]
     key: tuple[str, ...]
     split: str | None = None
+    where: str | None = None
     index: str = "0"
     no_op: str = NO_OP
     forms: tuple[frozenset[str], ...] = ()
@@ -155,7 +158,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the schemas whose records it is for. Two plans may share schemas: their `split` then parts events."""
+    """A plan, and the schemas whose records it is for. Two plans may share schemas: their `where` then parts events."""
 
     schemas: tuple[str, ...]
     plan: EventPlan

@@ -137,8 +137,7 @@ def plans(
     keys = tuple(tuple(s for k in ks for s in sources.get(spelled.get(k, k), [k])) for ks in keys)
     made: list[EventPlan] = []
     for i, types in enumerate(groups):
-        mine = f"filter({events}, x -> {_group_of(groups, sources, i)})" if len(groups) > 1 else events
-        chosen = _rows_apart(mine, len(sources)) if hints.by_row else _halves(mine, keys)
+        chosen = _rows_apart(events, len(sources)) if hints.by_row else _halves(events, keys)
         columns = [
             _column(name, sources[name], _reading(types[name], name, hints, read), name in key or hints.by_row)
             for name in sources
@@ -159,6 +158,7 @@ def plans(
                 columns=tuple(columns),
                 key=key,
                 split=chosen,
+                where=_where(groups, sources, i) if len(groups) > 1 else None,
                 index="e.x.place * 2 + e.half",
                 no_op=NO_OLD_ROW if hints.by_row else NO_OP,
                 forms=tuple(frozenset(spelled[n] for n, _ in f.columns) for f in found if f.columns),
@@ -233,8 +233,11 @@ def _reading(kinds: Sequence[str | None], name: str, hints: Hints, read: Callabl
     return _united(kinds, read) or Reading("string")
 
 
-def _group_of(groups: Sequence[Types], sources: Mapping[str, list[str]], i: int) -> str:
-    """SQL of a boolean: event `x` belongs to group `i`: the first one with a type of its own that the event has."""
+def _where(groups: Sequence[Types], sources: Mapping[str, list[str]], i: int) -> str:
+    """SQL of a boolean: event `e` belongs to group `i`, the first one with a type of its own that the event has.
+
+    A record that cannot be read gives a NULL, which belongs to the first group.
+    """
     cases: list[str] = []
     for j, group in enumerate(groups[:-1]):
         later = groups[j + 1 :]
@@ -247,11 +250,11 @@ def _group_of(groups: Sequence[Types], sources: Mapping[str, list[str]], i: int)
         ]
         if tests:
             cases.append(f"WHEN {' OR '.join(tests)} THEN {j}")
-    return f"(CASE {' '.join(cases)} ELSE {len(groups) - 1} END) = {i}" if cases else f"{len(groups) - 1} = {i}"
+    return f"CASE WHEN e IS NULL THEN 0 {' '.join(cases)} ELSE {len(groups) - 1} END = {i}"
 
 
 def _type_of(source: str) -> str:
-    return f"coalesce({_at('x.names', 'x.types', source)}, {_at('x.old_names', 'x.old_types', source)})"
+    return f"coalesce({_at('e.x.names', 'e.x.types', source)}, {_at('e.x.old_names', 'e.x.old_types', source)})"
 
 
 def _at(names: str, values: str, name: str) -> str:

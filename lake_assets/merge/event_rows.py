@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from lake_assets.events import EventPlan
 from lake_assets.events.model import (
@@ -28,25 +27,26 @@ BAD = "_bad"
 UNREADABLE = "the record cannot be read as its format says"
 
 
-def events_of(records: DataFrame, plan: EventPlan, alone: bool) -> DataFrame:
-    """`position`, `arrived_at` and `e`, a row an event; `e` is null for a record that gives none and should.
+def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
+    """`position`, `arrived_at` and `e`: one row per event of the plan; `e` is null for a record that cannot be read.
 
     Args:
         records: rows of the raw table.
         plan: how they are read.
-        alone: whether no other plan reads the same records.
     """
-    parsed = records.select("position", "arrived_at", "source_table", F.expr(plan.parsed).alias("e"))
-    if plan.split is None:
-        return parsed.select("position", "arrived_at", "e")
-    split = parsed.select("position", "arrived_at", "source_table", F.expr(plan.split).alias("all"))
-    if not alone:
-        return split.select("position", "arrived_at", F.explode("all").alias("e"))
-    # A record about several tables may hold none for this one; one that cannot be read at all gives NULL.
-    is_none = (F.col("source_table") == MANY) & F.col("all").isNotNull() & (F.size("all") == 0)
-    return split.where(~F.coalesce(is_none, F.lit(False))).select(
-        "position", "arrived_at", F.explode_outer("all").alias("e")
-    )
+    # Each record has to be parsed once. Spark copies the expression behind a name to each place where conditions that
+    # it moves down a plan use that name, also into lambdas that run for each change of a record. It does not do so with
+    # variables of lambdas and with what a generator gives, so that parsing and splitting are one expression in one.
+    events = f"array({plan.parsed})"
+    if plan.split is not None:
+        # A record about several tables may hold no event of this one; any other record without one is unreadable.
+        unreadable = f"found IS NULL OR (size(found) = 0 AND NOT source_table <=> {literal(MANY)})"
+        events = (
+            f"flatten(transform(transform({events}, e -> {plan.split}), "
+            f"found -> CASE WHEN {unreadable} THEN array(NULL) ELSE found END))"
+        )
+    rows = records.selectExpr("position", "arrived_at", f"explode({events}) AS e")
+    return rows.where(plan.where) if plan.where else rows
 
 
 def rows_of(

@@ -19,7 +19,6 @@ from lake_assets.errors import (
 from lake_assets.events import EventFormat, EventPlan, event_format
 from lake_assets.events.base import LakeNames, decode, schema_key
 from lake_assets.events.model import (
-    MANY,
     OP,
     TECHNICAL,
     TRUNCATE,
@@ -30,7 +29,7 @@ from lake_assets.events.model import (
 )
 from lake_assets.events.types import widest
 from lake_assets.lake.names import literal
-from lake_assets.merge.event_rows import BAD, UNREADABLE, events_of, rows_of
+from lake_assets.merge.event_rows import BAD, events_of, rows_of
 from lake_assets.merge.schema import routed_name, unite
 from lake_assets.merge.specs import StagingSpec
 
@@ -108,20 +107,14 @@ def parse(
     bases = _bases({**known, **columns})
     taken = records if not unread else records.where(~_is_unread(unread))
     parts: list[DataFrame] = []
-    by_schemas = _by_schemas(planned)
     for p in planned:
         part = taken if len(found) == 1 else taken.where(_of_schemas(p.schemas))
         # Most of a record with a schema is the schema: without it, a fifth has to be read.
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
         unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
-        events = events_of(part, p.plan, alone=len(by_schemas[p.schemas]) == 1)
+        events = events_of(part, p.plan)
         parts.append(rows_of(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases), spec.keys))
-    refused += [
-        lost
-        for schemas, plans in by_schemas.items()
-        if len(plans) > 1 and (lost := _lost(taken.where(_of_schemas(schemas)), plans)) is not None
-    ]
     keys = [p.plan.key for p in planned]
     rows, gone = _together(parts), _together(refused)
     return Parsed(rows, _key(keys, parts), gone, key_set, *unreported(planned, known, spec.rename))
@@ -415,26 +408,6 @@ def _unsaid(names: Sequence[str], plan: EventPlan, bases: Mapping[str, str]) -> 
 
 
 # --- from records to rows ---------------------------------------------------------------------------------------
-
-
-def _by_schemas(planned: Iterable[Planned]) -> dict[tuple[str, ...], list[EventPlan]]:
-    grouped: dict[tuple[str, ...], list[EventPlan]] = {}
-    for p in planned:
-        grouped.setdefault(p.schemas, []).append(p.plan)
-    return grouped
-
-
-def _lost(records: DataFrame, plans: Sequence[EventPlan]) -> DataFrame | None:
-    """Records that are about the table and give no event of any of several plans."""
-    if any(p.split is None for p in plans):
-        return None  # each gives one event, good or bad
-    parsed = records.select("position", "source_table", F.expr(plans[0].parsed).alias("e"))
-    counts = [F.size(F.expr(p.split or "")) for p in plans]
-    none = ~F.coalesce(F.greatest(F.lit(0), *counts) > 0, F.lit(False))
-    # A record about several tables may hold none for this one; one that cannot be read at all gives NULL.
-    unreadable = F.expr(plans[0].split or "").isNull()
-    lost = F.when(F.col("source_table") == MANY, unreadable).otherwise(none)
-    return parsed.where(lost).select("position", F.lit(UNREADABLE).alias(BAD))
 
 
 def _together(parts: Sequence[DataFrame]) -> DataFrame | None:

@@ -79,6 +79,7 @@ def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
         # None is an event that cannot be read; an empty array is none at all.
         some = split.where(F.col("all").isNull() | (F.size("all") > 0))
         parsed = some.select("position", F.explode_outer("all").alias("e"))
+    parsed = parsed.where(plan.where) if plan.where else parsed
     return parsed.select("position", F.expr(plan.index).alias("_index"), "e")
 
 
