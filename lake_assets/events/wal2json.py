@@ -54,7 +54,7 @@ class _Wal2Json(Format):
         """See `EventFormat.plans`."""
         found = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
         events = f"filter({self.events}, x -> {about(hints.table)})"
-        schemas = tuple(s.schema for s in seen)
+        schemas = tuple(dict.fromkeys(s.schema for s in seen))
         return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, found, hints, _read))
 
 

@@ -32,6 +32,7 @@ _LOST_RACE = (
     "CommitFailedException",
     # Both make a table that neither found: the second has to look again.
     "AlreadyExistsException",
+    "TABLE_OR_VIEW_ALREADY_EXISTS",
     "CommitStateUnknownException",
     "Found conflicting files",
     "Found new conflicting delete files",

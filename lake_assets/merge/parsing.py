@@ -17,7 +17,7 @@ from lake_assets.errors import (
     UnsupportedEventError,
 )
 from lake_assets.events import EventFormat, EventPlan, event_format
-from lake_assets.events.base import LakeNames, decode, schema_key
+from lake_assets.events.base import LakeNames, schema_key
 from lake_assets.events.model import (
     OP,
     TECHNICAL,
@@ -28,7 +28,7 @@ from lake_assets.events.model import (
     Seen,
 )
 from lake_assets.events.types import widest
-from lake_assets.lake.names import literal
+from lake_assets.merge.batch_schemas import BySource, find_schemas, schemas_of
 from lake_assets.merge.event_rows import BAD, events_of, rows_of
 from lake_assets.merge.schema import routed_name, unite
 from lake_assets.merge.specs import StagingSpec
@@ -64,6 +64,7 @@ def parse(
     known: Mapping[str, str],
     key: tuple[str, ...] = (),
     key_set: tuple[str, ...] = (),
+    found: BySource | None = None,
 ) -> Parsed:
     """Read records as the events of one source table.
 
@@ -73,6 +74,7 @@ def parse(
         known: columns that the staging table has, with their types.
         key: the key that it has.
         key_set: which of several declared keys it has; empty: that is still to be found.
+        found: the schemas in the batch, where they are known already.
 
     Raises:
         SchemaConflictError: a column's type cannot become what the records say now, and no policy says what then.
@@ -84,15 +86,15 @@ def parse(
     own = {name: kind for name, kind in known.items() if name not in bases}
     names = LakeNames(spec.rename, [*spec.types, *known, *spec.rename.values()])
     hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row)
-    found = _shapes(records, reader)
-    if not found:
+    schemas = schemas_of(found if found is not None else find_schemas(records, reader), spec.source_table)
+    if not schemas:
         return Parsed(None, (), None)
-    planned, unread, key_set = _keyed_plans(records, reader, [f.seen for f in found], hints, spec.keys, key_set)
+    planned, unread, key_set = _keyed_plans(records, reader, [s.seen for s in schemas], hints, spec.keys, key_set)
     refused = [_refused(records, unread)] if unread else []
     if not planned:
         return Parsed(None, (), _together(refused))
-    last = {f.seen.schema: f.last for f in found}
-    short = {f.seen.schema for f in found if f.is_short}
+    last = {s.seen.schema: s.last for s in schemas}
+    short = last.keys() - {s.seen.schema for s in schemas if not s.is_short}
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _spelled_alike(planned)
     _check_key(records, planned, spec, key)
@@ -108,7 +110,7 @@ def parse(
     taken = records if not unread else records.where(~_is_unread(unread))
     parts: list[DataFrame] = []
     for p in planned:
-        part = taken if len(found) == 1 else taken.where(_of_schemas(p.schemas))
+        part = taken if len(last) == 1 else taken.where(_of_schemas(p.schemas))
         # Most of a record with a schema is the schema: without it, a fifth has to be read.
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
@@ -121,42 +123,6 @@ def parse(
 
 
 # --- how the records can be read --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A schema in a batch, and the last position with it."""
-
-    seen: Seen
-    last: int
-    is_short: bool
-    """Whether all records of this schema are there without it as well."""
-
-
-def _shapes(records: DataFrame, reader: EventFormat) -> list[_Found]:
-    """The schemas in a batch, and what their records look like where that is not all; oldest first."""
-    # One look: of a small batch, to plan a query takes Spark longer than to read it. What records without a schema look
-    # like is asked for anyway; with one, only where it does not say all.
-    columns = ["schema_key", "position", "payload", "record AS sample"]
-    looks = [
-        "max(position) AS last",
-        "count(payload) = count(*) AS short",
-        # One record tells the schema of all that have the same key.
-        "min_by(sample, position) AS sample",
-    ]
-    if reader.shape:
-        columns.append(f"CASE WHEN coalesce(schema_key, '') = {literal(schema_key(''))} THEN record END AS record")
-        looks.append(f"{reader.shape} AS shape")
-    looked = records.selectExpr(*columns).groupBy("schema_key").agg(*map(F.expr, looks))
-    rows = sorted(looked.collect(), key=lambda r: r["last"])
-    schemas = {r["schema_key"]: reader.schema_of(decode(r["sample"])) for r in rows}
-    unsaid = [r for r in rows if reader.shape and not reader.says_all(schemas[r["schema_key"]])]
-    shapes: dict[str, str] = {r["schema_key"]: r["shape"] for r in unsaid if not r["schema_key"]}
-    if asked := [r["schema_key"] for r in unsaid if r["schema_key"]]:
-        some = records.where(F.col("schema_key").isin(*asked)) if len(asked) < len(rows) else records
-        of_key = some.groupBy("schema_key").agg(F.expr(reader.shape or "").alias("shape"))
-        shapes |= {r["schema_key"]: r["shape"] for r in of_key.collect()}
-    return [_Found(Seen(schemas[r["schema_key"]], shapes.get(r["schema_key"])), r["last"], r["short"]) for r in rows]
 
 
 def _of_schemas(schemas: Iterable[str]) -> Column:
@@ -222,7 +188,7 @@ def _plans(
 def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[list[_Unread], list[Seen]]:
     """Records that cannot be read, alone or beside those before them; and what the others look like together."""
     assert reader.shape
-    schemas = {schema_key(f.seen.schema): f.seen.schema for f in _shapes(records, reader)}
+    schemas = {schema_key(s.schema): s.schema for s in _seen(records, reader, hints)}
     each = (
         records.groupBy("schema_key", "position")
         .agg(F.expr(reader.shape).alias("shape"))
@@ -254,7 +220,12 @@ def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[
     if not accepted:
         return unread, []
     taken = records.where(~_is_unread(unread)) if unread else records
-    return unread, [f.seen for f in _shapes(taken, reader)]
+    return unread, _seen(taken, reader, hints)
+
+
+def _seen(records: DataFrame, reader: EventFormat, hints: Hints) -> list[Seen]:
+    assert hints.table is not None
+    return [s.seen for s in schemas_of(find_schemas(records, reader), hints.table)]
 
 
 def _check_key(records: DataFrame, planned: Sequence[Planned], spec: StagingSpec, key: tuple[str, ...]) -> None:

@@ -13,11 +13,13 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import RebuildError, RecordsGoneError
+from lake_assets.events import event_format
 from lake_assets.events.model import INDEX, MANY, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks
 from lake_assets.merge import exactness, rejects
+from lake_assets.merge.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.merge.batches import cut, left_behind
 from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing, counts, snapshot_of
 from lake_assets.merge.event_rows import BAD
@@ -32,11 +34,12 @@ from lake_assets.merge.rereading import (
     starts_elsewhere,
 )
 from lake_assets.merge.schema import Change, routed
-from lake_assets.merge.small import fitting, in_one_piece
+from lake_assets.merge.small import fitting, in_one_piece, is_small
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.staging_table import (
     PARTITIONED_BY,
     columns_in,
+    make,
     prepare,
     projection,
     properties_for,
@@ -99,14 +102,22 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         absorbed = Absorbed.of(str(spec.raw), captured)
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
         is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
-        records = about(in_one_piece(captured.upserts(lake.spark()), captured, mine), spec)
+        everything = in_one_piece(captured.upserts(lake.spark()), captured, mine)
+        records = about(everything, spec)
+        # Where some records do not count, the others may look different from all of them.
+        counts_all = not spec.start and (again or not pending.lost)
+        found = _schemas(spec, pending, everything) if counts_all and is_small(captured) else None
         if pending.lost and not again:
             records, is_new = _unknown(lake, spec, records), False
-        parsed = parse(records, spec, {}) if rebuild else _parsed(lake, spec, records, again=bool(again))
+        parsed = (
+            parse(records, spec, {}, found=found)
+            if rebuild
+            else _parsed(lake, spec, records, again=bool(again), found=found)
+        )
         if again:
             assert table is not None
             written = _replaced(lake, spec, table, records, parsed, marks, is_fresh=rebuild)
-        elif is_new and _may_append(lake, spec, parsed):
+        elif is_new and _may_append(lake, spec, parsed, is_small(captured, mine)):
             written = _append(lake, spec, records, parsed, marks, base)
         else:
             written = _merged(lake, spec, records, parsed, marks)
@@ -229,12 +240,13 @@ class _Written:
         return found
 
 
-def _may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed) -> bool:
+def _may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: bool) -> bool:
     """Whether nothing has to be known of a batch before it is written."""
     if parsed.rows is None or spec.max_rejected is not None:
         return False  # too many rejects: then nothing is written
     # A table is made of its first event: a batch without one says nothing of its columns and key.
-    return lake.exists(spec.table) or bool(parsed.rows.where(F.col(BAD).isNull()).limit(1).count())
+    # To read a small one, count its events and make the table with them is less work than to make an empty table first.
+    return lake.exists(spec.table) or (not is_little and bool(parsed.rows.where(F.col(BAD).isNull()).limit(1).count()))
 
 
 def _append(
@@ -262,6 +274,9 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
     def write(good: DataFrame, stats: Row) -> list[Change] | None:
         if stats["events"] == stats["bad"] and (marks is None or not lake.exists(spec.table)):
             return None
+        if marks is not None and not lake.exists(spec.table):
+            make(lake, spec, good, parsed, marks)
+            return []
         changes = prepare(lake, spec, good, parsed)
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
         return changes
@@ -408,10 +423,24 @@ def _inexact(
     )  # fmt: skip
 
 
-def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame, *, again: bool = False) -> Parsed:
+def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource | None:
+    """The schemas of all records of a small window, which the steps of the stream's other tables share.
+
+    Of a big one each table looks at its own: records of one table lie beside each other, and the others are skipped.
+    """
+    assert window.head.snapshot is not None
+    key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, spec.format)
+    return shared_schemas(
+        key, lambda: find_schemas(records.where("source_table IS NOT NULL"), event_format(spec.format))
+    )
+
+
+def _parsed(
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, *, again: bool = False, found: BySource | None = None
+) -> Parsed:
     table = lake.find(spec.table)
     if table is None or (again and starts_elsewhere(spec, table)):
-        return parse(records, spec, {})
+        return parse(records, spec, {}, found=found)
     known = projection(lake, spec.table, spec.rename)
     # Under the names that they are to have: an event that says the new one leaves nothing out.
     columns = {spec.rename.get(name, name): kind for name, (kind, _) in known.items()}
@@ -420,7 +449,7 @@ def _parsed(lake: LakeBase, spec: StagingSpec, records: DataFrame, *, again: boo
             columns = {c: kind for c, kind in columns.items() if c != name and c not in routed(name, columns)}
     key_set = key_set_of(table, spec.keys, spec.rename) if spec.keys else ()
     key = () if again else tuple(spec.rename.get(k, k) for k in key_in(table))
-    return parse(records, spec, columns, key, key_set)
+    return parse(records, spec, columns, key, key_set, found)
 
 
 def _put_down(

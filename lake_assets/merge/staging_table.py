@@ -11,12 +11,22 @@ from pyspark.sql import functions as F
 from lake_assets.events.model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
+from lake_assets.lake.watermark import Marks
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.parsing import Parsed, key_changed
 from lake_assets.merge.rereading import properties_of
 from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former
 from lake_assets.merge.specs import StagingSpec
-from lake_assets.merge.tables import KEY_PROPERTY, KEY_SET_PROPERTY, alter, columns_of, create, finish_renames, key_of
+from lake_assets.merge.tables import (
+    KEY_PROPERTY,
+    KEY_SET_PROPERTY,
+    alter,
+    columns_of,
+    create,
+    create_with,
+    finish_renames,
+    key_of,
+)
 
 SOURCE_TABLE_PROPERTY = "lake-assets.source-table"
 PARTITIONED_BY = f"days({ARRIVED_AT})"
@@ -67,6 +77,27 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
         elif change.kind != "fold":
             alter(lake, spec.table, change)
     return changes
+
+
+def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Marks) -> None:
+    """Make the table of its first events.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        rows: its events, good ones alone.
+        parsed: what is known of them.
+        marks: the watermarks that the commit carries.
+
+    Raises:
+        ConcurrentWriteError: another run has made it meanwhile.
+    """
+    properties = {SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties_for(spec, parsed), **spec.properties}
+    create_with(lake, spec.table, rows, marks, pipeline=spec.pipeline, key=parsed.key, properties=properties,
+                partitioned_by=PARTITIONED_BY)  # fmt: skip
+    # Killed before this, the table is there without the order: nothing but the order of rows in files depends on it.
+    if parsed.key:
+        sort_by(lake, spec.table, parsed.key)
 
 
 def properties_for(spec: StagingSpec, parsed: Parsed) -> dict[str, str]:

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, PrimitiveType
+from pyspark.sql import DataFrame
 
 from lake_assets.capture.types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import PIPELINE_PROPERTY
+from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.merge.commit import committing
 from lake_assets.merge.schema import Change, Columns
+from lake_assets.merge.views import temp_view
 
 KEY_PROPERTY = "lake-assets.key"
 # Which of several declared keys a staging table has.
@@ -56,20 +59,45 @@ def create(
         check_owner(lake, table, pipeline)
         return
     lake.ensure_namespace(table.namespace)
+    body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
+    said = _definition(pipeline, key, properties, partitioned_by)
+    lake.spark().sql(f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) {said}")
+    check_owner(lake, table, pipeline)
+
+
+def create_with(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    marks: Marks,
+    *,
+    pipeline: str,
+    key: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    partitioned_by: str = "",
+) -> None:
+    """Make a table of its first rows, in one commit that carries `marks`: nobody sees it without them.
+
+    Raises:
+        ConcurrentWriteError: another run has made it meanwhile.
+    """
+    lake.ensure_namespace(table.namespace)
+    said = _definition(pipeline, key, properties, partitioned_by)
+    with temp_view(rows) as view, committing(lake.spark(), table, marks):
+        lake.spark().sql(f"CREATE TABLE {lake.sql_name(table)} {said} AS SELECT * FROM {view}")
+
+
+def _definition(pipeline: str, key: Sequence[str], properties: Mapping[str, str] | None, partitioned_by: str) -> str:
+    """SQL of a table's format, partitioning and properties."""
     all_properties = {
         **DEFAULT_PROPERTIES,
         PIPELINE_PROPERTY: pipeline,
         KEY_PROPERTY: json.dumps(list(key)),
         **(properties or {}),
     }
-    body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
     said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in all_properties.items())
-    partitioning = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
-    lake.spark().sql(
-        f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) USING iceberg {partitioning} TBLPROPERTIES "
-        f"({said})"
-    )
-    check_owner(lake, table, pipeline)
+    partitioning = f"PARTITIONED BY ({partitioned_by}) " if partitioned_by else ""
+    return f"USING iceberg {partitioning}TBLPROPERTIES ({said})"
 
 
 def set_properties(lake: LakeBase, table: TableId, wanted: Mapping[str, str]) -> None:
