@@ -4,7 +4,8 @@
 
 Rates are of one run on one machine: raw records of one landing to the commit of the staging table, planning, parsing,
 checking and writing included; the best of some repetitions after a warm-up. The alternative parses the same records
-with a Python function per row into the same columns, and appends them.
+with a Python function per row into the same columns, and appends them. Many small tables of one stream are compared
+with one table that has as many events: what is left is the fixed cost of a table.
 """
 
 from __future__ import annotations
@@ -247,13 +248,71 @@ def looks(home: Path, files: int) -> dict[str, float]:
     }
 
 
+def tables_of_one_stream(home: Path, tables: int, events: int, batch: int) -> dict[str, float]:
+    """Seconds per table of staging many small tables of one stream, and in multiples of one table with as many events:
+    the first load, and a micro-batch that touches all of them.
+
+    Args:
+        home: a folder for the lake.
+        tables: how many.
+        events: changes per table of the first load.
+        batch: changes per table of the micro-batch.
+    """
+    (home / "tables").mkdir()
+    lake = Lake(LakeConfig(home=home / "tables", spark=SparkConfig(driver_memory="3g")))
+
+    def staged(stream: str, names: list[str], changes: int) -> list[float]:
+        """Seconds to land each batch of the stream's tables, and to stage them one after the other."""
+        raw = RawSpec(TableId(("raw",), stream), None, "debezium", "bench")
+        specs = [
+            StagingSpec(TableId(("staging", stream), n), raw.table, SourceTable("public", n), raw.format, "bench")
+            for n in names
+        ]
+        seconds: list[float] = []
+        for turn, share in enumerate((changes, max(1, changes * batch // events))):
+            lines = [
+                line
+                for i, name in enumerate(names)
+                for t in Source(Workload(seed=turn * tables + i, events=share, table=("public", name)))
+                for line in ENCODERS["debezium"](t, Workload(table=("public", name)))
+            ]
+            land_records(lake, raw, lambda after, turn=turn, lines=lines: _after(after, turn, lines))
+            began = time.perf_counter()
+            for spec in specs:
+                outcome = absorb_events(lake, spec)
+                assert outcome.status == "absorbed", outcome
+                assert "rejected" not in outcome.details, outcome
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    # Spark has compiled nothing yet.
+    staged("warm", ["a", "b", "c"], events)
+    many = staged("many", [f"t{i}" for i in range(tables)], events)
+    one = staged("one", ["t"], tables * events)
+    lake.spark().stop()
+    found: dict[str, float] = {}
+    for what, of_many, of_one in zip(("first load", "a micro-batch"), many, one, strict=True):
+        found[f"{tables} tables of one stream, {what}: seconds per table"] = of_many / tables
+        found[f"{tables} tables of one stream, {what}: times one table with as many events"] = of_many / of_one
+    return found
+
+
+def _after(after: Any, turn: int, lines: list[str]) -> Iterator[tuple[list[int], str]]:
+    """Lines with their offsets, those after an offset."""
+    for i, line in enumerate(lines):
+        if after is None or [turn, i] > after:
+            yield [turn, i], line
+
+
 def main() -> int:
     """Run the benchmarks; exit code 1 where a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--repeat", type=int, default=2)
-    parser.add_argument("--only", choices=["rates", "memory", "looks"])
+    parser.add_argument("--only", choices=["rates", "memory", "looks", "tables"])
+    parser.add_argument("--tables", type=int, default=20, help="tables of the one stream")
+    parser.add_argument("--table-events", type=int, default=300, help="changes per table of that stream")
     parser.add_argument("--format", action="append", help="only this format; may be repeated")
     args = parser.parse_args()
     found: dict[str, float] = {}
@@ -263,6 +322,8 @@ def main() -> int:
             found |= looks(home, args.files)
         if args.only in (None, "memory"):
             found |= memory(home, 500_000)
+        if args.only in (None, "tables"):
+            found |= tables_of_one_stream(home, args.tables, args.table_events, 5)
         if args.only in (None, "rates"):
             found |= rates(home, args.events, args.repeat, args.format)
     return show(found, REQUIRED)
