@@ -156,6 +156,8 @@ def _beside(raw: TableId) -> TableId:
 
 def _kind(reason: str) -> str:
     """A reason without the value that it names, so that like ones are counted together."""
+    if " is unknown" in reason and " is " in reason.split(": ", 1)[0]:
+        return f"{reason.split(' is ', 1)[0]} has no place in the order of changes"
     return reason.split(": ", 1)[0] if " does not fit " in reason else reason.split(" (", 1)[0]
 
 
@@ -163,7 +165,12 @@ def _advice(row: dict[str, Any]) -> str:
     reason, heal = row["reason"], "Correct it at the source (a newer event of the row heals it)"
     if " does not fit " in reason:
         column = reason.split(" does not fit ", 1)[0]
-        return f"{heal}, or declare `types: {{{column}: ...}}`, then replay"
+        return (
+            f"{heal}, or declare `types: {{{column}: ...}}` (string keeps every value), or `on_misfit: null` to take "
+            "such values as null; then replay"
+        )
+    if "place in the order of changes" in reason or "order of changes is unknown" in reason:
+        return "Correct it at the source, or declare `order_by` with columns that order the changes; then replay"
     if reason.startswith("key column "):
         return "Declare the table's `key` with columns that every event has, then replay"
     if row["source_table"] is None:

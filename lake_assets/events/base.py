@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.events.model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
 
 
 class Format(ABC):
@@ -20,6 +20,9 @@ class Format(ABC):
     whole: bool = False
     numbered: str = "false"
     transaction: str = "CAST(NULL AS STRING)"
+    identity: str = SEQUENCE
+    stored: str = SEQUENCE
+    kind: str | None = None
 
     @property
     def same_again(self) -> str:
@@ -32,6 +35,10 @@ class Format(ABC):
 
     def without_schema(self, text: str, schema: str) -> str | None:
         """See `EventFormat.without_schema`."""
+        return None
+
+    def boundary(self, record: Any) -> Boundary | None:
+        """See `EventFormat.boundary`."""
         return None
 
     def says_all(self, schema: str) -> bool:

@@ -9,9 +9,22 @@ Source: Debezium's documentation of the PostgreSQL connector, data type mappings
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
-from lake_assets.events.types import FIRST, FIRST_DAY, LAST, LAST_DAY, Reading, finite, items
+from lake_assets.events.types import (
+    DAY_IN_RANGE,
+    FIRST,
+    FIRST_DAY,
+    LAST,
+    LAST_DAY,
+    MOMENT_IN_RANGE,
+    NTZ_IN_RANGE,
+    Reading,
+    finite,
+    items,
+    let,
+)
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 
@@ -31,28 +44,38 @@ _DATE = "date_add(DATE'1970-01-01', try_cast({t} AS INT))"
 _NTZ = "CAST(%s AS TIMESTAMP_NTZ)"
 # 24:00:00 is a time of day in Postgres; as a moment it would be the next day's midnight.
 _TIME = "CASE WHEN %s = TIMESTAMP'1970-01-02' THEN '24:00:00.000000' ELSE date_format(%s, 'HH:mm:ss.SSSSSS') END"
-_MILLIS, _MICROS = "timestamp_millis(try_cast({t} AS BIGINT))", "timestamp_micros(try_cast({t} AS BIGINT))"
+# Not timestamp_millis: it fails, and the whole query with it, where the number is too large.
+_MILLIS = "timestamp_micros(try_multiply(try_cast({t} AS BIGINT), 1000L))"
+_MICROS = "timestamp_micros(try_cast({t} AS BIGINT))"
 _NANOS = "timestamp_micros(try_cast({t} AS BIGINT) div 1000)"
 _INT = "try_cast({t} AS BIGINT)"
 
 
-def _ntz(low: str, high: str, moment: str) -> Reading:
-    """A timestamp without a zone; `low` and `high` are what the connector makes of Postgres's infinities."""
-    return Reading("timestamp_ntz", (finite(low, high, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), _NTZ % moment),))
+def _ntz(lows: Sequence[str], highs: Sequence[str], moment: str) -> Reading:
+    """A timestamp without a zone; `lows` and `highs` are what the connector makes of Postgres's infinities."""
+    value = finite(lows, highs, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), _NTZ % moment)
+    return Reading("timestamp_ntz", (value, NTZ_IN_RANGE))
 
 
-# Days since 1970 of the integers that Postgres itself keeps for its infinities, overflown.
-_INFINITE_DAYS, _INFINITE_MICROS = ("-2147472691", "-2147472692"), ("-9223372036832400000", "9223372036825200000")
-_INFINITE_MILLIS = ("-9223372036832400", "9223372036825200")
-_ZONED = finite("-infinity", "infinity", FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
+# Days since 1970 of infinite dates. In a stream: the integers that Postgres itself keeps for them, overflown (since
+# Debezium 3.6 the later one is another). In a snapshot: what remains of `java.sql.Date`'s days in 32 bits, one day
+# more where the connector runs east of Greenwich.
+_INFINITE_DAYS = (
+    ("-2147472691", "-625821272", "-625821271"),
+    ("-2147472692", "2146033979", "-622191234", "-622191233"),
+)
+_INFINITE_MICROS = (("-9223372036832400000",), ("9223372036825200000",))
+_INFINITE_MILLIS = (("-9223372036832400",), ("9223372036825200",))
+_INFINITE = (("-infinity",), ("infinity",))
+_ZONED = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
 _LOGICAL = {
-    "io.debezium.time.Date": Reading("date", (finite(*_INFINITE_DAYS, FIRST_DAY, LAST_DAY, _DATE),)),
-    "org.apache.kafka.connect.data.Date": Reading("date", (_DATE,)),
+    "io.debezium.time.Date": Reading("date", (finite(*_INFINITE_DAYS, FIRST_DAY, LAST_DAY, _DATE), DAY_IN_RANGE)),
+    "org.apache.kafka.connect.data.Date": Reading("date", (_DATE, DAY_IN_RANGE)),
     "io.debezium.time.Timestamp": _ntz(*_INFINITE_MILLIS, _MILLIS),
-    "org.apache.kafka.connect.data.Timestamp": Reading("timestamp_ntz", (_NTZ % _MILLIS,)),
+    "org.apache.kafka.connect.data.Timestamp": Reading("timestamp_ntz", (_NTZ % _MILLIS, NTZ_IN_RANGE)),
     "io.debezium.time.MicroTimestamp": _ntz(*_INFINITE_MICROS, _MICROS),
-    "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS,)),
-    "io.debezium.time.ZonedTimestamp": Reading("timestamp", (_ZONED,)),
+    "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS, NTZ_IN_RANGE)),
+    "io.debezium.time.ZonedTimestamp": Reading("timestamp", (_ZONED, MOMENT_IN_RANGE)),
     # Neither Iceberg in Spark nor Parquet readers agree on a time type yet: kept as ISO text, which sorts.
     "io.debezium.time.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
     "org.apache.kafka.connect.data.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
@@ -81,9 +104,9 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     if name == _VARIABLE_DECIMAL:
         # {"scale": 2, "value": base64}: the scale differs by row, so the number stays text.
         scale = "try_cast(get_json_object({t}, '$.scale') AS INT)"
-        number = _WIDE[0].replace("{t}", "get_json_object({t}, '$.value')")
+        number = _HEX.replace("{t}", "get_json_object({t}, '$.value')")
         pair = f"named_struct('hex', {number}, 'scale', {scale})"
-        unscaled = f"named_struct('u', {_WIDE[1].replace('{t}', '{t}.hex')}, 'scale', {{t}}.scale)"
+        unscaled = f"named_struct('u', {_ANY.replace('{t}', '{t}.hex')}, 'scale', {{t}}.scale)"
         return Reading("string", (pair, unscaled, _text("{t}.u", "{t}.scale")))
     if kind == "bytes":
         return Reading("binary", ("try_to_binary({t}, 'base64')",))
@@ -113,7 +136,7 @@ def placeholder(field: dict[str, Any]) -> str | None:
 def _decimal(parameters: dict[str, str]) -> Reading:
     scale, precision = int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38))
     if max(precision, precision - scale, scale) > 38:
-        return Reading("string", (*_WIDE, _text("{t}", str(scale))))
+        return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))))
     if scale < 0:
         # numeric(5,-2) holds whole hundreds: a decimal of scale 0 with more digits.
         return Reading(
@@ -154,13 +177,83 @@ _WIDE = (
 )
 
 
+# The text of an integer of any length: numbers of more than 38 digits fit no type of Spark's. In base 10^9, lowest
+# digits first: each 32 bits of the number multiply what there is so far by 2^32 and are added. A negative number is one
+# less than the number of its inverted bits.
+_IS_NEGATIVE = "h_ >= '8'"
+_BITS = f"lpad(h_, 8 * CAST(ceil(length(h_) / 8) AS INT), CASE WHEN {_IS_NEGATIVE} THEN 'F' ELSE '0' END)"
+_SIZE = f"CASE WHEN {_IS_NEGATIVE} THEN translate({_BITS}, '0123456789ABCDEF', 'FEDCBA9876543210') ELSE {_BITS} END"
+_WORDS = (
+    f"transform(regexp_extract_all({_SIZE}, '[0-9A-F]{{8}}', 0), (w_, i_) -> CAST(conv(w_, 16, 10) AS BIGINT) "
+    f"+ CAST({_IS_NEGATIVE} AND i_ = CAST(ceil(length(h_) / 8) AS INT) - 1 AS INT))"
+)
+_BILLION = "1000000000L"
+_STEP = (
+    f"named_struct('carry', (d_ * 4294967296L + a_.carry) div {_BILLION}, "
+    f"'digits', array_append(a_.digits, (d_ * 4294967296L + a_.carry) % {_BILLION}))"
+)
+_TIMES = (
+    "aggregate(n_, named_struct('carry', w_, 'digits', CAST(array() AS ARRAY<BIGINT>)), "
+    f"(a_, d_) -> {_STEP}, a_ -> concat(a_.digits, array(a_.carry % {_BILLION}, a_.carry div {_BILLION})))"
+)
+_DIGITS = (
+    f"ltrim('0', concat_ws('', transform(reverse(aggregate({_WORDS}, CAST(array() AS ARRAY<BIGINT>), "
+    f"(n_, w_) -> {_TIMES})), d_ -> lpad(CAST(d_ AS STRING), 9, '0'))))"
+)
+# Of more than 1,200 digits, the work would grow out of all proportion.
+_ANY = let(
+    "{t}",
+    "h_",
+    f"CASE WHEN length(h_) <= 30 THEN CAST({_WIDE[1].replace('{t}', 'h_')} AS STRING) WHEN length(h_) <= 1000 "
+    f"THEN concat(CASE WHEN {_IS_NEGATIVE} THEN '-' ELSE '' END, {_DIGITS}) END",
+)
+
+
 def _text(unscaled: str, scale: str) -> str:
-    """SQL of the decimal text of an unscaled integer: -1234 with scale 2 -> -12.34. Text keeps every digit."""
+    """SQL of the decimal text of an unscaled integer (its text, or a decimal): -1234 with scale 2 -> -12.34."""
     # Not abs(): it rounds a decimal to 34 digits.
-    size = f"ltrim('-', CAST({unscaled} AS STRING))"
+    size = "ltrim('-', u_)"
     digits = f"lpad({size}, greatest({scale} + 1, length({size})), '0')"
-    sign = f"CASE WHEN {unscaled} < 0 THEN '-' ELSE '' END"
+    sign = "CASE WHEN u_ LIKE '-%' THEN '-' ELSE '' END"
     whole, fraction = f"left({digits}, length({digits}) - ({scale}))", f"right({digits}, {scale})"
     dotted = f"concat({sign}, {whole}, CASE WHEN {scale} > 0 THEN concat('.', {fraction}) ELSE '' END)"
     zeros = f"concat({sign}, {size}, repeat('0', -({scale})))"
-    return f"CASE WHEN {scale} >= 0 THEN {dotted} ELSE {zeros} END"
+    return let(f"CAST({unscaled} AS STRING)", "u_", f"CASE WHEN {scale} >= 0 THEN {dotted} ELSE {zeros} END")
+
+
+def read_as_text(field: dict[str, Any]) -> Reading:
+    """How a Connect field is read into a text column: what its type cannot hold is text like everything else.
+
+    Dates and moments are ISO 8601; infinite ones are `infinity` and `-infinity`, as Postgres writes them.
+    """
+    name = field.get("name")
+    if name in _AS_TEXT:
+        return Reading("string", (_AS_TEXT[name],))
+    if name == _DECIMAL:
+        return Reading("string", (_HEX, _ANY, _text("{t}", str(int(field.get("parameters", {}).get("scale", 0))))))
+    typed = read_value(field)
+    if not name or typed.type == "string":
+        return Reading("string", typed.steps if name else ())
+    return Reading("string", (*typed.steps, "try_cast({t} AS STRING)"))
+
+
+def _as_text(value: str, lows: Sequence[str] = (), highs: Sequence[str] = ()) -> str:
+    text = f"CAST({value} AS STRING)"
+    return finite(lows, highs, "'-infinity'", "'infinity'", text) if lows else text
+
+
+# Spark's moments end with microseconds.
+_FINER = "pmod(try_cast({t} AS BIGINT), 1000)"
+_NANOS_TEXT = (
+    f"CASE WHEN {_FINER} = 0 THEN CAST({_NTZ % _NANOS} AS STRING) ELSE concat("
+    f"date_format({_NTZ % _NANOS}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), lpad(CAST({_FINER} AS STRING), 3, '0')) END"
+)
+_AS_TEXT = {
+    "io.debezium.time.Date": _as_text(_DATE, *_INFINITE_DAYS),
+    "org.apache.kafka.connect.data.Date": _as_text(_DATE),
+    "io.debezium.time.Timestamp": _as_text(_NTZ % _MILLIS, *_INFINITE_MILLIS),
+    "org.apache.kafka.connect.data.Timestamp": _as_text(_NTZ % _MILLIS),
+    "io.debezium.time.MicroTimestamp": _as_text(_NTZ % _MICROS, *_INFINITE_MICROS),
+    "io.debezium.time.NanoTimestamp": _NANOS_TEXT,
+    "io.debezium.time.ZonedTimestamp": "coalesce(CAST(try_cast({t} AS TIMESTAMP) AS STRING), {t})",
+}

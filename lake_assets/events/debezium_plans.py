@@ -10,9 +10,10 @@ from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.events.base import lake_names
-from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, read_value
-from lake_assets.events.inferred import VOID, Inferred, either, parse_schema, read_inferred, united
+from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
+from lake_assets.events.inferred import VOID, Inferred, either, exact, parse_schema, read_inferred, united
 from lake_assets.events.model import DELETE, INSERT, NO_OLD_ROW, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
+from lake_assets.events.sequences import pair, version
 from lake_assets.events.types import Reading, read_text
 from lake_assets.lake.names import literal, quote
 
@@ -141,15 +142,23 @@ def plan_with_schema(
 def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
     name, reading, mark = field["field"], read_value(dict(field)), placeholder(dict(field))
     declared = hints.types.get(hints.rename.get(name, name))
-    if declared:
+    if declared == "string":
+        reading = read_as_text(dict(field))
+    elif declared:
         text = read_text(declared)
-        steps = text.steps if not reading.steps or not field.get("name") else (*reading.steps, _cast(text.type))
-        reading = Reading(text.type, steps)
+        if not reading.steps or not field.get("name"):
+            reading = text
+        elif reading.type == "string":
+            reading = Reading(text.type, (*reading.steps, *text.steps))
+        else:
+            reading = Reading(text.type, (*reading.steps, _cast(text.type)))
     return _Column(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
 
 
 def _cast(kind: str) -> str:
-    return f"try_cast({{t}} AS {kind})"
+    cast = f"try_cast({{t}} AS {kind})"
+    # A cast to fewer digits would round.
+    return f"CASE WHEN {cast} = {{t}} THEN {cast} END" if kind.startswith("decimal") else cast
 
 
 def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
@@ -173,6 +182,7 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
     at = "e.value"
     key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
+    all_fields, readings = row.fields, dict[str, Reading | None]()
     if not enveloped:
         row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not _is_added(n)})
     columns: dict[str, _Column] = {}
@@ -181,9 +191,10 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
         called = hints.rename.get(name, name).lower()
         if called in columns:
             columns[called] = replace(columns[called], spellings=(*columns[called].spellings, name))
+            readings[name] = columns[called].reading
             continue
         same = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == called]
-        reading = read_inferred(hints.rename.get(name, name), reduce(either, same), hints)
+        readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same), hints)
         if reading:
             marks = _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()
             columns[called] = _Column(name, reading, marks)
@@ -196,7 +207,7 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     names = f"CASE WHEN {wanted} THEN json_object_keys(get_json_object(record, '{path}')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
     parsed = (
-        f"get(transform(array(try_cast(try_parse_json(record) AS {kind})), "
+        f"get(transform(array(try_cast(try_parse_json({exact('record', all_fields, readings)}) AS {kind})), "
         f"r -> CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END), 0)"
     )
     if enveloped:
@@ -330,7 +341,7 @@ def _enveloped(texts: _Texts, parsed: str, at: str, key: str | None, key_names: 
         # An insert or update without its row would be a row of nulls.
         op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
         sequence=_sequence(f"{source}.sequence", f"CAST({source}.lsn AS STRING)"),
-        event_time=f"coalesce(timestamp_micros({source}.ts_us), timestamp_millis({source}.ts_ms))",
+        event_time=f"coalesce(timestamp_micros({source}.ts_us), {_millis(f'{source}.ts_ms')})",
         before=f"{at}.before",
         after=f"{at}.after",
         key=key,
@@ -359,10 +370,10 @@ def _flattened(
     if sequence or lsn:
         order = _sequence(sequence or "CAST(NULL AS STRING)", lsn or "CAST(NULL AS STRING)")
     else:
-        order = f"lpad(coalesce({stamp}, ''), 20, '0')" if stamp else "''"
+        order = version(f"coalesce({stamp}, '0')") if stamp else "''"
     moments = [
         *([f"timestamp_micros(try_cast({micros} AS BIGINT))"] if micros else []),
-        *([f"timestamp_millis(try_cast({millis} AS BIGINT))"] if millis else []),
+        *([_millis(f"try_cast({millis} AS BIGINT)")] if millis else []),
         "CAST(NULL AS TIMESTAMP)",
     ]
     happened = f"coalesce({', '.join(moments)})"
@@ -373,8 +384,14 @@ def _is_added(name: str) -> bool:
     return name.startswith("__source_") or (name.startswith("__") and name[2:] in _ADDED)
 
 
+def _millis(t: str) -> str:
+    # Not timestamp_millis: it fails, and the whole query with it, where the number is too large.
+    return f"timestamp_micros(try_multiply({t}, 1000L))"
+
+
 def _sequence(sequence: str, lsn: str) -> str:
-    """Order of Debezium's events as text that sorts: last commit's LSN, then the change's own.
+    """Order of Debezium's events as text that sorts: last commit's LSN, then the change's own; NULL where these are no
+    numbers.
 
     The LSN alone goes backwards between interleaved transactions, because events are delivered by commit; for one row
     it does not, so that it does where no commit's is there.
@@ -382,4 +399,4 @@ def _sequence(sequence: str, lsn: str) -> str:
     parts = f"from_json({sequence}, 'ARRAY<STRING>')"
     commit = f"coalesce(get({parts}, 0), '0')"
     change = f"coalesce(get({parts}, 1), {lsn}, '0')"
-    return f"concat(lpad({commit}, 20, '0'), '/', lpad({change}, 20, '0'))"
+    return pair(commit, change)

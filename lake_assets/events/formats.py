@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lake_assets.errors import PipelineError
 from lake_assets.events.debezium import Debezium
-from lake_assets.events.model import EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.events.model import Boundary, EventPlan, Hints, Planned, Seen, SourceTable
 from lake_assets.events.rows import CHANGE_FEED, CHANGE_SET
 from lake_assets.events.simplified import Simplified
 from lake_assets.events.wal2json import Wal2JsonV1, Wal2JsonV2
@@ -27,6 +27,10 @@ class EventFormat(Protocol):
             text: the record as it came.
             schema: what `schema_of` says of it.
         """
+        ...
+
+    def boundary(self, record: Any) -> Boundary | None:
+        """What a decoded record says of the transaction around it, where others say more; None: nothing."""
         ...
 
     def says_all(self, schema: str) -> bool:
@@ -61,6 +65,22 @@ class EventFormat(Protocol):
     @property
     def transaction(self) -> str:
         """SQL over `_sequence` giving its part that all changes of a transaction share; NULL where it has none."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """SQL over `_sequence` giving its part that tells a numbered change from all others."""
+        ...
+
+    @property
+    def stored(self) -> str:
+        """SQL over `_sequence` as staging tables hold it, those of earlier versions too, giving one that sorts."""
+        ...
+
+    @property
+    def kind(self) -> str | None:
+        """SQL over `_sequence` giving what it is (numbers, moments), where a stream might mix what cannot be compared;
+        None: it cannot."""
         ...
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:

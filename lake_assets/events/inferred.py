@@ -10,6 +10,7 @@ Source: Spark's SchemaOfVariantAgg and VariantExpressionEvalUtils.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.events.model import Hints
 from lake_assets.events.types import Reading, read_text, widest
+from lake_assets.lake.names import literal
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]\w*|\d+|[<>(),:]|\s+|.")
 
@@ -125,6 +127,44 @@ def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None
     if known and (_holds(known, kind) or widest(known, kind) is None):
         return read_text(known)
     return read_text(kind)
+
+
+def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, Reading | None]) -> str:
+    """SQL of a JSON record whose numbers are texts where they are to be kept digit by digit: for columns of text and of
+    decimals. Otherwise numbers of more than 38 digits, or with an exponent, go through a double.
+
+    Args:
+        record: SQL of the record.
+        columns: types of the row's values, by name in the record.
+        readings: how they are read.
+    """
+    names = [c for c, i in columns.items() if _loses_digits(i, readings.get(c)) and not _is_nested(c, columns)]
+    if not names:
+        return record
+    # As each name may be written; in a string, its quotes would be escaped.
+    spelled = dict.fromkeys(json.dumps(n, ensure_ascii=ascii_) for n in names for ascii_ in (True, False))
+    number = rf"({'|'.join(map(re.escape, spelled))})(\s*+:\s*+)(-?[0-9][0-9.eE+-]*+)"
+    return f"regexp_replace({record}, {literal(number)}, '$1$2\"$3\"')"
+
+
+def _loses_digits(inferred: Inferred, reading: Reading | None) -> bool:
+    if reading is None or not (reading.type == "string" or reading.type.startswith("decimal")):
+        return False
+    # A decimal loses nothing but zeros at its end, which a text has.
+    return inferred.kind in ("DOUBLE", "VARIANT") or (inferred.kind == "DECIMAL" and reading.type == "string")
+
+
+def _is_nested(name: str, columns: Mapping[str, Inferred]) -> bool:
+    """Whether an object within a column has a field of this name, which is to stay as it is.
+
+    Of columns that mix objects with other values that is not known: they are taken for mixed numbers and texts.
+    """
+    return any(_has(name, i) for i in columns.values())
+
+
+def _has(name: str, inferred: Inferred) -> bool:
+    inner = [*inferred.fields.values(), *([inferred.items] if inferred.items else [])]
+    return name in inferred.fields or any(_has(name, i) for i in inner)
 
 
 def _holds(known: str, kind: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
 from lake_assets.errors import InvalidNameError
-from lake_assets.lake.names import TableId
+from lake_assets.lake.names import TableId, literal
 
 # Columns of every staging table beside those of its source table.
 OP = "_op"
@@ -16,6 +16,8 @@ POSITION = "_position"
 EVENT_TIME = "_event_time"
 ARRIVED_AT = "_arrived_at"
 UNAVAILABLE = "_unavailable"
+# Of values that did not fit their columns' types and are null instead: which, and why. Only where that is declared.
+MISFITS = "_misfits"
 # The place of an event among those of its record, where a record may hold several.
 INDEX = "_index"
 TECHNICAL: dict[str, str] = {
@@ -26,7 +28,11 @@ TECHNICAL: dict[str, str] = {
     EVENT_TIME: "timestamp",
     ARRIVED_AT: "timestamp",
     UNAVAILABLE: "array<string>",
+    MISFITS: "array<string>",
 }
+
+# In a record as staging reads it: its transaction, where lines around it say that.
+TRANSACTION = "@transaction"
 
 # What stands in place of a source table for a record about several of them.
 MANY = "*"
@@ -55,6 +61,21 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """What a record says of the transaction around it.
+
+    Attributes:
+        kind: it begins one, ends one, or is one of its changes.
+        lsn: of the change; of a begin, that of the commit.
+        xid: number of the transaction.
+    """
+
+    kind: Literal["begin", "commit", "change"]
+    lsn: str | None = None
+    xid: str | None = None
+
+
+@dataclass(frozen=True)
 class EventColumn:
     """One column of the source table, and the SQL that reads it from a parsed event `e`.
 
@@ -67,6 +88,9 @@ class EventColumn:
         unavailable: SQL of a boolean: the event does not carry the value (an unchanged TOAST value); None if the
             format never leaves this column out.
         has_default: whether the source fills the rows that are there when the column is added.
+        may_be_null: whether a value that does not fit the type becomes null, with a reason beside the row; else it
+            makes the event a reject.
+        is_conflict: whether the column has another type, which cannot become this one: no value fits.
     """
 
     name: str
@@ -75,8 +99,11 @@ class EventColumn:
     steps: tuple[str, ...] = ()
     unavailable: str | None = None
     has_default: bool = False
+    may_be_null: bool = False
+    is_conflict: bool = False
 
 
+NO_PLACE = "the record does not say, as a number, where it belongs in the order of changes"
 NO_OP = "no such op, no row after it, or two columns whose names differ in case only"
 NO_OLD_ROW = (
     "an update or delete without the whole old row: which row it means cannot be told by `key: '*'` (let the source "
@@ -91,7 +118,8 @@ class EventPlan:
     Attributes:
         parsed: SQL over `record` giving the struct `e` that all other expressions read.
         op: SQL giving one of insert, read, update, delete, truncate, or NULL where the record's op is none of them.
-        sequence: SQL of a string whose order is the source's own order of changes (ties: position in the stream).
+        sequence: SQL of a string whose order is the source's own order of changes (ties: position in the stream); empty
+            where the record says none, NULL where what it says cannot be placed.
         event_time: SQL of the time of the change at the source.
         columns: the source table's columns.
         key: names (in the lake) of the source table's key; empty where it has none.
@@ -102,6 +130,7 @@ class EventPlan:
         index: SQL of the event's place in its record: the same in whatever batch the record is read.
         no_op: what is wrong with an event without op.
         forms: which columns stand together in an event's row, each form once; empty: all of them.
+        no_place: SQL of what is wrong with an event whose sequence is NULL; None: nothing, something else orders them.
     """
 
     parsed: str
@@ -115,6 +144,7 @@ class EventPlan:
     index: str = "0"
     no_op: str = NO_OP
     forms: tuple[frozenset[str], ...] = ()
+    no_place: str | None = literal(NO_PLACE)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,22 @@ from __future__ import annotations
 
 import re
 
-from lake_assets.events.types import DATE, FIRST, FIRST_DAY, LAST, LAST_DAY, Reading, finite, items
+from lake_assets.events.types import (
+    DATE,
+    DAY_IN_RANGE,
+    FIRST,
+    FIRST_DAY,
+    LAST,
+    LAST_DAY,
+    MOMENT_IN_RANGE,
+    NTZ_IN_RANGE,
+    Reading,
+    finite,
+    items,
+)
 from lake_assets.lake.names import literal
 
-_INFINITE = ("-infinity", "infinity")
+_INFINITE = (("-infinity",), ("infinity",))
 _DATE = finite(*_INFINITE, FIRST_DAY, LAST_DAY, DATE)
 _NTZ = finite(*_INFINITE, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), "try_cast({t} AS TIMESTAMP_NTZ)")
 _MOMENT = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
@@ -32,9 +44,9 @@ _READINGS = {
     "oid": Reading("bigint", ("try_cast({t} AS BIGINT)",)),
     "real": Reading("float", ("try_cast({t} AS FLOAT)",)),
     "double precision": Reading("double", ("try_cast({t} AS DOUBLE)",)),
-    "date": Reading("date", (_DATE,)),
-    "timestamp without time zone": Reading("timestamp_ntz", (_NTZ,)),
-    "timestamp with time zone": Reading("timestamp", (_MOMENT,)),
+    "date": Reading("date", (_DATE, DAY_IN_RANGE)),
+    "timestamp without time zone": Reading("timestamp_ntz", (_NTZ, NTZ_IN_RANGE)),
+    "timestamp with time zone": Reading("timestamp", (_MOMENT, MOMENT_IN_RANGE)),
     "time without time zone": Reading("string", (_TIME,)),
     "bytea": Reading("binary", (_HEX,)),
 }

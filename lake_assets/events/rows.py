@@ -25,12 +25,13 @@ import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.events.base import Format, lake_names, named
-from lake_assets.events.inferred import VOID, Inferred, either, parse_schema, read_inferred, united
+from lake_assets.events.inferred import VOID, Inferred, either, exact, parse_schema, read_inferred, united
 from lake_assets.events.model import (
     DELETE,
     INSERT,
     NO_OLD_ROW,
     NO_OP,
+    NO_PLACE,
     UPDATE,
     EventColumn,
     EventPlan,
@@ -40,7 +41,8 @@ from lake_assets.events.model import (
     SourceTable,
 )
 from lake_assets.events.named import op_of
-from lake_assets.events.types import MOMENT, Reading, read_text, sortable
+from lake_assets.events.sequences import KIND, STORED, not_placed, placed, version
+from lake_assets.events.types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
 TEXT, TYPES, ROW = "@text", "@types", "row"
@@ -80,6 +82,8 @@ class Rows(Format):
     time: str | None = None
     whole: bool = True
     technical: frozenset[str] = frozenset()
+    kind: str | None = KIND
+    stored: str = STORED
     shape: str | None = field(
         default=f"schema_of_variant_agg(CASE WHEN {_IS_TYPED} THEN NULL WHEN {_IS_TEXT} THEN "
         f"try_parse_json(regexp_replace(record, {literal(_NUMBER)}, ':$1')) ELSE try_parse_json(record) END)",
@@ -118,7 +122,7 @@ class Rows(Format):
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
         """See `EventFormat.plans`: one for each schema of typed rows, one for JSON rows, one for text rows."""
-        return tuple(Planned((s.schema,), self._plan(_layout(s, hints), hints)) for s in seen)
+        return tuple(Planned((s.schema,), self._plan(_layout(s, hints, self.time), hints)) for s in seen)
 
     def _plan(self, layout: _Layout, hints: Hints) -> EventPlan:
         def column(name: str | None) -> str | None:
@@ -128,13 +132,15 @@ class Rows(Format):
         if op is None:
             raise UnsupportedEventError(f"no column {self.op} in {sorted(layout.readings)}")
         happened = f"lower(trim({_value(op)}))"
-        version, time = next(filter(None, map(column, self.version)), None), column(self.time)
+        commit, time = next(filter(None, map(column, self.version)), None), column(self.time)
         kept = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
         called = _called(kept, layout, hints)
-        sequence = sortable(_value(time)) if time else "''"
-        if version:
+        sequence = placed(_value(time)) if time else "''"
+        no_place = not_placed(time, _value(time)) if time else literal(NO_PLACE)
+        if commit:
             after = f"CASE WHEN {op_of(happened, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
-            sequence = f"concat(lpad({_value(version)}, 20, '0'), '/', {after})"
+            sequence = f"concat({version(_value(commit))}, '/', {after})"
+            no_place = literal(f"{commit} is no whole number of up to 20 digits")
         op = op_of(happened, self.words)
         if hints.by_row:
             # A feed has a row of its own for what an update took away; a change set has none.
@@ -156,6 +162,7 @@ class Rows(Format):
             ),
             key=hints.key,
             no_op=NO_OLD_ROW if hints.by_row else NO_OP,
+            no_place=no_place,
         )
 
 
@@ -176,23 +183,26 @@ def _value(name: str, *others: str) -> str:
     return f"coalesce({', '.join(values)})" if others else values[0]
 
 
-def _layout(seen: Seen, hints: Hints) -> _Layout:
+def _layout(seen: Seen, hints: Hints, time: str | None) -> _Layout:
     if seen.schema not in ("", TEXT):
         types: dict[str, str] = json.loads(seen.schema)
         read = {c: read_text(hints.types.get(hints.rename.get(c, c), t)) for c, t in types.items()}
         return _Layout(f"from_json(record, '{ROW} {_MAP}').{ROW}", read, is_one_form=True)
     inferred = parse_schema(seen.shape)
-    row = f"try_cast(try_parse_json(record) AS {_MAP})"
     if seen.schema == TEXT:
         inferred = inferred.fields.get(TEXT, VOID)
-        row = f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]"
-    inferred = united(inferred, Inferred("OBJECT"))
+    fields = united(inferred, Inferred("OBJECT")).fields
     alike: dict[str, Inferred] = {}
-    for c, i in inferred.fields.items():
+    for c, i in fields.items():
         called = hints.rename.get(c, c).lower()
         alike[called] = either(alike.get(called, VOID), i)
-    names = {c: hints.rename.get(c, c) for c in inferred.fields}
-    return _Layout(row, {c: read_inferred(name, alike[name.lower()], hints) for c, name in names.items()})
+    names = {c: hints.rename.get(c, c) for c in fields}
+    read = {c: read_inferred(name, alike[name.lower()], hints) for c, name in names.items()}
+    if seen.schema == TEXT:
+        return _Layout(f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]", read)
+    # The place in the order of changes is read as text, whatever type its column has.
+    texts = {c: Reading("string") if time and c.lower() == time.lower() else r for c, r in read.items()}
+    return _Layout(f"try_cast(try_parse_json({exact('record', fields, texts)}) AS {_MAP})", read)
 
 
 CHANGE_SET = Rows(

@@ -13,6 +13,7 @@ Source: "Handling upstream data changes via change data capture" (the ChangeEven
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
@@ -20,7 +21,8 @@ from lake_assets.events.base import Format, named
 from lake_assets.events.model import Hints, Planned, Seen, SourceTable
 from lake_assets.events.named import OPS, about, forms, numbers_as_text, op_of, plans, shape
 from lake_assets.events.postgres_types import read_postgres
-from lake_assets.events.types import MOMENT, Reading, read_text, sortable
+from lake_assets.events.sequences import KIND, STORED, not_placed, placed
+from lake_assets.events.types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"
@@ -34,13 +36,14 @@ _FIELDS = (
 class Simplified(Format):
     """See the module."""
 
+    stored, kind = STORED, KIND
     parsed = f"from_json({numbers_as_text('record')}, {literal(_FIELDS)})"
     events = (
         f"array(named_struct('kind', {op_of('lower(e.changeType)', OPS)}, 'schema', e.schema, 'name', e.`table`, "
         "'names', e.columnNames, 'types', e.columnTypes, 'values', e.columnValues, "
         "'old_names', e.oldKeyNames, 'old_types', e.oldKeyTypes, 'old_values', e.oldKeyValues, "
-        f"'pk', e.oldKeyNames, 'sequence', {sortable('e.timestamp')}, 'place', 0, "
-        f"'time', {MOMENT.replace('{t}', 'e.timestamp')}))"
+        f"'pk', e.oldKeyNames, 'sequence', {placed('e.timestamp')}, 'place', 0, "
+        f"'time', {MOMENT.replace('{t}', 'e.timestamp')}, 'timestamp', e.timestamp))"
     )
     shape = shape(parsed, events)
 
@@ -67,7 +70,11 @@ class Simplified(Format):
         found = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
         events = f"filter({self.events}, x -> {about(hints.table)})"
         schemas = tuple(s.schema for s in seen)
-        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, found, hints, _read))
+        no_place = not_placed("timestamp", "e.x.timestamp")
+        return tuple(
+            Planned(schemas, replace(plan, no_place=no_place))
+            for plan in plans(self.parsed, events, found, hints, _read)
+        )
 
 
 def _check(record: dict[str, Any], fields: tuple[str, str, str]) -> None:
@@ -84,6 +91,9 @@ def _read(kind: str | None) -> Reading:
     if not kind:
         return Reading("string")
     reading = read_postgres(kind)
+    if reading.type.startswith("decimal"):
+        # Postgres rounds to the type; whoever else writes its name may not.
+        return read_text(reading.type)
     if reading.type == "string":
         # Not Postgres's, or a text: Spark's names are tried.
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lake_assets.errors import UnsupportedEventError
@@ -32,7 +33,14 @@ class Reading:
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _CASTS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "real": "float", "byte": "tinyint"}
-_ZONE = r"[0-9][Zz]$|[0-9:.][0-9]([+-][0-9]{1,2}(:?[0-9]{2})?)$"
+# A day, perhaps with a time and that with a zone. Spark reads more than that: a time alone, as one of the current day.
+_DAY, _TIME = "[0-9]{4,6}-[0-9]{1,2}-[0-9]{1,2}", "[T ][0-9]{1,2}:[0-9]{1,2}(?::[0-9]{1,2}(?:[.][0-9]{0,100})?)?"
+_ZONE = "(?:[Zz]|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2}){0,2})"
+IS_MOMENT = f"^{_DAY}(?:{_TIME}(?: ?{_ZONE})?)?$"
+# As nearly all are written: Spark reads these as they are.
+_COMPLETE = "[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.][0-9]{1,6})?"
+_IS_COMPLETE, _IS_COMPLETE_LOCAL = f"^{_COMPLETE}(?:Z|[+-][0-9]{{2}}(?::[0-9]{{2}})?)$", f"^{_COMPLETE}$"
+_IS_LOCAL, _IS_DAY = f"^{_DAY}(?:{_TIME})?$", f"^{_DAY}$"
 
 
 def normal(kind: str) -> str:
@@ -76,13 +84,19 @@ def read_text(kind: str, depth: int = 0) -> Reading:
         cast = f"try_cast({{t}} AS {kind})"
         return Reading(kind, (f"CASE WHEN {cast} = {exact} AND NOT {{t}} RLIKE {longer} THEN {cast} END",))
     if kind == "date":
-        return Reading(kind, (DATE,))
+        return Reading(kind, (DATE, DAY_IN_RANGE))
     if kind == "timestamp_ntz":
         # A zone would be dropped without a word.
-        return Reading(kind, (f"CASE WHEN NOT {{t}} RLIKE {literal(_ZONE)} THEN try_cast({{t}} AS TIMESTAMP_NTZ) END",))
+        local = f"CASE WHEN {{t}} RLIKE {literal(_IS_LOCAL)} THEN try_cast({_with_seconds('{t}')} AS TIMESTAMP_NTZ) END"
+        return Reading(kind, (local, NTZ_IN_RANGE))
     if kind == "timestamp":
-        return Reading(kind, (MOMENT,))
+        return Reading(kind, (MOMENT, MOMENT_IN_RANGE))
     return Reading(kind, (f"try_cast({{t}} AS {kind})",))
+
+
+def let(value: str, name: str, body: str) -> str:
+    """SQL of `body`, in which `name` stands for `value`: Spark computes that once, and reads it once."""
+    return f"get(transform(array({value}), {name} -> {body}), 0)"
 
 
 def items(texts: str, inner: Reading, depth: int) -> Reading:
@@ -109,26 +123,32 @@ FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
 FIRST, LAST = "TIMESTAMP%s'0001-01-01 00:00:00%s'", "TIMESTAMP%s'9999-12-31 23:59:59.999999%s'"
 
 
-def finite(low: str, high: str, first: str, last: str, otherwise: str) -> str:
-    """SQL of a step: `first` where the text is `low`, `last` where it is `high`, else another step."""
-    return f"CASE {{t}} WHEN {literal(low)} THEN {first} WHEN {literal(high)} THEN {last} ELSE {otherwise} END"
+# Beyond these ends engines and languages differ: Python has no such dates, and their texts do not sort.
+DAY_IN_RANGE = f"CASE WHEN {{t}} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN {{t}} END"
+NTZ_IN_RANGE = f"CASE WHEN {{t}} BETWEEN {FIRST % ('_NTZ', '')} AND {LAST % ('_NTZ', '')} THEN {{t}} END"
+MOMENT_IN_RANGE = f"CASE WHEN {{t}} BETWEEN {FIRST % ('', 'Z')} AND {LAST % ('', 'Z')} THEN {{t}} END"
+
+
+def finite(lows: Sequence[str], highs: Sequence[str], first: str, last: str, otherwise: str) -> str:
+    """SQL of a step: `first` where the text is one of `lows`, `last` where it is one of `highs`, else another step."""
+    low, high = (", ".join(map(literal, texts)) for texts in (lows, highs))
+    return f"CASE WHEN {{t}} IN ({low}) THEN {first} WHEN {{t}} IN ({high}) THEN {last} ELSE {otherwise} END"
+
+
+def _with_seconds(t: str) -> str:
+    """SQL of a moment's text as Spark reads it: with seconds, and no more digits of their fraction than it keeps."""
+    minutes = f"regexp_replace({t}, '([T ][0-9]{{1,2}}:[0-9]{{1,2}})(?![0-9:])', '$1:00')"
+    return f"replace(regexp_replace({minutes}, '([.][0-9]{{6}})[0-9]+', '$1'), 'z', 'Z')"
 
 
 # A text without a zone is taken as UTC, whatever the zone of the session is.
 MOMENT = (
-    f"CASE WHEN {{t}} RLIKE {literal(_ZONE)} THEN try_cast({{t}} AS TIMESTAMP) "
-    "ELSE try_cast(concat({t}, CASE WHEN length({t}) <= 10 THEN ' 00:00:00Z' ELSE 'Z' END) AS TIMESTAMP) END"
+    f"CASE WHEN {{t}} RLIKE {literal(_IS_COMPLETE)} THEN try_cast({{t}} AS TIMESTAMP) "
+    f"WHEN {{t}} RLIKE {literal(_IS_COMPLETE_LOCAL)} THEN try_cast(concat({{t}}, 'Z') AS TIMESTAMP) "
+    f"WHEN {{t}} RLIKE {literal(IS_MOMENT)} THEN try_cast(concat({_with_seconds('{t}')}, "
+    f"CASE WHEN {{t}} RLIKE {literal(_IS_DAY)} THEN ' 00:00:00Z' WHEN {{t}} RLIKE {literal(_IS_LOCAL)} THEN 'Z' "
+    "ELSE '' END) AS TIMESTAMP) END"
 )
-
-
-def sortable(t: str) -> str:
-    """SQL of text that sorts as the moments or counters that `t` (SQL of text) holds; empty for NULL."""
-    moment = MOMENT.replace("{t}", t)
-    micros = f"timestampadd(MICROSECOND, unix_micros({moment}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
-    return (
-        f"CASE WHEN {t} IS NULL THEN '' WHEN {t} RLIKE '^[0-9]{{1,20}}$' THEN lpad({t}, 20, '0') "
-        f"ELSE coalesce(date_format({micros}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), {t}) END"
-    )
 
 
 _WIDER = {("int", "bigint"): "bigint", ("float", "double"): "double"}

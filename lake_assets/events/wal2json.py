@@ -1,20 +1,34 @@
 """wal2json, format version 1 (one transaction a record) and 2 (one change a record).
 
 Wanted options: include-types, include-pk, include-lsn, include-timestamp; without LSNs, the order of the stream counts.
-Version 2 has the LSN of the change, not of the commit: across rows that is another order than that of the commits, but
-for one row it is the same one, because a second transaction can only change (and log) it once the first has ended.
+A record of version 2 has the LSN of the change, not of the commit: that is in the B line before it. Where there is none
+(include-transaction off), the order across rows is another one than that of the commits. For one row it is the same,
+because a second transaction can only change (and log) it once the first has ended; and include-xids tells then which
+changes are one transaction.
 
 Sources: wal2json's README and source; recordings of version 2.5.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lake_assets.errors import MalformedRecordError
 from lake_assets.events.base import Format, named
-from lake_assets.events.model import DELETE, INSERT, TRUNCATE, UPDATE, Hints, Planned, Seen, SourceTable
+from lake_assets.events.model import (
+    DELETE,
+    INSERT,
+    TRANSACTION,
+    TRUNCATE,
+    UPDATE,
+    Boundary,
+    Hints,
+    Planned,
+    Seen,
+    SourceTable,
+)
 from lake_assets.events.named import OPS, about, forms, numbers_as_text, op_of, plans, shape
 from lake_assets.events.postgres_types import read_postgres
 from lake_assets.events.types import Reading
@@ -29,17 +43,37 @@ _CHANGE = (
 _V1 = f"nextlsn STRING, timestamp STRING, change ARRAY<{_CHANGE}>"
 _COLUMNS = "ARRAY<STRUCT<name: STRING, type: STRING, value: STRING>>"
 _V2 = (
-    "action STRING, schema STRING, `table` STRING, lsn STRING, timestamp STRING, "
+    f"action STRING, schema STRING, `table` STRING, lsn STRING, timestamp STRING, xid STRING, `{TRANSACTION}` STRING, "
     f"columns {_COLUMNS}, identity {_COLUMNS}, pk {_COLUMNS}"
 )
 _ACTIONS = {"I": INSERT, "U": UPDATE, "D": DELETE, "T": TRUNCATE}
 _ABOUT_NO_ROW = {"B", "C", "M"}
 
 
+_LSN = "[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}"
+
+
 def _lsn(text: str) -> str:
-    """SQL of an LSN (0/23C8DA0) as text that sorts."""
+    """SQL of an LSN (0/23C8DA0) as text that sorts; empty for none, NULL for what is no LSN."""
     parts = (f"lpad(split_part({text}, '/', {i}), 8, '0')" for i in (1, 2))
-    return f"CASE WHEN {text} IS NULL THEN '' ELSE concat({', '.join(parts)}) END"
+    valid = f"{text} RLIKE '^{_LSN}$'"
+    return f"CASE WHEN {text} IS NULL THEN '' WHEN {valid} THEN upper(concat({', '.join(parts)})) END"
+
+
+# Without LSNs the order of the stream counts. The tilde stands behind the places that were here before.
+_V1_SEQUENCE = (
+    f"CASE WHEN e.nextlsn IS NULL THEN '/~' ELSE concat({_lsn('e.nextlsn')}, '/', lpad(CAST(i AS STRING), 10, '0')) END"
+)
+
+
+_TRANSACTION = f"e.`{TRANSACTION}`"
+_V2_SEQUENCE = (
+    f"CASE WHEN e.lsn IS NULL AND {_TRANSACTION} IS NULL THEN '' "
+    f"WHEN e.lsn IS NULL THEN concat('/p', lpad({_TRANSACTION}, 20, '0')) "
+    f"WHEN {_TRANSACTION} IS NOT NULL THEN concat({_lsn(_TRANSACTION)}, '/', {_lsn('e.lsn')}) "
+    f"WHEN e.xid RLIKE '^[0-9]{{1,10}}$' THEN concat({_lsn('e.lsn')}, '/x', lpad(e.xid, 10, '0')) "
+    f"ELSE {_lsn('e.lsn')} END"
+)
 
 
 def _read(kind: str | None) -> Reading:
@@ -70,7 +104,7 @@ class Wal2JsonV1(_Wal2Json):
         "'names', c.columnnames, 'types', c.columntypes, 'values', c.columnvalues, "
         "'old_names', c.oldkeys.keynames, 'old_types', c.oldkeys.keytypes, 'old_values', c.oldkeys.keyvalues, "
         "'pk', c.pk.pknames, "
-        f"'sequence', concat({_lsn('e.nextlsn')}, '/', lpad(CAST(i AS STRING), 10, '0')), 'place', i, "
+        f"'sequence', {_V1_SEQUENCE}, 'place', i, "
         "'time', try_cast(e.timestamp AS TIMESTAMP)))"
     )
     shape = shape(parsed, events)
@@ -86,17 +120,34 @@ class Wal2JsonV1(_Wal2Json):
 class Wal2JsonV2(_Wal2Json):
     """Changes: `{"action", "schema", "table", "columns", "identity", "pk"}`; B and C lines around transactions."""
 
-    # The LSN of the change; that of its transaction is in no record of a change.
-    numbered = "length(_sequence) = 16"
+    # `<commit's LSN>/<change's LSN>` where B lines say the first; else the LSN of the change, perhaps with `/x<xid>`.
+    # Without LSNs, `/p<position>` of the transaction's first line, which goes up with the stream.
+    numbered = "_sequence RLIKE '^[0-9A-F]{16}'"
+    identity = "CASE WHEN length(_sequence) = 33 THEN right(_sequence, 16) ELSE left(_sequence, 16) END"
+    transaction = (
+        "CASE WHEN _sequence LIKE '/p%' THEN _sequence WHEN length(_sequence) = 33 THEN left(_sequence, 16) "
+        "WHEN length(_sequence) = 28 THEN right(_sequence, 11) END"
+    )
     parsed = f"from_json({numbers_as_text('record')}, {literal(_V2)})"
     events = (
         "array(named_struct("
         f"'kind', {op_of('e.action', _ACTIONS)}, 'schema', e.schema, 'name', e.`table`, "
         "'names', e.columns.name, 'types', e.columns.type, 'values', e.columns.value, "
         "'old_names', e.identity.name, 'old_types', e.identity.type, 'old_values', e.identity.value, "
-        f"'pk', e.pk.name, 'sequence', {_lsn('e.lsn')}, 'place', 0, 'time', try_cast(e.timestamp AS TIMESTAMP)))"
+        f"'pk', e.pk.name, 'sequence', {_V2_SEQUENCE}, 'place', 0, 'time', try_cast(e.timestamp AS TIMESTAMP)))"
     )
     shape = shape(parsed, events)
+
+    def boundary(self, record: Any) -> Boundary | None:
+        """See `EventFormat.boundary`: B and C lines, and the numbers of transactions."""
+        action = record.get("action") if isinstance(record, dict) else None
+        if action not in (*_ACTIONS, "B", "C"):
+            return None
+        lsn, xid = record.get("lsn"), record.get("xid")
+        lsn = lsn if isinstance(lsn, str) and re.fullmatch(_LSN, lsn) else None
+        xid = str(xid) if isinstance(xid, int) and not isinstance(xid, bool) else None
+        kinds: dict[Any, Literal["begin", "commit"]] = {"B": "begin", "C": "commit"}
+        return Boundary(kinds.get(action, "change"), lsn, xid)
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""

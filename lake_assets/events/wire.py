@@ -96,7 +96,8 @@ def _wal2json_v1(transaction: Transaction, workload: Workload) -> Iterator[str]:
 
 def _wal2json_v2(transaction: Transaction, workload: Workload) -> Iterator[str]:
     head = f'"xid":{transaction.xid},"timestamp":"{_timestamp(transaction)}"'
-    yield f'{{"action":"B",{head}}}'
+    around = f'{head},"lsn":"{_lsn(transaction.commit)}","nextlsn":"{_lsn(transaction.commit + 48)}"'
+    yield f'{{"action":"B",{around}}}'
     for change in transaction.changes:
         key_type = _dumps(change.columns[KEY])
         parts = [
@@ -113,7 +114,7 @@ def _wal2json_v2(transaction: Transaction, workload: Workload) -> Iterator[str]:
             parts.append(f'"identity":[{{"name":"{KEY}","type":{key_type},"value":{_bare(change.before[KEY])}}}]')
         parts.append(f'"pk":[{{"name":"{KEY}","type":{key_type}}}]')
         yield "{" + ",".join(parts) + "}"
-    yield f'{{"action":"C",{head}}}'
+    yield f'{{"action":"C",{around}}}'
 
 
 # --- simplified change events, change sets, change feeds --------------------------------------------------------------

@@ -29,12 +29,14 @@ class Mark:
         snapshot: the source snapshot that was absorbed; None while the source was empty.
         high: the greatest (sequence, position) of a change event absorbed so far, where the target orders by it.
         time: the latest time of a change event absorbed so far (microseconds), where the target keeps times.
+        transaction: that of the last event absorbed, of which more may come, where it is another one than `high`'s.
     """
 
     uuid: str
     snapshot: int | None
     high: tuple[str, int] | None = None
     time: int | None = None
+    transaction: str | None = None
 
 
 Marks = Mapping[str, Mark]
@@ -88,14 +90,15 @@ def parse_marks(text: str) -> dict[str, Mark]:
 
 
 def _mark(mark: dict[str, Any]) -> Mark:
-    high = mark.get("high")
-    return Mark(mark["uuid"], mark["snapshot"], (str(high[0]), int(high[1])) if high else None, mark.get("time"))
+    said = mark.get("high")
+    high = (str(said[0]), int(said[1])) if said else None
+    return Mark(mark["uuid"], mark["snapshot"], high, mark.get("time"), mark.get("transaction"))
 
 
 def to_properties(marks: Marks) -> dict[str, str]:
     """The summary properties that record `marks`."""
     vector = {
-        k: {a: b for a, b in asdict(m).items() if b is not None or a not in ("high", "time")}
+        k: {a: b for a, b in asdict(m).items() if b is not None or a not in ("high", "time", "transaction")}
         for k, m in sorted(marks.items())
     }
     return {PROPERTY: json.dumps(vector, separators=(",", ":"))}

@@ -6,10 +6,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.events.model import INSERT, OP, READ, SEQUENCE
+from lake_assets.events.model import INSERT, OP, READ
 from lake_assets.lake import quote
 from lake_assets.merge.commit import append_if_unmoved
 from lake_assets.merge.target import Batch, Target
+
+_IDENTITY = "_identity"
 
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
@@ -49,11 +51,13 @@ def anew(target: Target, batch: Batch) -> DataFrame:
         batch.details["ignored"] = others
     if target.key:
         # Delivered again, an insert is known by its place in the source and its key.
-        numbered = F.expr(target.ordering.numbered)
-        same = [SEQUENCE, *target.key]
+        numbered, same = F.expr(target.ordering.numbered), [_IDENTITY, *target.key]
+        identity = F.expr(target.ordering.identity).alias(_IDENTITY)
+        events = events.select("*", identity)
         if batch.stats.late and batch.before:
             before = target.history(batch.before.snapshot).where(F.col(OP).isin(INSERT, READ) & numbered)
-            events = events.join(before.select(*(F.col(quote(c)) for c in same)), same, "left_anti")
+            known = before.select(identity, *(F.col(quote(c)) for c in target.key))
+            events = events.join(known, same, "left_anti")
         once = events.where(numbered).dropDuplicates(same)
         events = once.unionByName(events.where(~numbered))
     types = target.types

@@ -27,11 +27,16 @@ Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 
 @dataclass
 class Batch:
-    """Records of one commit, part by part, and what the commit says of them."""
+    """Records of one commit, part by part, and what the commit says of them.
+
+    Attributes:
+        source_name: which of several sources they come from, each a sequence of records of its own.
+    """
 
     properties: dict[str, str] = field(default_factory=dict[str, str])
     parts: int = 0
     bytes: int = 0
+    source_name: str = ""
 
     def read(self) -> Iterator[tuple[str, Record]]:
         """Each record with the name of the file (or what stands for one) that it is in."""
@@ -82,7 +87,7 @@ class PythonBatch(Batch):
     """What Python code yields, at most so many records: the rest is for the next commit."""
 
     def __init__(self, source: Read, name: str, known: Mapping[str, Any], most: int) -> None:
-        super().__init__(parts=1)
+        super().__init__(parts=1, source_name=name)
         self.name, self.known, self.most = name, known, most
         self.offset = known.get(name)
         self.is_cut = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
@@ -13,6 +13,7 @@ from lake_assets.events.model import (
     EVENT_TIME,
     INDEX,
     MANY,
+    MISFITS,
     OP,
     POSITION,
     SEQUENCE,
@@ -56,6 +57,7 @@ def rows_of(
     unsaid: Sequence[str],
     elsewhere: Mapping[str, int],
     keys: Sequence[Sequence[str]] = (),
+    order_by: Collection[str] = (),
 ) -> DataFrame:
     """Typed change events, and what is wrong with an event in `BAD`.
 
@@ -66,21 +68,23 @@ def rows_of(
         unsaid: columns of the table that these events say nothing of.
         elsewhere: columns of the table that are left out where one of the plan is, by its place.
         keys: all keys that are declared: a delete may say any of them.
+        order_by: columns that the owner declared as the order of changes.
     """
     # As text: each function of PySpark's that is called takes some messages to the JVM, and there are dozens a column.
     fixed = {
         OP: plan.op,
-        SEQUENCE: f"coalesce({plan.sequence}, '')",
+        SEQUENCE: plan.sequence,
         POSITION: "position",
         INDEX: f"coalesce(CAST({plan.index} AS INT), 0)",
         EVENT_TIME: plan.event_time,
         ARRIVED_AT: "arrived_at",
     }
     columns = list(enumerate(plan.columns))
-    kept = ["none", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
+    kept = ["none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
     absent = [f"({c.unavailable})" if c.unavailable else "false" for c in plan.columns]
     stage = events.selectExpr(
         "e IS NULL AS none",
+        f"{plan.no_place or 'CAST(NULL AS STRING)'} AS no_place",
         *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
         *(f"CASE WHEN NOT {absent[i]} THEN {c.text} END AS t{i}" for i, c in columns),
         *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
@@ -90,28 +94,42 @@ def rows_of(
     others = [[at[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= at.keys()]
     said = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
     by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(said)})" if said else "false"
+    misfits = {c: _misfit(i, c.name, types[c.name]) for i, c in columns if c.steps}
+    # Which row a delete takes away its key says: what else it says of the row is used for nothing.
+    needless = "false" if not plan.key else f"{quote(OP)} = {literal(DELETE)}"
+    needed = {*plan.key, *order_by}
     bad = [
         f"CASE WHEN none THEN {literal(UNREADABLE)} END",
         f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
-        *(_misfit(i, c.name, types[c.name]) for i, c in columns if c.steps),
+        f"CASE WHEN {quote(SEQUENCE)} IS NULL THEN no_place END",
+        *(why if c.name in needed else f"CASE WHEN NOT coalesce({needless}, false) THEN {why} END"
+          for c, why in misfits.items() if not c.may_be_null),
         *(
             f"CASE WHEN {quote(OP)} <> {literal(TRUNCATE)} AND v{i} IS NULL AND NOT ({by_other}) "
             f"THEN {literal(f'key column {c.name} is missing')} END"
             for i, c in columns
             if c.name in plan.key
         ),
-    ]
+    ]  # fmt: skip
     gone = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in columns if c.unavailable]
     gone += [f"CASE WHEN {quote(OP)} = {literal(UPDATE)} THEN {literal(name)} END" for name in unsaid]
     gone += [f"CASE WHEN u{i} THEN {literal(name)} END" for name, i in elsewhere.items() if plan.columns[i].unavailable]
-    listed = f"array_compact(array({', '.join(gone)}))"
-    unavailable = f"CASE WHEN size({listed}) > 0 THEN {listed} END" if gone else "NULL"
+    nulled = [why for c, why in misfits.items() if c.may_be_null]
     return stage.selectExpr(
         *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
         *map(quote, fixed),
-        f"CAST({unavailable} AS ARRAY<STRING>) AS {quote(UNAVAILABLE)}",
+        f"{_listed(gone)} AS {quote(UNAVAILABLE)}",
+        *([f"{_listed(nulled)} AS {quote(MISFITS)}"] if nulled else []),
         f"coalesce({', '.join(bad)}) AS {quote(BAD)}",
     )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """SQL of an array of those texts that are not null; NULL where all are."""
+    if not texts:
+        return "CAST(NULL AS ARRAY<STRING>)"
+    found = f"array_compact(array({', '.join(texts)}))"
+    return f"CAST(CASE WHEN size({found}) > 0 THEN {found} END AS ARRAY<STRING>)"
 
 
 def in_steps(stage: DataFrame, plan: EventPlan, kept: Sequence[str]) -> DataFrame:

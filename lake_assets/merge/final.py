@@ -181,4 +181,6 @@ def _moved(head: Mark, before: Mark | None, stats: Stats) -> Mark:
         head,
         high=max(filter(None, (stats.high, was)), default=None),
         time=max((t for t in (stats.latest, latest) if t is not None), default=None),
+        # A window without events ends no transaction.
+        transaction=stats.transaction if stats.events else before.transaction if before else None,
     )

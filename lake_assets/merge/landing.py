@@ -43,6 +43,8 @@ from lake_assets.merge.routing import Routed, route
 from lake_assets.merge.specs import RawSpec
 from lake_assets.merge.steps import Window, window_of
 from lake_assets.merge.tables import check_owner
+from lake_assets.merge.transactions import Open, follow, read_open
+from lake_assets.merge.transactions import to_properties as to_open_properties
 
 BYTES_A_FILE = 128 << 20
 ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1_000, 1_000_000
@@ -243,7 +245,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         RejectedLimitError: more records than declared cannot be routed.
     """
     routed = {str(r) for r in routes_of(raw)}
-    reading = _Reading(spec, event_format(spec.format), next_position(lake, spec.table, raw), routed)
+    reading = _Reading(spec, event_format(spec.format), next_position(lake, spec.table, raw), routed, read_open(raw))
     # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
     # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
@@ -262,6 +264,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 ROUTES_PROPERTY: json.dumps(sorted(reading.routes)),
                 ARRIVED_PROPERTY: json.dumps(reading.arrived, sort_keys=True),
                 **rejects.landed(raw, reading.rejected),
+                **(to_open_properties(reading.open) if reading.open else {}),
             }
         )
 
@@ -279,14 +282,23 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
     )
 
 
-Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None]
+Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None, str | None]
 
 
 class _Reading:
     """Makes record batches of records, routes them and counts positions on the way."""
 
-    def __init__(self, spec: RawSpec, event_format: EventFormat, position: int, routes: set[str]) -> None:
+    def __init__(
+        self,
+        spec: RawSpec,
+        event_format: EventFormat,
+        position: int,
+        routes: set[str],
+        open_: Mapping[str, Open | None],
+    ) -> None:
         self.spec, self.event_format, self.routes = spec, event_format, routes
+        # By source, what was open once, too: that it no longer is has to be recorded.
+        self.open = dict(open_)
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -305,7 +317,8 @@ class _Reading:
             if routed.source_table is not None:
                 self.arrived[routed.source_table] += 1
             where = (self.position, routed.source_table, file, record.number, self.arrived_at)
-            rows.append((*where, record.text, routed.problem, routed.key, routed.payload))
+            transaction = self._follow(routed, batch.source_name)
+            rows.append((*where, record.text, routed.problem, routed.key, routed.payload, transaction))
             counts[file] = counts.get(file, 0) + 1
             self.position += 1
             size += len(record.text)
@@ -318,6 +331,12 @@ class _Reading:
         if rows:
             yield _batch(rows)
         batch.end(counts, self.arrived_at)
+
+    def _follow(self, routed: Routed, source: str) -> str | None:
+        if routed.boundary is None:
+            return None
+        self.open[source], transaction = follow(self.open.get(source), routed.boundary, self.position)
+        return transaction
 
     def _route(self, record: Record) -> Routed:
         if record.problem:

@@ -52,11 +52,12 @@ class Ordering:
 
     numbered: str
     transaction: str
+    identity: str = SEQUENCE
 
     @classmethod
     def of(cls, reader: EventFormat) -> Ordering:
         """What a format's sequences say."""
-        return cls(reader.numbered, reader.transaction)
+        return cls(reader.numbered, reader.transaction, reader.identity)
 
     @property
     def has_transactions(self) -> bool:
@@ -174,7 +175,7 @@ def states(
 
 
 def _without_repeats(events: DataFrame, keys: Sequence[Column], ordering: Ordering) -> DataFrame:
-    again = Window.partitionBy(*keys, SEQUENCE, OP).orderBy(POSITION, INDEX)
+    again = Window.partitionBy(*keys, F.expr(ordering.identity), OP).orderBy(POSITION, INDEX)
     first = events.withColumn(_NUMBERED, F.expr(ordering.numbered)).withColumn("_n", F.row_number().over(again))
     return first.where((F.col("_n") == 1) | ~F.col(_NUMBERED)).drop("_n", _NUMBERED)
 

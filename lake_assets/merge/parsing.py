@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from lake_assets.events.base import LakeNames, schema_key
 from lake_assets.events.model import (
     OP,
     TECHNICAL,
+    TRANSACTION,
     TRUNCATE,
     EventColumn,
     Hints,
@@ -98,7 +100,7 @@ def parse(
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _spelled_alike(planned)
     _check_key(records, planned, spec, key)
-    planned = _routed(planned, spec, known)
+    planned = [_judged(p, spec) for p in _routed(planned, spec, known)]
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
     if clash := [c for c in columns if c.lower() in TECHNICAL]:
         raise UnsupportedEventError(
@@ -107,7 +109,7 @@ def parse(
         )
     every = dict.fromkeys((*known, *columns))
     bases = _bases({**known, **columns})
-    taken = records if not unread else records.where(~_is_unread(unread))
+    taken = _with_transactions(records if not unread else records.where(~_is_unread(unread)))
     parts: list[DataFrame] = []
     for p in planned:
         part = taken if len(last) == 1 else taken.where(_of_schemas(p.schemas))
@@ -116,7 +118,8 @@ def parse(
             part = part.withColumn("record", F.col("payload"))
         unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan)
-        parts.append(rows_of(events, p.plan, columns, *_unsaid(unsaid, p.plan, bases), spec.keys))
+        unavailable = _unsaid(unsaid, p.plan, bases)
+        parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, gone = _together(parts), _together(refused)
     return Parsed(rows, _key(keys, parts), gone, key_set, *unreported(planned, known, spec.rename))
@@ -346,7 +349,7 @@ def _routed(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, s
             if wide is None and spec.on_conflict != "stop":
                 # Each value of it is one that does not fit.
                 wide = types[c.name]
-                column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",))
+                column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",), is_conflict=True)
             if wide is None:
                 raise SchemaConflictError(
                     f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
@@ -358,6 +361,17 @@ def _routed(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, s
             columns.append(column)
         found.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))
     return found
+
+
+def _judged(planned: Planned, spec: StagingSpec) -> Planned:
+    """The plan with what its owner declared of values that do not fit, and of the order of changes."""
+    plan = planned.plan
+    needed = {*plan.key, *spec.order_by}
+    columns = tuple(
+        replace(c, may_be_null=spec.on_misfit == "null" and not c.is_conflict and c.name not in needed)
+        for c in plan.columns
+    )
+    return replace(planned, plan=replace(plan, columns=columns, no_place=None if spec.order_by else plan.no_place))
 
 
 def _bases(columns: Mapping[str, str]) -> dict[str, str]:
@@ -376,6 +390,15 @@ def _unsaid(names: Sequence[str], plan: EventPlan, bases: Mapping[str, str]) -> 
     said = {bases.get(c.name, c.name): i for i, c in enumerate(plan.columns)}
     elsewhere = {c: said[bases.get(c, c)] for c in names if bases.get(c, c) in said}
     return [c for c in names if c not in elsewhere], elsewhere
+
+
+def _with_transactions(records: DataFrame) -> DataFrame:
+    """The records with the transaction that lines around them say."""
+    # Raw tables that nothing has landed in since this is followed do not have the column.
+    if "transaction" not in records.columns:
+        return records
+    said = f"concat('{{{json.dumps(TRANSACTION)}:\"', transaction, '\",', substr(ltrim(record), 2))"
+    return records.withColumn("record", F.expr(f"CASE WHEN transaction IS NULL THEN record ELSE {said} END"))
 
 
 # --- from records to rows ---------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ RAW_SCHEMA = Schema(
     NestedField(7, "problem", StringType(), doc="why it cannot be told which table the record is about"),
     NestedField(8, "schema_key", StringType(), doc="records with the same one are read alike"),
     NestedField(9, "payload", StringType(), doc="the record without its schema, where it came with one"),
+    NestedField(10, "transaction", StringType(), doc="which one it belongs to, where lines around it say that"),
 )
 ARROW: pa.Schema = pa.schema(
     [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in RAW_SCHEMA.as_arrow()]
@@ -68,7 +69,11 @@ def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
             )
         except TableAlreadyExistsError:
             return lake.table(table)  # another process was quicker
-    return lake.table(table)
+    raw = lake.table(table)
+    if "transaction" not in raw.schema().column_names:
+        with raw.update_schema() as update:
+            update.add_column("transaction", StringType(), RAW_SCHEMA.find_field("transaction").doc)
+    return raw
 
 
 def record_landing(raw: Table, folder: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.errors import InputError
 from lake_assets.events import EventFormat, SourceTable, event_format
 from lake_assets.events.base import decode, schema_key
-from lake_assets.events.model import MANY
+from lake_assets.events.model import MANY, Boundary
 from lake_assets.lake import LakeBase
 from lake_assets.merge import rejects
 from lake_assets.merge.commit import committing
@@ -26,12 +26,14 @@ class Routed:
         problem: why that cannot be told; None: it can.
         key: what stands for its schema; None: it is about no table.
         payload: the record without its schema, where it has one.
+        boundary: what it says of the transaction around it.
     """
 
     tables: tuple[SourceTable, ...] = ()
     problem: str | None = None
     key: str | None = None
     payload: str | None = None
+    boundary: Boundary | None = None
 
     @property
     def source_table(self) -> str | None:
@@ -46,10 +48,12 @@ def route(event_format: EventFormat, text: str, table: SourceTable | None) -> Ro
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))
+    boundary = event_format.boundary(record)
     if not tables:
-        return Routed()
+        return Routed(boundary=boundary)
     schema = event_format.schema_of(record)
-    return Routed(tables, None, schema_key(schema), event_format.without_schema(text, schema) if schema else None)
+    payload = event_format.without_schema(text, schema) if schema else None
+    return Routed(tables, None, schema_key(schema), payload, boundary)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:

@@ -153,6 +153,7 @@ class RawSpec:
 
 
 OnConflict = Literal["stop", "new-column", "reject"]
+OnMisfit = Literal["reject", "null"]
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,9 @@ class StagingSpec:
         start: `position` in the raw table of the first record that counts.
         by_row: whether rows have no key, and are told apart by all of their values.
         on_conflict: what to do with values of a type that their column cannot become.
+        on_misfit: what to do with single values that do not fit their column's type: reject their events, or make the
+            values null.
+        order_by: columns whose values are the order of changes, instead of what the records say; see `FinalSpec`.
         max_rejected: how many records of a batch may be rejected; None: any number.
         batch: how much of the raw table a step takes.
         shown: its asset.
@@ -182,6 +186,8 @@ class StagingSpec:
     types: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     on_conflict: OnConflict = "stop"
+    on_misfit: OnMisfit = "reject"
+    order_by: tuple[str, ...] = ()
     max_rejected: Limit | None = None
     by_row: bool = False
     keys: tuple[tuple[str, ...], ...] = ()

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import RebuildError, RecordsGoneError
 from lake_assets.events import event_format
-from lake_assets.events.model import INDEX, MANY, POSITION
+from lake_assets.events.model import INDEX, MANY, MISFITS, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks
@@ -25,6 +25,17 @@ from lake_assets.merge.commit import append_if_unmoved, commit_marks, committing
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.parsing import Parsed, parse
+from lake_assets.merge.placing import PROPERTY as ORDER_PROPERTY
+from lake_assets.merge.placing import (
+    Kind,
+    Look,
+    MixedKindsError,
+    first_kind,
+    kind_of,
+    kind_sql,
+    to_property,
+    with_unplaced,
+)
 from lake_assets.merge.raw import arrived, nothing_until
 from lake_assets.merge.rereading import (
     GENERATION_PROPERTY,
@@ -43,6 +54,7 @@ from lake_assets.merge.staging_table import (
     prepare,
     projection,
     properties_for,
+    set_property,
     sort_by,
 )
 from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
@@ -225,16 +237,20 @@ class _Written:
         rejected: how many records or events were rejected.
         bad: their `position`s.
         changes: how the table's columns followed.
+        misfits: how many good events have values that do not fit, and are null instead.
     """
 
     events: int | None
     rejected: int
     bad: tuple[Row, ...] = ()
     changes: tuple[Change, ...] = ()
+    misfits: int = 0
 
     def details(self) -> dict[str, object]:
         """For the outcome."""
         found: dict[str, object] = {"rejected": self.rejected} if self.rejected else {}
+        if self.misfits:
+            found["misfits"] = self.misfits
         if self.changes:
             found["schema_changes"] = [f"{c.kind} {c.column} {c.type}" for c in self.changes]
         return found
@@ -255,17 +271,31 @@ def _append(
     """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
     assert parsed.rows is not None
     changes = prepare(lake, spec, parsed.rows, parsed)
-    seen = Observation()
-    good = observed(parsed.rows, seen, F.count(F.lit(1)).alias("events"), F.count(BAD).alias("bad"))
+    seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
+    good = observed(parsed.rows, seen, *_counts(parsed.rows), *look.columns)
     rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
     def put_down() -> None:
+        _record_kind(lake, spec, look.found(seen))
         if seen.get["bad"] or parsed.refused is not None:
             rejected.extend(_put_down(lake, spec, parsed.rows, parsed, records))
 
-    append_if_unmoved(lake, spec.table, rows, marks, base, put_down)
-    return _Written(seen.get["events"] - seen.get["bad"], len(rejected), tuple(rejected), tuple(changes))
+    try:
+        append_if_unmoved(lake, spec.table, rows, marks, base, put_down)
+    except MixedKindsError:
+        written = _merged(lake, spec, records, parsed, marks)
+        return replace(written, changes=(*changes, *written.changes))
+    events = seen.get["events"] - seen.get["bad"]
+    return _Written(events, len(rejected), tuple(rejected), tuple(changes), seen.get["misfits"])
+
+
+def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
+    """Before the events are published: killed in between, the next run finds the same of them."""
+    if kind_sql(spec) is None or not lake.exists(spec.table):
+        return
+    if lake.table(spec.table).properties.get(ORDER_PROPERTY) != to_property(kind):
+        set_property(lake, spec.table, ORDER_PROPERTY, to_property(kind))
 
 
 def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks | None) -> _Written:
@@ -281,7 +311,7 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
         return changes
 
-    return _sifted(lake, spec, records, parsed, write)
+    return _sifted(lake, spec, records, parsed, kind_of(lake, spec), write)
 
 
 def _replaced(
@@ -329,7 +359,7 @@ def _replaced(
             sort_by(lake, spec.table, key)
         return []
 
-    written = _sifted(lake, spec, records, parsed, write)
+    written = _sifted(lake, spec, records, parsed, None, write)
     if written.events is None and is_fresh:
         raise RebuildError(
             f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing to "
@@ -380,6 +410,7 @@ def _sifted(
     spec: StagingSpec,
     records: DataFrame,
     parsed: Parsed,
+    kind: Kind | None,
     write: Callable[[DataFrame, Row], list[Change] | None],
 ) -> _Written:
     """Put down what cannot be read, and then write the good events; in this order, so that a run that is killed in
@@ -390,23 +421,30 @@ def _sifted(
         spec: the table.
         records: the batch.
         parsed: the same, read.
+        kind: what orders the events before these; None: none are, or it does not matter.
         write: called with the good events and what is known of the batch; None: there was nothing to write.
     """
     rows = parsed.rows.persist() if parsed.rows is not None else None
+    sql = kind_sql(spec)
     try:
+        if rows is not None and sql is not None:
+            kind = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
+            rows = with_unplaced(rows, sql, kind) if kind else rows
         stats = _stats(rows)
         bad: list[Row] = []
         if (stats and stats["bad"]) or parsed.refused is not None:
             bad = _put_down(lake, spec, rows, parsed, records)
         changes = None
+        _record_kind(lake, spec, kind)
         if rows is not None and stats is not None:
             changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
         if stats is None or changes is None:
             return _Written(None, len(bad), tuple(bad))
-        return _Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes))
+        _record_kind(lake, spec, kind)  # the table may have been made just now
+        return _Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes), stats["misfits"])
     finally:
-        if rows is not None:
-            rows.unpersist()
+        if parsed.rows is not None:
+            parsed.rows.unpersist()
 
 
 def _inexact(
@@ -481,12 +519,20 @@ def _stats(rows: DataFrame | None) -> Row | None:
     if rows is None:
         return None
     stats = rows.agg(
-        F.count("*").alias("events"),
-        F.count(BAD).alias("bad"),
+        *_counts(rows),
         F.min(POSITION).alias("first"),
         F.max(POSITION).alias("last"),
     ).collect()[0]
     return stats if stats["events"] else None
+
+
+def _counts(rows: DataFrame) -> list[Column]:
+    misfits = f"{BAD} IS NULL AND {MISFITS} IS NOT NULL" if MISFITS in rows.columns else "false"
+    return [
+        F.count(F.lit(1)).alias("events"),
+        F.count(BAD).alias("bad"),
+        F.expr(f"count_if({misfits}) AS misfits"),
+    ]
 
 
 def _bad(rows: DataFrame | None, parsed: Parsed) -> DataFrame | None:

@@ -84,6 +84,7 @@ class Stats:
     Attributes:
         high: the greatest (sequence, position).
         latest: the latest time of an event, in microseconds.
+        transaction: that of the last event, where it is another one than that of `high`.
         late: how many events need the history of their keys: they are not entirely after what was absorbed before, or
             leave out some of what a column is computed of.
         old: how many are older than the horizon.
@@ -99,6 +100,7 @@ class Stats:
     events: int
     high: tuple[str, int] | None
     latest: int | None
+    transaction: str | None
     late: int
     old: int
     unavailable: int
@@ -160,7 +162,11 @@ def happened() -> Column:
 
 def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
     """What a table's rows depend on beside the events."""
+    # Tables whose order was made of texts as they had come are made again, once.
+    reader = event_format(spec.format)
+    order = {"order": "by value"} if reader.stored != SEQUENCE and not spec.order_by else {}
     return {
+        **order,
         "mode": spec.mode,
         "deletes": spec.deletes,
         "key": list(_source_key(spec, staging)),
@@ -323,11 +329,14 @@ class Target:
 
     def _technical(self) -> dict[str, Column]:
         """The columns of events beside those of the table, of rows of staging."""
-        found = {c: F.col(c) for c in _TECHNICAL}
+        return {c: F.col(c) for c in _TECHNICAL} | {SEQUENCE: F.expr(self._sequence)}
+
+    @property
+    def _sequence(self) -> str:
+        """SQL of the place in the order of changes."""
         if self.spec.order_by:
-            by = [(self._source[c][1], self._source[c][0]) for c in self.spec.order_by]
-            found[SEQUENCE] = F.expr(sequence_of(by))
-        return found
+            return sequence_of([(self._source[c][1], self._source[c][0]) for c in self.spec.order_by])
+        return event_format(self.spec.format).stored
 
     def _types(self) -> dict[str, str]:
         if self._is_as_source:
@@ -426,8 +435,9 @@ class Target:
         """Rows of staging as events of the table: its columns, and the technical ones."""
         if self._is_as_source:
             every = [f"{sql} AS {quote(name)}" for name, (_, sql) in self._source.items()]
-            if not self.spec.rename and not self.spec.order_by:
-                return rows.selectExpr(*every, *_TECHNICAL, f"false AS {_PARTIAL}")
+            if not self.spec.rename:
+                technical = (f"{self._sequence} AS {c}" if c == SEQUENCE else c for c in _TECHNICAL)
+                return rows.selectExpr(*every, *technical, f"false AS {_PARTIAL}")
             technical = self._technical() | {UNAVAILABLE: self._left_out()}
             more = (c.alias(n) for n, c in technical.items())
             return rows.select(*map(F.expr, every), *more, F.lit(False).alias(_PARTIAL))
@@ -508,8 +518,11 @@ class Target:
 
     def stats(self, events: DataFrame, before: Mark | None) -> Stats:
         """One look at the window."""
+        transaction = f"({self.ordering.transaction})"
+        last, of_high = (f"max_by({transaction}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
         aggregates = (
             "count(*) AS events",
+            f"if({last} <=> {of_high}, NULL, {last}) AS transaction",
             f"max({ORDER}) AS high",
             f"max(unix_micros({HAPPENED})) AS latest",
             f"count_if({UNAVAILABLE} IS NOT NULL) AS unavailable",
@@ -525,8 +538,9 @@ class Target:
         row = events.agg(*map(F.expr, aggregates), late, old, keyless).collect()[0]
         high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
         return Stats(
-            row["events"], high, row["latest"], row["late"], row["old"], row["unavailable"], row["moved"],
-            row["inserts"], row["deletes"], row["others"], row["truncated"], row["keyless"], row["unordered"],
+            row["events"], high, row["latest"], row["transaction"], row["late"], row["old"], row["unavailable"],
+            row["moved"], row["inserts"], row["deletes"], row["others"], row["truncated"], row["keyless"],
+            row["unordered"],
         )  # fmt: skip
 
     def _is_keyless(self) -> Column:
@@ -543,6 +557,12 @@ class Target:
         Raises:
             KeyMissingError, UnsupportedEventError: it has some.
         """
+        if stats.unordered and not self.spec.order_by:
+            raise UnsupportedEventError(
+                f"{self.spec.table}: {stats.unordered} of {stats.events} events of {self.spec.staging} were accepted "
+                "because `order_by` was declared, and do not say otherwise where they belong in the order of changes: "
+                "declare `order_by` again"
+            )
         if stats.unordered:
             raise UnsupportedEventError(
                 f"{self.spec.table}: {stats.unordered} of {stats.events} events of {self.spec.staging} have no value "
@@ -563,6 +583,8 @@ class Target:
         late = F.col(_PARTIAL)
         if before and before.high:
             late = late | self.ordering.is_late(*before.high)
+        if before and before.transaction:
+            late = late | F.expr(f"coalesce(({self.ordering.transaction}) = {literal(before.transaction)}, false)")
         if before and before.time is not None and self.mode == "scd2":
             # Versions are told apart by time.
             late = late | (F.unix_micros(happened()) < before.time)

@@ -8,6 +8,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -62,6 +63,16 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _null(value: object) -> object:
+    """In YAML, `null` without quotes is no text."""
+    return "null" if value is None else value
+
+
+OnMisfit = Annotated[
+    Literal["reject", "null"], BeforeValidator(_null), WithJsonSchema({"enum": ["reject", "null", None]})
+]
+
+
 class LayerTables(Batches, TableSettings):
     """One table of a stream, or all that a pattern matches: a `staging` table and a `final` one each."""
 
@@ -91,6 +102,12 @@ class LayerTables(Batches, TableSettings):
         default=None,
         description="values of a type that their column cannot become: stop the table, put them into a column of "
         "their own (<column>__<type>; those of a key are rejected), or reject their records; default: the stream's",
+    )
+    on_misfit: OnMisfit | None = Field(
+        default=None,
+        description="a value that does not fit its column's type (a number of more than 38 digits, a date beyond "
+        "9999-12-31): reject its event, or make the value null and say why in the staging table's column _misfits; "
+        "values of the key and of order_by are rejected; default: the stream's",
     )
     final: bool = Field(default=True, description="false: staging only")
     mode: Literal["scd1", "scd2", "append"] = Field(
@@ -327,6 +344,7 @@ class Stream(Batches, TableSettings):
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"
     )
+    on_misfit: OnMisfit = Field(default="reject", description="what tables do that do not say it themselves")
     tables: list[Annotated[LayerTables, BeforeValidator(_table_entry), OrText()]] = Field(
         default_factory=list,
         description="schema.table, a pattern, or a mapping with more settings; the first that fits",

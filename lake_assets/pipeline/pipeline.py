@@ -115,6 +115,8 @@ class Pipeline:
                     by_row=declared.by_row,
                     start=declared.start_position,
                     on_conflict=declared.on_conflict or stream.on_conflict,
+                    on_misfit=declared.on_misfit or stream.on_misfit,
+                    order_by=tuple(declared.order_by),
                     max_rejected=raw.max_rejected,
                     batch=replace(batch, wait=0.0),
                     shown=shown([declared, stream, self.config], own=not declared.final),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from lake_assets.events.connect_types import placeholder, read_value
+from lake_assets.events.connect_types import placeholder, read_as_text, read_value
+from lake_assets.events.types import Reading
 
 
 def b64(number: int, size: int | None = None) -> str:
@@ -34,6 +36,7 @@ DAY_US = 86_400_000_000
 BIG = 10**38 - 1
 ODD = 12345678901234567890123456789012345678
 
+LARGE = [sign * n for sign in (1, -1) for n in (10**38, 2**128 - 1, 2**128, 10**300, int("123456789" * 40))]
 KAFKA = "org.apache.kafka.connect.data"
 # schema, value in JSON, type in Spark, the value as Spark's text (so that no time zone of Python comes in between)
 CASES: list[tuple[dict[str, Any], Any, str, str]] = [
@@ -94,19 +97,25 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     (VARIABLE, {"scale": 5, "value": b64(BIG)}, "string", "9" * 33 + "." + "9" * 5),
     (VARIABLE, {"scale": 10, "value": b64(-ODD)}, "string", "-1234567890123456789012345678.9012345678"),
     (VARIABLE, {"scale": -2, "value": b64(3)}, "string", "300"),
+    *((VARIABLE, {"scale": 4, "value": b64(n)}, "string", f"{'-' if n < 0 else ''}{str(abs(n))[:-4]}.{str(abs(n))[-4:]}")
+      for n in LARGE),
+    *((decimal(400, 0), b64(n, size), "string", str(n)) for n in LARGE for size in (None, 162)),
     # Days since 1970.
     (logical("int32", "Date"), 0, "date", "1970-01-01"),
     (logical("int32", "Date"), -1, "date", "1969-12-31"),
     (logical("int32", "Date"), -25_567, "date", "1900-01-01"),
     (logical("int32", "Date"), -719_162, "date", "0001-01-01"),
-    (logical("int32", "Date"), 2_932_897, "date", "+10000-01-01"),
+    (logical("int32", "Date"), 2_932_896, "date", "9999-12-31"),
+    # Infinite dates: of a stream, of one since Debezium 3.6, of a snapshot, of one read east of Greenwich.
+    *((logical("int32", "Date"), day, "date", "9999-12-31") for day in (-2147472692, 2146033979, -622191234, -622191233)),
+    *((logical("int32", "Date"), day, "date", "0001-01-01") for day in (-2147472691, -625821272, -625821271)),
     ({"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, 19_723, "date", "2024-01-01"),
     (logical("int64", "Timestamp"), -1, "timestamp_ntz", "1969-12-31 23:59:59.999"),
     ({"type": "int64", "name": f"{KAFKA}.Timestamp"}, 1, "timestamp_ntz", "1970-01-01 00:00:00.001"),
     (logical("int64", "MicroTimestamp"), -1, "timestamp_ntz", "1969-12-31 23:59:59.999999"),
     (logical("int64", "MicroTimestamp"), 1_704_067_200_123_456, "timestamp_ntz", "2024-01-01 00:00:00.123456"),
     (logical("int64", "MicroTimestamp"), -62_135_596_800_000_000, "timestamp_ntz", "0001-01-01 00:00:00"),
-    (logical("int64", "MicroTimestamp"), 253_402_300_800_000_000, "timestamp_ntz", "+10000-01-01 00:00:00"),
+    (logical("int64", "MicroTimestamp"), 253_402_300_799_999_999, "timestamp_ntz", "9999-12-31 23:59:59.999999"),
     (logical("int64", "NanoTimestamp"), 1_704_067_200_123_456_000, "timestamp_ntz", "2024-01-01 00:00:00.123456"),
     (logical("int64", "NanoTimestamp"), -1_000, "timestamp_ntz", "1969-12-31 23:59:59.999999"),
     (logical("string", "ZonedTimestamp"), "2024-01-01T00:00:00.5Z", "timestamp", "2024-01-01 00:00:00.5"),
@@ -155,7 +164,18 @@ MISFITS: list[tuple[dict[str, Any], Any]] = [
     (decimal(2, -3), b64(100)),
     (VARIABLE, {"scale": 1}),
     (VARIABLE, {"value": b64(1)}),
+    (VARIABLE, {"scale": 1, "value": b64(10**1300)}),
     (logical("int32", "Date"), "today"),
+    (logical("int32", "Date"), 2_932_897),
+    (logical("int32", "Date"), -719_163),
+    (logical("int32", "Date"), 2**31 - 1),
+    ({"type": "int32", "name": f"{KAFKA}.Date"}, -(2**31)),
+    (logical("int64", "Timestamp"), 2**63 - 1),
+    ({"type": "int64", "name": f"{KAFKA}.Timestamp"}, -(2**63)),
+    (logical("int64", "MicroTimestamp"), 253_402_300_800_000_000),
+    (logical("int64", "MicroTimestamp"), 2**63 - 1),
+    (logical("string", "ZonedTimestamp"), "+10000-01-01T00:00:00Z"),
+    ({"type": "array", "items": logical("int32", "Date")}, [0, 2**31 - 1]),
     (logical("int64", "MicroTimestamp"), "now"),
     (logical("string", "ZonedTimestamp"), "yesterday"),
     ({"type": "bytes"}, "not base64!"),
@@ -165,12 +185,40 @@ MISFITS: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-def read(lake: Lake, cases: list[tuple[dict[str, Any], Any]]) -> tuple[Row, list[str]]:
+# In a column that is declared to be text.
+TEXTS: list[tuple[dict[str, Any], Any, str]] = [
+    (logical("int32", "Date"), 19_723, "2024-01-01"),
+    (logical("int32", "Date"), 2_932_897, "+10000-01-01"),
+    (logical("int32", "Date"), -719_529, "-0001-12-31"),
+    (logical("int32", "Date"), -2147472692, "infinity"),
+    (logical("int32", "Date"), -625821272, "-infinity"),
+    (logical("int64", "Timestamp"), 1_704_067_200_500, "2024-01-01 00:00:00.5"),
+    (logical("int64", "MicroTimestamp"), 9223372036825200000, "infinity"),
+    (logical("int64", "MicroTimestamp"), 253_402_300_800_000_000, "+10000-01-01 00:00:00"),
+    (logical("int64", "NanoTimestamp"), 1_704_067_200_000_000_001, "2024-01-01 00:00:00.000000001"),
+    (logical("int64", "NanoTimestamp"), 1_704_067_200_500_000_000, "2024-01-01 00:00:00.5"),
+    (logical("string", "ZonedTimestamp"), "2024-01-01T00:00:00.5Z", "2024-01-01 00:00:00.5"),
+    (logical("string", "ZonedTimestamp"), "infinity", "infinity"),
+    (decimal(12, 2), b64(-1234), "-12.34"),
+    (decimal(12, 2), b64(10**40), str(10**38) + ".00"),
+    ({"type": "double"}, "NaN", "NaN"),
+    ({"type": "int64"}, 10**40, str(10**40)),
+]
+
+
+def test_a_text_column_takes_what_its_type_at_the_source_cannot_hold_here(spark_lake: Lake) -> None:
+    row, _ = read(spark_lake, [(schema, value) for schema, value, _ in TEXTS], read_as_text)
+    assert list(row) == [text for *_, text in TEXTS]
+
+
+def read(
+    lake: Lake, cases: list[tuple[dict[str, Any], Any]], reader: Callable[[dict[str, Any]], Reading] = read_value
+) -> tuple[Row, list[str]]:
     """All values, read as staging does: out of the row image's JSON, each by its field's expressions, as text."""
     image = json.dumps({f"c{i}": value for i, (_, value) in enumerate(cases)})
     rows = lake.spark().createDataFrame([(image,)], "image STRING")
     parsed = rows.select(F.from_json("image", "MAP<STRING, STRING>").alias("m"))
-    readings = [read_value(schema) for schema, _ in cases]
+    readings = [reader(schema) for schema, _ in cases]
     read_ = parsed.select(*(F.expr(r.inline(f"m['c{i}']")).alias(f"c{i}") for i, r in enumerate(readings)))
     shown = [F.hex(f"c{i}") if r.type == "binary" else F.col(f"c{i}").cast("string") for i, r in enumerate(readings)]
     kinds = [f.dataType.simpleString() for f in read_.schema.fields]

@@ -1,0 +1,115 @@
+"""The order of changes as text that sorts: numbers by value, moments by instant, neither by their text.
+
+Final tables order events by the text in `_sequence`. It is one of these, which sort in this order:
+
+    ''                                      the record says none
+    -!<length><digits>~  -<20 digits>~      negative numbers, each digit as what it lacks of 9
+    <20 digits>  <20 digits>.<fraction>     numbers
+    :<length><digits>                       numbers of more than 20 digits
+    yyyy-MM-dd HH:mm:ss.SSSSSS<more>        moments in UTC, with all digits of the second's fraction
+
+A column holds numbers or moments, not both: which of the two came first cannot be told (see `merge.placing`).
+"""
+
+from __future__ import annotations
+
+from lake_assets.events.model import SEQUENCE
+from lake_assets.events.types import MOMENT, MOMENT_IN_RANGE, let
+from lake_assets.lake.names import literal
+
+_COUNTER = "^[0-9]{1,20}$"
+# As many digits as fit into the length that stands before them. An exponent makes the number longer.
+_NUMBER = r"^[+-]?(?:[0-9]{1,1000}(?:\.[0-9]{0,1000})?|\.[0-9]{1,1000})(?:[eE][+-]?0{0,9}[0-9]{1,3})?$"
+_DIGITS, _COMPLEMENTS = "0123456789:", "9876543210!"
+_CANONICAL = (
+    r"^(?:|[0-9]{20}(?:\.[0-9]+)?|-.*~|:[0-9.]+|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6,})$"
+)
+
+KIND = (
+    f"CASE WHEN {SEQUENCE} RLIKE '^[0-9]{{4}}-' THEN 'moments' WHEN {SEQUENCE} LIKE '%/%' THEN 'versions' "
+    f"WHEN {SEQUENCE} <> '' THEN 'numbers' END"
+)
+"""SQL over `_sequence`: what it is; NULL: the record says none."""
+
+
+def placed(t: str) -> str:
+    """SQL of the sequence of a number or moment that stands in `t` (SQL of text); empty for none, NULL for others.
+
+    A text without a zone is a moment in UTC.
+    """
+    others = f"CASE WHEN t_ = '' THEN '' WHEN t_ RLIKE '^[0-9]{{4}}-' THEN {_moment('t_')} ELSE {_number('t_')} END"
+    return (
+        f"CASE WHEN {t} IS NULL THEN '' WHEN {t} RLIKE '{_COUNTER}' THEN lpad({t}, 20, '0') "
+        f"ELSE {let(f'trim({t})', 't_', others)} END"
+    )
+
+
+def version(t: str) -> str:
+    """SQL of the sequence of a whole number of up to 20 digits in `t`; NULL for anything else."""
+    of_others = "CASE WHEN v_ RLIKE '^[0-9]{20}$' THEN v_ END"
+    return (
+        f"CASE WHEN {t} RLIKE '{_COUNTER}' THEN lpad({t}, 20, '0') "
+        f"ELSE {let(_number(f'trim({t})'), 'v_', of_others)} END"
+    )
+
+
+def pair(high: str, low: str) -> str:
+    """SQL of the sequence of two whole numbers of up to 20 digits, the first first; NULL for anything else."""
+    both = "concat(lpad(s_.high, 20, '0'), '/', lpad(s_.low, 20, '0'))"
+    valid = f"s_.high RLIKE '{_COUNTER}' AND s_.low RLIKE '{_COUNTER}'"
+    return let(f"named_struct('high', {high}, 'low', {low})", "s_", f"CASE WHEN {valid} THEN {both} END")
+
+
+def not_placed(what: str, t: str) -> str:
+    """SQL of the reason why an event is rejected whose `placed` is NULL.
+
+    Args:
+        what: what the record calls it.
+        t: SQL of its text.
+    """
+    return (
+        f"concat({literal(f'{what} is ')}, left({t}, 100), "
+        f"{literal(': neither a number nor a moment, so its place in the order of changes is unknown')})"
+    )
+
+
+def _number(t: str) -> str:
+    """Exact for any number of digits, which no type of Spark's is."""
+    exponent = f"coalesce(CAST(nullif(regexp_extract({t}, '[eE]([+-]?[0-9]+)$', 1), '') AS INT), 0)"
+    whole, fraction = f"regexp_extract({t}, '^[+-]?([0-9]*)', 1)", rf"regexp_extract({t}, '[.]([0-9]*)', 1)"
+    parts = f"named_struct('digits', concat({whole}, {fraction}), 'point', length({whole}) + {exponent})"
+    left = "CASE WHEN n_.point > 0 THEN ltrim('0', rpad(left(n_.digits, n_.point), n_.point, '0')) ELSE '' END"
+    right = (
+        "rtrim('0', CASE WHEN n_.point < 0 THEN concat(repeat('0', -n_.point), n_.digits) "
+        "ELSE substr(n_.digits, n_.point + 1) END)"
+    )
+    split = f"named_struct('whole', {left}, 'fraction', {right})"
+    size = (
+        "CASE WHEN length(p_.whole) > 20 THEN concat(':', lpad(CAST(length(p_.whole) AS STRING), 4, '0'), p_.whole) "
+        "ELSE lpad(p_.whole, 20, '0') END"
+    )
+    body = f"concat({size}, CASE WHEN p_.fraction <> '' THEN concat('.', p_.fraction) ELSE '' END)"
+    # The tilde is greater than any digit: -1.5 is less than -1.
+    below = f"concat('-', translate(b_, '{_DIGITS}', '{_COMPLEMENTS}'), '~')"
+    signed = f"CASE WHEN {t} LIKE '-%' AND b_ RLIKE '[1-9]' THEN {below} ELSE b_ END"
+    found = let(parts, "n_", let(split, "p_", let(body, "b_", signed)))
+    return f"CASE WHEN {t} RLIKE {literal(_NUMBER)} THEN {found} END"
+
+
+def _moment(t: str) -> str:
+    micros = "timestampadd(MICROSECOND, unix_micros(m_), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+    # Spark's moments end with microseconds.
+    finer = f"rtrim('0', regexp_extract({t}, '[.][0-9]{{6}}([0-9]*)', 1))"
+    finer = f"CASE WHEN length({t}) > 20 AND {t} LIKE '%._______%' THEN {finer} ELSE '' END"
+    text = f"concat(date_format({micros}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), {finer})"
+    in_range = MOMENT_IN_RANGE.replace("{t}", "m_").replace("THEN m_", f"THEN {text}")
+    return let(MOMENT.replace("{t}", t), "m_", in_range)
+
+
+# Before numbers and moments were told apart and normalised, texts of other forms stood in staging as they had come.
+# What they say is read now; what cannot be placed comes before everything.
+STORED = (
+    f"CASE WHEN {SEQUENCE} IS NULL OR {SEQUENCE} RLIKE {literal(_CANONICAL)} THEN {SEQUENCE} "
+    f"ELSE coalesce({placed(SEQUENCE)}, '') END"
+)
+"""SQL over `_sequence` as staging tables hold it: the same in today's form."""

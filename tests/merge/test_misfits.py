@@ -1,0 +1,234 @@
+"""Values that do not fit their columns' types: unchanged in text, null with a reason where that is declared, or rejects."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from lake_assets import Lake
+from lake_assets.commands import rejected as command
+from lake_assets.events import SourceTable, event_format
+from lake_assets.events.base import schema_key
+from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.lake import TableId
+from lake_assets.merge.event_rows import BAD
+from lake_assets.merge.parsing import parse
+from lake_assets.merge.specs import StagingSpec
+from lake_assets.pipeline import PipelineConfig
+from tests.merge.test_rejects import ITEMS, Stream
+
+FORTY = "1234567890123456789012345678901234567890"
+# Type, a value as it stands in JSON, and as text where it fits; None: it does not.
+VALUES: list[tuple[str, str, str | None]] = [
+    ("decimal(38,2)", "12.34", "12.34"),
+    ("decimal(38,2)", FORTY, None),
+    ("decimal(38,2)", f"0.{FORTY}", None),
+    ("decimal(38,2)", "-1e40", None),
+    ("decimal(38,2)", '"NaN"', None),
+    ("decimal(38,2)", '"Infinity"', None),
+    ("int", "7", "7"),
+    ("int", "2147483648", None),
+    ("int", '"many"', None),
+    ("double", '"NaN"', "NaN"),
+    ("double", '"-Infinity"', "-Infinity"),
+    ("double", '"much"', None),
+    ("date", '"2024-02-29"', "2024-02-29"),
+    ("date", '"10000-01-01"', None),
+    ("date", '"0044-03-15 BC"', None),
+    ("date", '"2024-02-30"', None),
+    ("timestamp_ntz", '"2024-02-29"', "2024-02-29 00:00:00"),
+    ("timestamp_ntz", '"2024-02-29 01:02:03+02"', None),
+    ("timestamp", '"2024-02-29T01:02+02:00"', "2024-02-28 23:02:00"),
+    ("timestamp", '"12:30:00"', None),
+    ("timestamp", '"10000-01-01 00:00:00Z"', None),
+    ("array<int>", "[1,2]", "[1, 2]"),
+    ("array<int>", '[1,"x"]', None),
+]
+TEXTS = [FORTY, f"-{FORTY}.50", f"0.{FORTY}", "1e300", "1.10", '"NaN"', '"0044-03-15 BC"', '"1.10"', '"{x}"']
+
+
+def values_as_text(value: str) -> str:
+    """What a value says: a text itself, anything else as it is written."""
+    found = json.loads(value, parse_float=str, parse_int=str)
+    return found if isinstance(found, str) else value
+
+
+# --- one row as a record of each format: the columns `v0`, ... hold the values ------------------------------------
+
+
+def _pairs(values: list[str]) -> dict[str, str]:
+    return {"id": "1"} | {f"v{i}": v for i, v in enumerate(values)}
+
+
+def _object(row: dict[str, str], **more: str) -> str:
+    return "{" + ",".join(f"{json.dumps(n)}:{v}" for n, v in {**more, **row}.items()) + "}"
+
+
+def _set(op: str, values: list[str]) -> str:
+    return _object(_pairs(values), FLAG=json.dumps(op), CDC_TIMESTAMP="1")
+
+
+def _csv(op: str, values: list[str]) -> str:
+    row = {n: json.dumps(values_as_text(v)) for n, v in _pairs(values).items()}
+    return '{"@text":' + _object(row, FLAG=json.dumps(op), CDC_TIMESTAMP='"1"') + "}"
+
+
+def _simplified(op: str, values: list[str]) -> str:
+    row = _pairs(values)
+    names, listed = json.dumps(list(row)), "[" + ",".join(row.values()) + "]"
+    kind = {"I": "insert", "U": "update", "D": "delete"}[op]
+    new, old = {"columnNames": names, "columnValues": listed}, {"oldKeyNames": names, "oldKeyValues": listed}
+    return _object(
+        {}, changeType=json.dumps(kind), timestamp="1", **(new if op != "D" else {}), **(old if op != "I" else {})
+    )
+
+
+def _debezium(op: str, values: list[str]) -> str:
+    row, word = _object(_pairs(values)), {"I": "c", "U": "u", "D": "d"}[op]
+    source = '{"schema":"public","table":"items","lsn":5}'
+    return _object({}, op=json.dumps(word), before="null" if op == "I" else row, after="null" if op == "D" else row,
+                   source=source)  # fmt: skip
+
+
+def _wal2json(op: str, values: list[str]) -> str:
+    columns = "[" + ",".join(f'{{"name":"{n}","value":{v}}}' for n, v in _pairs(values).items()) + "]"
+    return _object({}, action=json.dumps(op), schema='"public"', table='"items"',
+                   **({"columns": columns} if op != "D" else {}), **({"identity": columns} if op != "I" else {}))  # fmt: skip
+
+
+RECORDS: dict[str, tuple[str, Callable[[str, list[str]], str]]] = {
+    "change-set": ("change-set", _set),
+    "change-set in CSV": ("change-set", _csv),
+    "simplified": ("simplified", _simplified),
+    "debezium": ("debezium", _debezium),
+    "wal2json-v2": ("wal2json-v2", _wal2json),
+}
+
+
+def read(lake: Lake, name: str, lines: list[str], **declared: Any) -> list[dict[str, Any]]:
+    """The events of some records, all values as text, by staging's own reading."""
+    reader = event_format(name)
+    spec = StagingSpec(TableId(("staging",), "items"), TableId(("raw",), "r"), SourceTable.parse(ITEMS), name, "p",
+                       key=("id",), **declared)  # fmt: skip
+    keys = [schema_key(reader.schema_of(json.loads(x))) for x in lines]
+    frame = lake.spark().createDataFrame(pa.table({
+        "position": range(len(lines)), "source_table": [ITEMS] * len(lines), "record": lines, "schema_key": keys,
+    }))  # fmt: skip
+    records = frame.selectExpr("*", "TIMESTAMP'2024-01-01' AS arrived_at", "CAST(NULL AS STRING) AS payload")
+    rows = parse(records, spec, {}).rows
+    assert rows is not None
+    texts = (f"CAST(`{c}` AS STRING) AS `{c}`" if c not in ("_misfits", "_position") else c for c in rows.columns)
+    return [r.asDict() for r in rows.selectExpr(*texts).orderBy("_position").collect()]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 8))])
+@pytest.mark.parametrize("form", RECORDS)
+def test_every_value_is_read_exactly_or_is_a_misfit_as_declared(spark_lake: Lake, form: str, seed: int) -> None:
+    choose = random.Random(f"{form} {seed}")
+    name, record = RECORDS[form]
+    # A column a type, so that many types meet in one record; some rows hold misfits, some do not.
+    kinds = list(dict.fromkeys(kind for kind, _, _ in VALUES))
+    made: list[tuple[str, list[tuple[str, str, str | None]]]] = []
+    for at in range(40):
+        fitting = at % 4 == 0
+        row = [choose.choice([v for v in VALUES if v[0] == kind and not (fitting and v[2] is None)]) for kind in kinds]
+        made.append((choose.choice("IUD" if form != "debezium" else "IU"), row))
+    lines = [record(op, [text for _, text, _ in row]) for op, row in made]
+    types = {"id": "int"} | {f"v{i}": kind for i, kind in enumerate(kinds)}
+    strict, lenient = (read(spark_lake, name, lines, types=types, on_misfit=m) for m in ("reject", "null"))
+    for (op, row), bad, good in zip(made, strict, lenient, strict=True):
+        misfits = {i: (kind, text) for i, (kind, text, shown) in enumerate(row) if shown is None}
+        # Of a row that is deleted nothing but the key counts.
+        assert (bad[BAD] is not None) == bool(misfits and op != "D"), (op, row, bad)
+        assert good[BAD] is None
+        assert [good[f"v{i}"] for i in range(len(kinds))] == [shown for *_, shown in row], (op, row)
+        reasons = good["_misfits"] or []
+        assert [r.split(":")[0] for r in reasons] == [f"v{i} does not fit {kind}" for i, (kind, _) in misfits.items()]
+        for reason, (kind, text) in zip(reasons, misfits.values(), strict=True):
+            # Numbers within arrays are texts on their way.
+            assert kind.startswith("array") or values_as_text(text)[:6] in reason
+
+
+@pytest.mark.parametrize("form", RECORDS)
+def test_text_columns_take_any_value_unchanged(spark_lake: Lake, form: str) -> None:
+    name, record = RECORDS[form]
+    types = {"id": "int"} | {f"v{i}": "string" for i in range(len(TEXTS))}
+    # Values of the same columns in other rows are of other types.
+    others = ["1", "2.5", '"x"', "1e2", "2", "3", "4", "2.5", '"y"']
+    one, _ = read(spark_lake, name, [record("I", TEXTS), record("I", others)], types=types)
+    assert one[BAD] is None
+    assert [one[f"v{i}"] for i in range(len(TEXTS))] == [values_as_text(t) for t in TEXTS]
+
+
+def test_values_of_keys_and_of_the_order_are_never_made_null(spark_lake: Lake) -> None:
+    declared: dict[str, Any] = {"types": {"id": "int", "v0": "int"}, "on_misfit": "null"}
+    lines = [_set("I", ['"x"']), _set("D", ['"x"']), _set("D", ["1"]).replace('"id":1', '"id":"one"')]
+    assert [r[BAD] for r in read(spark_lake, "change-set", lines, **declared)] == [
+        None,
+        None,
+        "id does not fit int: one",
+    ]
+    found = [r[BAD] for r in read(spark_lake, "change-set", lines, **declared, order_by=("v0",))]
+    assert found == [*["v0 does not fit int: x"] * 2, "id does not fit int: one"]
+
+
+# --- all the way ------------------------------------------------------------------------------------------------
+
+
+def test_a_row_whose_value_does_not_fit_is_neither_lost_nor_frozen(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declared after the rejects, as the command advises, it takes them in; rows in a CSV file have its lines."""
+    table: dict[str, Any] = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "decimal(38,2)", "at": "date"}}
+    stream = Stream(lake, format="change-set", tables=[table])
+    (stream.folder / "0.csv").write_text(
+        "FLAG,id,n,at,CDC_TIMESTAMP\n"
+        "I,1,1.50,2024-01-01,1\n"
+        f"I,2,{FORTY},2024-01-01,1\n"
+        'I,3,"3\n",2024-01-01,1\n'
+        f"U,1,{FORTY},12024-01-01,2\n"
+    )
+    assert stream.run()["staging.items"].details["rejected"] == 3
+    rejected = {r["source_line"]: r["reason"] for r in stream.rows("raw.events_rejected")}
+    assert sorted(rejected) == [3, 4, 6]
+    assert rejected[3] == f"n does not fit decimal(38,2): {FORTY}"
+    monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: lake))
+    said = CliRunner().invoke(command.app, ["explain", "raw.events", "1"], catch_exceptions=False).output
+    assert "`on_misfit: null`" in " ".join(said.split())
+    stream.declare(format="change-set", tables=[table | {"on_misfit": None}])  # as YAML reads a bare null
+    replayed = stream.replay()["staging.items"]
+    assert (replayed.why, replayed.details["misfits"]) == ("3 records can be read now, 0 cannot", 3)
+    stream.run()
+    found = {r["id"]: (r["n"], r["at"]) for r in stream.rows("final.items")}
+    assert {k: (n is None, at is None) for k, (n, at) in found.items()} == {
+        1: (True, True),
+        2: (True, False),
+        3: (True, False),
+    }
+    assert "_misfits" not in stream.rows("final.items")[0]
+    reasons = {r["_position"]: r["_misfits"] for r in stream.rows("staging.items")}
+    assert reasons == {
+        0: None, 1: [f"n does not fit decimal(38,2): {FORTY}"], 2: ["n does not fit decimal(38,2): 3\n"],
+        3: [f"n does not fit decimal(38,2): {FORTY}", "at does not fit date: 12024-01-01"],
+    }  # fmt: skip
+    stream.declare(format="change-set", tables=[table])
+    stream.run('{"FLAG":"U","id":2,"n":2,"at":"2024-01-02","CDC_TIMESTAMP":3}')
+    assert {r["id"]: r["n"] is None for r in stream.rows("final.items")} == {1: True, 2: False, 3: True}
+
+
+def test_on_misfit_is_declared_for_a_stream_or_a_table() -> None:
+    def declared(stream: dict[str, Any], table: dict[str, Any]) -> tuple[str, str | None]:
+        streams = [{"name": "s", "tables": [{"table": "a.b", **table}], **stream}]
+        found = PipelineConfig.model_validate({"name": "p", "streams": streams}).streams[0]
+        return found.on_misfit, found.tables[0].on_misfit
+
+    assert declared({}, {}) == ("reject", None)
+    assert declared({"on_misfit": None}, {"on_misfit": "reject"}) == ("null", "reject")
+    assert declared({}, {"on_misfit": "null"}) == ("reject", "null")
+    with pytest.raises(ValidationError, match="'reject' or 'null'"):
+        declared({"on_misfit": "nil"}, {})
