@@ -190,7 +190,7 @@ def test_a_row_whose_value_does_not_fit_is_neither_lost_nor_frozen(lake: Lake, m
         "FLAG,id,n,at,CDC_TIMESTAMP\n"
         "I,1,1.50,2024-01-01,1\n"
         f"I,2,{FORTY},2024-01-01,1\n"
-        'I,3,"3\n",2024-01-01,1\n'
+        'I,3,"x\n",2024-01-01,1\n'
         f"U,1,{FORTY},12024-01-01,2\n"
     )
     assert stream.run()["staging.items"].details["rejected"] == 3
@@ -213,7 +213,7 @@ def test_a_row_whose_value_does_not_fit_is_neither_lost_nor_frozen(lake: Lake, m
     assert "_misfits" not in stream.rows("final.items")[0]
     reasons = {r["_position"]: r["_misfits"] for r in stream.rows("staging.items")}
     assert reasons == {
-        0: None, 1: [f"n does not fit decimal(38,2): {FORTY}"], 2: ["n does not fit decimal(38,2): 3\n"],
+        0: None, 1: [f"n does not fit decimal(38,2): {FORTY}"], 2: ["n does not fit decimal(38,2): x\n"],
         3: [f"n does not fit decimal(38,2): {FORTY}", "at does not fit date: 12024-01-01"],
     }  # fmt: skip
     stream.declare(format="change-set", tables=[table])
