@@ -103,7 +103,7 @@ class LayerTables(Batches, TableSettings):
         description="values of a type that their column cannot become: stop the table, put them into a column of "
         "their own (<column>__<type>; those of a key are rejected), or reject their records; default: the stream's",
     )
-    on_misfit: OnMisfit | None = Field(
+    on_misfit: Annotated[OnMisfit | None, BeforeValidator(_null)] = Field(
         default=None,
         description="a value that does not fit its column's type (a number of more than 38 digits, a date beyond "
         "9999-12-31): reject its event, or make the value null and say why in the staging table's column _misfits; "

