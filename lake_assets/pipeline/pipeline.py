@@ -439,9 +439,12 @@ def _is_interrupted(error: BaseException) -> bool:
     """Whether an error came while an interrupt was handled: a call of Spark that is cut off leaves its connection
     unusable, so that cleaning up fails as well."""
     at: BaseException | None = error
-    while at is not None:
+    seen: list[BaseException] = []
+    # An error that is raised again where it is handled can be its own context.
+    while at is not None and at not in seen:
         if isinstance(at, KeyboardInterrupt):
             return True
+        seen.append(at)
         at = at.__cause__ or at.__context__
     return False
 
