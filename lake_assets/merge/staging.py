@@ -60,6 +60,7 @@ from lake_assets.merge.staging_table import (
 from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.merge.tables import (
     KEY_PROPERTY,
+    by_key,
     check_owner,
     columns_of,
     key_in,
@@ -350,7 +351,7 @@ def _replaced(
         }
         said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
         rows = good.select(*(F.col(quote(c)) for c in columns))
-        with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
+        with temp_view(by_key(rows, key)) as view, committing(lake.spark(), spec.table, marks):
             lake.spark().sql(
                 f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg PARTITIONED BY ({PARTITIONED_BY}) "
                 f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"

@@ -83,8 +83,13 @@ def create_with(
     """
     lake.ensure_namespace(table.namespace)
     said = _definition(pipeline, key, properties, partitioned_by)
-    with temp_view(rows) as view, committing(lake.spark(), table, marks):
+    with temp_view(by_key(rows, key)) as view, committing(lake.spark(), table, marks):
         lake.spark().sql(f"CREATE TABLE {lake.sql_name(table)} {said} AS SELECT * FROM {view}")
+
+
+def by_key(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Sort the rows of each task by the key: a table that is made of rows has no order of its own yet."""
+    return rows.sortWithinPartitions(*map(quote, key)) if key else rows
 
 
 def _definition(pipeline: str, key: Sequence[str], properties: Mapping[str, str] | None, partitioned_by: str) -> str:
