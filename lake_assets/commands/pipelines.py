@@ -155,7 +155,7 @@ class TableStatus:
     behind: dict[str, int | None]
     behind_seconds: float
     last_run: datetime | None
-    not_exact: list[str]
+    not_exact: list[str] = field(default_factory=list[str])
     waiting: Backlog = field(default_factory=Backlog)
     rows_behind: int = 0
     upstream: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ def status(as_json: AsJson = False) -> None:
     console.print(table)
     for s in found:
         for reason in s.not_exact:
-            console.print(f"[yellow]{escape(s.table)}: not exact: {escape(reason)}[/]")
+            console.print(f"[yellow]{escape(s.table)}: not exact: {escape(reason)}[/]", soft_wrap=True)
 
 
 def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:

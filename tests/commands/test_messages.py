@@ -146,7 +146,12 @@ def test_ctrl_c_is_one_line_and_code_130(call: Call, monkeypatch: pytest.MonkeyP
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(machine, "find_java", interrupted)
-    done = call("setup")
+    # A Spark session of another test in this process may have left a handler of its own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = call("setup")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.code == 130
     assert done.err.startswith("interrupted: ")
     assert len(done.err.splitlines()) == 1
