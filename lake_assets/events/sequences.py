@@ -7,6 +7,7 @@ Final tables order events by the text in `_sequence`. It is one of these, which 
     <20 digits>  <20 digits>.<fraction>     numbers
     :<length><digits>                       numbers of more than 20 digits
     yyyy-MM-dd HH:mm:ss.SSSSSS<more>        moments in UTC, with all digits of the second's fraction
+    <20 digits>/0  <20 digits>/1            versions of a change feed: deletes first
 
 A column holds numbers or moments, not both: which of the two came first cannot be told (see `merge.placing`).
 """
@@ -22,7 +23,7 @@ _COUNTER = "^[0-9]{1,20}$"
 _NUMBER = r"^[+-]?(?:[0-9]{1,1000}(?:\.[0-9]{0,1000})?|\.[0-9]{1,1000})(?:[eE][+-]?0{0,9}[0-9]{1,3})?$"
 _DIGITS, _COMPLEMENTS = "0123456789:", "9876543210!"
 _CANONICAL = (
-    r"^(?:|[0-9]{20}(?:\.[0-9]+)?|-.*~|:[0-9.]+|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6,})$"
+    r"^(?:|[0-9]{20}(?:/[01]|\.[0-9]+)?|-.*~|:[0-9.]+|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6,})$"
 )
 
 KIND = (

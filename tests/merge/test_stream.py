@@ -209,7 +209,7 @@ def test_a_record_that_does_not_fit_is_rejected_and_the_others_go_on(
     else:
         bad["value"]["payload"]["op"] = "x"
     write_lines(feed.landing / "bad.jsonl", [json.dumps(r).encode() + b"\n" for r in (good, bad)])
-    assert feed.run()["staging.t"].details == {"rejected": 1}
+    assert feed.run()["staging.t"].details["rejected"] == 1
     assert sorted(r["id"] for r in feed.rows("final.t").collect()) == [1, 2]
     (reject,) = feed.rows("raw.events_rejected").collect()
     assert (reject["source_file"], reject["source_line"], reject["source_table"]) == ("bad.jsonl", 2, "public.t")
@@ -221,7 +221,7 @@ def test_an_insert_without_its_row_is_rejected(lake: Lake) -> None:
     record = Event(table, "c", (1, 2), {"url": "a"}).records()[0]
     record["value"]["payload"]["after"] = None
     write_lines(feed.landing / "bad.jsonl", [json.dumps(record).encode() + b"\n"])
-    assert feed.run()["staging.clicks"].details == {"rejected": 1}
+    assert feed.run()["staging.clicks"].details["rejected"] == 1
 
 
 def test_a_column_whose_types_do_not_meet_stops_before_anything_is_written(feed: Feed, log: Log) -> None:
@@ -489,7 +489,7 @@ def test_rows_are_found_by_keys_of_every_type(lake: Lake, far_from_utc: None) ->
     assert found == {name: [2] * len(keys) for name, _, keys in [*KEYS, ("pair", {}, KEYS[0][2])]}
 
 
-def test_moments_beyond_pythons_calendar_are_keys_too(lake: Lake) -> None:
+def test_infinite_moments_are_keys_too(lake: Lake) -> None:
     feed, log = (
         Feed(lake, "public.t"),
         Log(Table({"at": TIMESTAMP, "v": INT}, key=("at",))),
@@ -497,7 +497,7 @@ def test_moments_beyond_pythons_calendar_are_keys_too(lake: Lake) -> None:
     for v in (1, 2):
         record = log("c" if v == 1 else "u", at=dt.datetime(2024, 1, 1), v=v).records()[0]  # noqa: DTZ001
         for image in (record["key"]["payload"], record["value"]["payload"]["after"]):
-            image["at"] = 9_223_371_331_200_000_000  # Postgres's infinity
+            image["at"] = 9_223_372_036_825_200_000  # Debezium's number for Postgres's infinity
         write_lines(feed.landing / f"{v}.jsonl", [json.dumps(record).encode() + b"\n"])
         feed.run()
     assert [r["v"] for r in feed.rows("final.t").select("v").collect()] == [2]
