@@ -80,7 +80,8 @@ def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter
     assert table_status(lake, TableId.parse("final.t")).not_exact == [default, rename]
     # A table that is made of it says whose fault it is.
     assert reasons_of(lake, TableId.parse("agg.m")) == [f"final.t: {default}", f"final.t: {rename}"]
-    assert of_outcome(outcomes["final.t"])[DETAIL] == f"not exact: {default}; {rename}"
+    spec = next(s for s in feed.pipeline.specs(lake) if str(s.table) == "final.t")
+    assert of_outcome(outcomes["final.t"], spec)[DETAIL] == f"not exact: {default}; {rename}"
     # What the error says is done, and the other row changes.
     feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "title"}}, models=MODELS)
     outcomes = feed.deliver([Event(second, "u", (40, 41), {"id": 20, "title": "c", "flag": 7})])
