@@ -44,9 +44,8 @@ class Reason:
 
 def rejected(count: int) -> Reason:
     """Return the reason for a table of which some records are rejected."""
-    return Reason(
-        "rejected", f"{count} records are rejected, and what they say is missing (`lake-assets rejected`)", count=count
-    )
+    what = "1 record is rejected, and what it says" if count == 1 else f"{count} records are rejected, and what they say"
+    return Reason("rejected", f"{what} is missing (`lake-assets rejected`)", count=count)
 
 
 def added_with_default(column: str) -> Reason:

@@ -95,7 +95,7 @@ def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
     outcomes = stream.run(v2(2, "U", id=("integer", 1), n=("text", "seven")))
     assert reasons_of(lake, FINAL) == said(outcomes, "staging.items") == said(outcomes, "final.items")
     (reason,) = reasons_of(lake, FINAL)
-    assert reason.startswith("1 records are rejected")
+    assert reason.startswith("1 record is rejected")
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, "types": {"n": "string"}}])
     stream.run()
     assert reasons_of(lake, FINAL) == []
