@@ -44,7 +44,9 @@ class Reason:
 
 def rejected(count: int) -> Reason:
     """Return the reason for a table of which some records are rejected."""
-    what = "1 record is rejected, and what it says" if count == 1 else f"{count} records are rejected, and what they say"
+    what = (
+        "1 record is rejected, and what it says" if count == 1 else f"{count} records are rejected, and what they say"
+    )
     return Reason("rejected", f"{what} is missing (`lake-assets rejected`)", count=count)
 
 
