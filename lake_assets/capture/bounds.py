@@ -87,18 +87,20 @@ def of_partition(kind: IcebergType, field: PartitionField, value: Any) -> tuple[
         field: the partition field.
         value: its value as Avro stores it; not null.
     """
+    if isinstance(field.transform, IdentityTransform):
+        same = _identity(kind, value)
+        return same, same
+    # Iceberg up to 0.10, and DuckDB for a while, rounded times before 1970 up: a file may hold what is one unit lower.
+    lowest = value - 1 if isinstance(value, int) and value <= 0 else value
     match field.transform:
-        case IdentityTransform():
-            same = _identity(kind, value)
-            return same, same
         case DayTransform():
-            first, after = timedelta(days=value), timedelta(days=value + 1)
+            first, after = timedelta(days=lowest), timedelta(days=value + 1)
         case HourTransform():
-            first, after = timedelta(hours=value), timedelta(hours=value + 1)
+            first, after = timedelta(hours=lowest), timedelta(hours=value + 1)
         case MonthTransform():
-            first, after = _month(value), _month(value + 1)
+            first, after = _month(lowest), _month(value + 1)
         case YearTransform():
-            first, after = _month(12 * value), _month(12 * value + 12)
+            first, after = _month(12 * lowest), _month(12 * value + 12)
         case _:
             return None, None
     if first is None or after is None:

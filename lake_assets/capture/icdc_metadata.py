@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
 import uuid
@@ -16,6 +15,7 @@ from lake_assets.capture.avro import unreadable
 from lake_assets.capture.planning import Side
 from lake_assets.capture.points import Point
 from lake_assets.capture.windows import Window
+from lake_assets.lake.metadata_json import decode
 
 PREFIX = "lake-assets.icdc."
 
@@ -28,7 +28,7 @@ def raw_metadata(source: Table) -> dict[str, Any]:
         # Tables keep some tens of versions only. A newer one knows every schema and spec that this one knew.
         path, content = source.refresh().metadata_location, _content(source)
     with unreadable(path):
-        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        return decode(content)
 
 
 def _content(source: Table) -> bytes:
@@ -115,8 +115,10 @@ def table_metadata(
     else:
         snapshot["sequence-number"] = metadata["last-sequence-number"] = point.sequence_number
     if version >= 3:
-        metadata["next-row-id"] = raw["next-row-id"]
-        snapshot |= {"first-row-id": raw["next-row-id"], "added-rows": 0}
+        # Iceberg 1.8, where row lineage was optional, left it out: no row had an id.
+        next_row_id = raw.get("next-row-id", 0)
+        metadata["next-row-id"] = next_row_id
+        snapshot |= {"first-row-id": next_row_id, "added-rows": 0}
     return metadata
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata_json import decode
 
 # So many of a table's older metadata files are looked into for a snapshot that is gone.
 LOOK_BACK = 20
@@ -124,8 +124,8 @@ def _was_there(table: Table, snapshot_id: int) -> bool:
     for entry in list(reversed(table.metadata.metadata_log))[:LOOK_BACK]:
         try:
             with table.io.new_input(entry.metadata_file).open() as f:
-                snapshots = json.loads(f.read()).get("snapshots", [])
-        except (OSError, ValueError):
+                snapshots = decode(f.read()).get("snapshots", [])
+        except (OSError, ValueError, EOFError):
             return False  # older ones are gone as well
         if any(s["snapshot-id"] == snapshot_id for s in snapshots):
             return True

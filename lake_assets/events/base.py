@@ -12,6 +12,9 @@ import orjson
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.events.model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
 
+# Spark's parsers call themselves for each level, on a stack that ends somewhere before a thousand.
+DEPTH = 200
+
 
 class Format(ABC):
     """A wire format; see `EventFormat` for what its members mean."""
@@ -74,12 +77,34 @@ def decode(line: bytes | str) -> Any:
     """One line of a stream as the JSON value it is.
 
     Raises:
-        MalformedRecordError: it is not JSON, or no UTF-8.
+        MalformedRecordError: it is not JSON, or no UTF-8, or nested deeper than Spark could follow.
     """
     try:
-        return orjson.loads(line)
+        record = orjson.loads(line)
     except orjson.JSONDecodeError as e:
-        raise MalformedRecordError(f"not JSON ({e})") from e
+        # orjson follows a thousand levels.
+        is_deep = "recursion" in str(e) or "depth" in str(e)
+        why = f"nested deeper than {DEPTH} levels" if is_deep else f"not JSON ({e})"
+        raise MalformedRecordError(why) from e
+    opened = line.count(b"{") + line.count(b"[") if isinstance(line, bytes) else line.count("{") + line.count("[")
+    # Few records have that many brackets at all.
+    if opened > DEPTH and _is_deep(record):
+        raise MalformedRecordError(f"nested deeper than {DEPTH} levels")
+    return record
+
+
+def _is_deep(record: Any) -> bool:
+    level = [record] if isinstance(record, dict | list) else []
+    for _ in range(DEPTH):
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def lake_names(columns: Iterable[str], rename: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,9 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
 from lake_assets.lake.catalog import knowing
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.names import TableId
+from lake_assets.lake.names import TableId, folder_of
+from lake_assets.lake.private import make_private
+from lake_assets.lake.redaction import hide, hide_in
 from lake_assets.lake.spark import adopt_session, open_session
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ class LakeBase:
         except CatalogUnavailableError:
             raise
         except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as e:
-            raise CatalogUnavailableError(f"the Iceberg catalog at {uri or props} cannot be opened: {e}") from e
+            where = hide_in(uri) or hide(props)
+            said = f"the Iceberg catalog at {where} cannot be opened: {self.config.hidden(e)}"
+            raise CatalogUnavailableError(said) from None
 
     def spark(self) -> SparkSession:
         """The Spark session whose catalog is named as in the configuration (`lake`)."""
@@ -110,7 +114,7 @@ class LakeBase:
         except (NoSuchTableError, NoSuchNamespaceError) as e:
             there = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
             raise TableNotFoundError(
-                f"no table {table_id} in the lake at {self.config.catalog.get('uri', self.config.name)}; "
+                f"no table {table_id} in the lake at {hide_in(self.config.catalog.get('uri', self.config.name))}; "
                 f"{'.'.join(table_id.namespace)} holds: {there}"
             ) from e
         except (pydantic.ValidationError, ValidationError) as e:
@@ -148,6 +152,16 @@ class LakeBase:
             if not self.catalog.namespace_exists(namespace):
                 raise
 
+    def location_of(self, table: TableId) -> str | None:
+        """Where a new table has to lie; None: where the catalog puts it, which is a folder of the table's name.
+
+        Names come from streams as well: one like `../x` must not lead out of the warehouse.
+        """
+        folders = [folder_of(part) for part in table.parts]
+        if tuple(folders) == table.parts or not self.config.warehouse:
+            return None
+        return "/".join([self.config.warehouse.rstrip("/"), *folders])
+
     def sql_name(self, name: str | TableId) -> str:
         """The quoted name for Spark SQL."""
         return TableId.parse(name).sql(self.config.name)
@@ -162,7 +176,7 @@ def _prepare_sqlite(uri: str, home: Path) -> str:
     """Make the SQLite file stand several writers; returns the URI that PyIceberg should use."""
     path = _sqlite_file(uri)
     if path.parent == home and not home.exists() and home.parent.is_dir():
-        home.mkdir(exist_ok=True)
+        make_private(home)
     if not path.parent.is_dir():
         raise CatalogUnavailableError(
             f"the catalog's folder {path.parent} does not exist: make it, or point LAKE_HOME (or catalog.uri) elsewhere"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import LocalPath, local_path
+from lake_assets.lake.redaction import hide, hide_in, secrets_in
 from lake_assets.lake.setting_errors import setting_errors
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -27,7 +29,7 @@ _file_values: ContextVar[dict[str, Any]] = ContextVar("file_values", default={})
 class SparkConfig(BaseModel):
     """How Spark is had: a local session by default, a Spark Connect server with `remote`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     remote: str | None = Field(
         default=None, description="Spark Connect server, e.g. sc://127.0.0.1:15002; none: local Spark"
@@ -39,6 +41,10 @@ class SparkConfig(BaseModel):
     packages: list[str] = Field(default_factory=list, description="more jars, by coordinates group:artifact:version")
     conf: dict[str, str] = Field(default_factory=dict, description="any other Spark settings; they win")
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Settings for people (a hook of pydantic), without secrets."""
+        return ((name, hide(value, name or "")) for name, value in super().__repr_args__())
+
 
 class LakeConfig(BaseSettings):
     """One configuration for PyIceberg and Spark.
@@ -48,7 +54,11 @@ class LakeConfig(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="LAKE_", env_nested_delimiter="__", env_ignore_empty=True, extra="forbid"
+        env_prefix="LAKE_",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        hide_input_in_errors=True,
     )
 
     name: str = Field(
@@ -62,6 +72,14 @@ class LakeConfig(BaseSettings):
     )
     warehouse: str | None = Field(default=None, description="where tables live; default: `home`/warehouse")
     spark: SparkConfig = SparkConfig()
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Settings for people (a hook of pydantic), without secrets."""
+        return ((name, hide(value, name or "")) for name, value in super().__repr_args__())
+
+    def hidden(self, text: object) -> str:
+        """A text for people, without what is secret in these settings."""
+        return hide_in(str(text), {*secrets_in(self.catalog), *secrets_in(self.spark.conf)})
 
     @classmethod
     def settings_customise_sources(
@@ -115,11 +133,11 @@ class LakeConfig(BaseSettings):
             return cls(**overrides)
         except ValidationError as e:
             where = str(file) if file else "the environment or arguments"
-            said = "; ".join(text for _, text in setting_errors(cls, e))
+            said = "; ".join(hide_in(text) for _, text in setting_errors(cls, e))
             raise ConfigError(f"lake configuration from {where}: {said}") from e
         except SettingsError as e:
             raise ConfigError(
-                f"lake configuration: {e}: write the variable as JSON, or one variable per setting, as "
+                f"lake configuration: {hide_in(str(e))}: write the variable as JSON, or one variable per setting, as "
                 "LAKE_CATALOG__TYPE=rest"
             ) from e
         finally:
@@ -155,7 +173,10 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as e:
         raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{file} is no valid YAML: {e}") from e
+        # Not as YAML's own message has it, which shows the line.
+        mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{file}{where} is no valid YAML: {problem or type(e).__name__}") from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}"

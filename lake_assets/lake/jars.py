@@ -68,13 +68,18 @@ def _cache() -> Path:
 def _read(folder: Path) -> list[Path] | None:
     """The jars listed in `folder`, or None if they have to be resolved (again)."""
     try:
-        listed: dict[str, int] = json.loads((folder / "jars.json").read_text(encoding="utf-8"))
+        listed: dict[str, str] = json.loads((folder / "jars.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     files = [folder / name for name in listed]
-    if any(not f.is_file() or f.stat().st_size != listed[f.name] for f in files):
+    if any(not f.is_file() or _sha256(f) != SHA256.get(f.name, listed[f.name]) for f in files):
         return None
     return files
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _download(coordinates: Sequence[str], folder: Path) -> None:
@@ -106,9 +111,9 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
             )
         for jar in jars:
             expected = SHA256.get(jar.name)
-            if expected and (actual := hashlib.sha256(jar.read_bytes()).hexdigest()) != expected:
+            if expected and (actual := _sha256(jar)) != expected:
                 raise JarsError(f"{jar.name} has SHA-256 {actual}, expected {expected}: it is not used")
-        listing = {jar.name: jar.stat().st_size for jar in jars}
+        listing = {jar.name: _sha256(jar) for jar in jars}
         (jars[0].parent / "jars.json").write_text(json.dumps(listing), encoding="utf-8")
         # One rename makes it visible: a process that was killed, or one that resolves the same beside this one,
         # leaves nothing half-made behind.

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from lake_assets.errors import InvalidNameError
+
+# Neither hidden, nor a way to another folder, nor with a character that means something in a URI or glob.
+_FOLDER = re.compile(r"\w(?:[\w .$-]*[\w$-])?")
+# Less than the 255 bytes of most file systems: others add to it.
+_LONGEST_FOLDER = 200
 
 
 def quote(*parts: str) -> str:
@@ -62,6 +69,15 @@ class TableId:
 
     def __str__(self) -> str:
         return ".".join(quote(p) if "." in p or "`" in p else p for p in self.parts)
+
+
+def folder_of(part: str) -> str:
+    """The folder of a table or namespace: its name, where that is one folder's name on every file system and in every
+    URI; else what is left of the name, and a hash of it."""
+    if _FOLDER.fullmatch(part) and len(part.encode()) <= _LONGEST_FOLDER:
+        return part
+    kept = re.sub(r"[^A-Za-z0-9]+", "_", part)[:40].strip("_")
+    return f"{kept}-{hashlib.sha256(part.encode()).hexdigest()[:20]}".lstrip("-")
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ Source: https://iceberg.apache.org/spec/#table-metadata-fields
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import time
@@ -29,6 +28,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.lake.catalog import KnowingCatalog
+from lake_assets.lake.metadata_json import decode
 
 log = logging.getLogger(__name__)
 DAY_MS = 24 * 60 * 60 * 1000
@@ -196,7 +196,7 @@ def _load(catalog: Catalog, table: Table) -> Table:
 def _read(table: Table) -> dict[str, Any]:
     with table.io.new_input(table.metadata_location).open() as file:
         content = file.read()
-    return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    return decode(content)
 
 
 def _follow(catalog: KnowingCatalog, table: Table, path: str) -> bool:

@@ -7,7 +7,10 @@ import os
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.jars import resolve, spark_home
 from lake_assets.lake.java import find_java
+from lake_assets.lake.launching import arguments_for, write_settings
+from lake_assets.lake.private import make_private
 from lake_assets.lake.spark import EXTENSIONS, java_options, packages
+from lake_assets.lake.tokens import VARIABLE, token_for
 
 PORT = 15002
 
@@ -16,7 +19,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
     """Arguments and environment of a server process that has the lake's jars.
 
     The catalog is not part of it: every session brings its own (see `catalog_conf`), so that one server serves
-    several lakes. It listens on 127.0.0.1 only.
+    several lakes. It listens on 127.0.0.1 only, and asks for a token.
 
     Raises:
         JavaNotFoundError, JarsError: what the server needs is not there.
@@ -32,16 +35,19 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.driver.defaultJavaOptions": java_options(config),
         **config.spark.conf,
     }
+    settings = config.home / f"spark-server-{port}.conf"
+    make_private(config.home)
+    write_settings(settings, conf)
     arguments = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-        *("--jars", ",".join(str(p) for p in resolve(packages(config)))),
-        *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+        *arguments_for(settings),
         "spark-internal",
     ]
     env = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_HOME")}
-    return arguments, {**env, "JAVA_HOME": str(find_java())}
+    return arguments, {**env, "JAVA_HOME": str(find_java()), VARIABLE: token_for(port)}

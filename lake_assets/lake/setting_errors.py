@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from lake_assets.lake.redaction import hide
+
 Place = tuple[int | str, ...]
 
 _SHOWN = 60
@@ -65,7 +67,7 @@ def _text(model: type[BaseModel], place: Place, several: Sequence[Any]) -> str:
 
 
 def _value(details: Any) -> str:
-    value = details["input"]
+    value = hide(details["input"], str(details["loc"][-1]) if details["loc"] else "")
     if value is None:
         return ", found nothing"
     return f", found {value!r}"[: _SHOWN + 9] if isinstance(value, str | int | float | list | dict) else ""

@@ -18,6 +18,10 @@ from lake_assets.errors import ConfigError, SparkUnavailableError
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
 from lake_assets.lake.jars import resolve
 from lake_assets.lake.java import find_java
+from lake_assets.lake.launching import start_jvm
+from lake_assets.lake.private import make_private
+from lake_assets.lake.redaction import hide_in
+from lake_assets.lake.tokens import with_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +99,7 @@ def _jdbc(uri: str) -> dict[str, str]:
         if parsed.password:
             conf["jdbc.password"] = unquote(parsed.password)
         return conf
-    raise ConfigError(f"catalog uri {uri!r}: a sql catalog is shared with Spark over sqlite or postgresql")
+    raise ConfigError(f"catalog uri {hide_in(uri)!r}: a sql catalog is shared with Spark over sqlite or postgresql")
 
 
 def session_conf(config: LakeConfig) -> dict[str, str]:
@@ -161,6 +165,7 @@ def open_session(config: LakeConfig) -> SparkSession:
     remote = conf.pop("spark.remote", None)
     if remote:
         check_remote(remote)
+        remote = with_token(remote)
     check_one_kind(remote)
     if not remote:
         os.environ["JAVA_HOME"] = str(find_java())
@@ -174,9 +179,10 @@ def open_session(config: LakeConfig) -> SparkSession:
             session = builder.create()
         else:
             with _stderr_to(log), _own_interrupts():
+                start_jvm(conf)
                 session = builder.getOrCreate().newSession()
     except (PySparkException, RuntimeError, OSError) as e:
-        raise SparkUnavailableError(f"Spark did not start: {e}. Its log is {log}") from e
+        raise SparkUnavailableError(f"Spark did not start: {config.hidden(e)}. Its log is {log}") from e
     adopt_session(session, config)
     return session
 
@@ -218,12 +224,12 @@ def check_remote(remote: str) -> None:
     parsed = urlparse(remote)
     host, port = parsed.hostname or "", parsed.port or 15002
     if parsed.scheme != "sc" or not host:
-        raise ConfigError(f"spark.remote {remote!r}: write sc://host:port, for example sc://127.0.0.1:15002")
+        raise ConfigError(f"spark.remote {hide_in(remote)!r}: write sc://host:port, for example sc://127.0.0.1:15002")
     try:
         socket.create_connection((host, port), timeout=5).close()
     except OSError as e:
         raise SparkUnavailableError(
-            f"no Spark Connect server at {remote} ({e}): start one (`lake-assets spark-server`), "
+            f"no Spark Connect server at {hide_in(remote)} ({e}): start one (`lake-assets spark-server`), "
             "or leave spark.remote out for a local session"
         ) from e
 
@@ -234,8 +240,8 @@ def check_one_kind(remote: str | None) -> None:
 
     if remote and _compat.has_local_spark():
         raise ConfigError(
-            f"spark.remote is {remote}, and this process already runs a local Spark: PySpark cannot use both in one "
-            "process. Open the two lakes in separate processes, or set spark.remote for both or for neither"
+            f"spark.remote is {hide_in(remote)}, and this process already runs a local Spark: PySpark cannot use "
+            "both in one process. Open the two lakes in separate processes, or set spark.remote for both or for neither"
         )
     if not remote and _compat.has_connect_mode():
         raise ConfigError(
@@ -248,7 +254,7 @@ def check_one_kind(remote: str | None) -> None:
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Generator[None]:
     """While the JVM is started, file descriptor 2 is `log`: the JVM keeps it, so that terminals stay quiet."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_private(log.parent)
     sys.stderr.flush()
     saved = os.dup(2)
     file: IO[bytes]

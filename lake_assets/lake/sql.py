@@ -29,6 +29,14 @@ class LakeSpark(Spark):
         FUNCTIONS: ClassVar = {n: f for n, f in Spark.Parser.FUNCTIONS.items() if n not in _AS_THEY_ARE}
         FUNCTION_PARSERS: ClassVar = {n: f for n, f in Spark.Parser.FUNCTION_PARSERS.items() if n not in _AS_THEY_ARE}
 
+        def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
+            # sqlglot takes the call in `GROUP BY window(at, '1 hour')` for a WINDOW clause, which begins with a name.
+            at = self._index + (0 if skip_group_by_token else 1)
+            following = self._tokens[at : at + 2]
+            if [t.token_type for t in following] == [TokenType.WINDOW, TokenType.L_PAREN]:
+                following[0].token_type = TokenType.VAR
+            return super()._parse_group(skip_group_by_token)
+
     class Generator(Spark.Generator):
         """See there."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from typing import Any, Literal
 
 from pydantic import Field
@@ -13,6 +11,8 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import PrimitiveType
+
+from lake_assets.lake.metadata_json import decode
 
 _NAME = "variant"
 # Where a schema names a type: of a field, of a list's elements, of a map's keys and values.
@@ -40,7 +40,7 @@ def table_metadata(file: InputFile) -> TableMetadata:
     except ValidationError:
         with file.open() as f:
             content = f.read()
-        raw = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        raw = decode(content)
         schemas = _with_variants(raw.get("schemas"))
         if schemas == raw.get("schemas"):
             raise

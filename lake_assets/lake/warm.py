@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lake_assets.errors import SparkUnavailableError
+from lake_assets.lake.launching import start_jvm
+from lake_assets.lake.private import make_private
 from lake_assets.lake.processes import is_there
 
 if TYPE_CHECKING:
@@ -209,7 +211,7 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
 
 def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Path) -> None:
     """Start a keeper and wait until its JVM is up."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_private(log.parent)
     # It may have been removed meanwhile: by the last keeper of an owner that is gone, or by who tidies up /tmp.
     path.parent.mkdir(0o700, exist_ok=True)
     if (found := path.parent.stat()).st_uid != os.getuid() or found.st_mode & 0o077:
@@ -246,13 +248,13 @@ def main() -> None:
     os.environ["SPARK_LOCAL_DIRS"] = files
     os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={files}".strip()
     # A session too, so that the first loan does not wait for what comes with it.
-    conf = SparkConf().setAll(list(given["conf"].items()))
     # Python's workers live for a while, with the user's modules as they were.
-    conf.setIfMissing("spark.python.worker.reuse", "false")
+    conf = {"spark.python.worker.reuse": "false", **given["conf"]}
     gateway: Any = None
     server = socket.socket(socket.AF_UNIX)
     try:
-        SparkSession(_pyspark()(conf=conf))
+        start_jvm(conf)
+        SparkSession(_pyspark()(conf=SparkConf().setAll(list(conf.items()))))
         gateway = _pyspark()._gateway
         server.bind(str(path))
         server.listen()

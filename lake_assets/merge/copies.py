@@ -91,7 +91,8 @@ def _counted(target: Target, events: DataFrame, late: DataFrame | None, batch: B
     if deletes == "ignore":
         rows = rows.where(F.col(OP) != DELETE)
     elif deletes == "soft":
-        rows = with_truncates(rows, keys, truncates, [ROW])
+        # What is stored of the others came after all truncates.
+        rows = with_truncates(rows, keys if late is None else late, truncates, [ROW])
     elif (last := truncates.agg(F.max(F.expr(ORDER)).alias("last")).collect()[0]["last"]) is not None:
         rows = rows.where(order() > place(last))
     columns = [c for c in target.columns if c not in (ROW, COPY)]

@@ -19,6 +19,7 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.watermark import find_property, read_marks
 from lake_assets.merge.rejects import rejected_of
+from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.staging_table import set_property
 
 PROPERTY = "lake-assets.not-exact"
@@ -64,7 +65,8 @@ def renamed(old: str, new: str) -> Reason:
     return Reason(
         "rename",
         f"column {new} came when {old} went. If that was a rename, declare `rename: {{{old}: {new}}}`; until then "
-        f"rows that have not changed since have their value in {old}",
+        f"rows that have not changed since have their value in {old}. If it was none, declare "
+        f"`rename: {{{old}: {old}}}`",
         (old, new),
     )
 
@@ -114,40 +116,36 @@ def said_in(reasons: Iterable[Reason]) -> dict[str, object]:
 
 
 def of_staging(
-    lake: LakeBase, table: TableId, raw: TableId, source_table: str, seen: Sequence[Reason], rename: Mapping[str, str],
-    *, has_rejects: bool, is_whole: bool,
+    lake: LakeBase, spec: StagingSpec, seen: Sequence[Reason], *, has_rejects: bool, is_whole: bool
 ) -> tuple[Reason, ...]:  # fmt: skip
     """Store and return what is inexact after a step.
 
     Args:
         lake: the lake.
-        table: the staging table.
-        raw: its raw table.
-        source_table: what its records are about.
+        spec: the staging table.
         seen: what the step saw.
-        rename: the declared renames.
         has_rejects: whether the step rejected records, or took in rejected ones.
         is_whole: whether it read all records.
     """
-    loaded = lake.table(table)
+    loaded = lake.table(spec.table)
     stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
     before = () if is_whole else stored
     found = [
         r
         for r in dict.fromkeys((*before, *seen))
-        if r.kind != "rejected" and (r.kind != "rename" or _is_undeclared(r, rename)) and columns.issuperset(r.columns)
+        if r.kind != "rejected" and (r.kind != "rename" or _is_undeclared(r, spec)) and columns.issuperset(r.columns)
     ]
     if has_rejects or any(r.kind == "rejected" for r in stored):
-        count = _rejected_records(lake, raw, source_table)
+        count = _rejected_records(lake, spec.raw, str(spec.source_table))
         found += [rejected(count)] if count else []
     if found or stored:
-        store(lake, table, found)
+        store(lake, spec.table, found)
     return tuple(found)
 
 
-def _is_undeclared(reason: Reason, rename: Mapping[str, str]) -> bool:
+def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
     old, new = reason.columns
-    return rename.get(old) != new
+    return spec.rename.get(old) != new and old not in spec.not_renamed
 
 
 def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:

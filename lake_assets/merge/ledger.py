@@ -145,7 +145,10 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
     )
     properties = to_properties({str(raw): Mark(str(metadata.table_uuid), metadata.current_snapshot_id)})
     try:
-        table = state.ledger or lake.catalog.create_table(ledger_of(raw).parts, _SCHEMA, properties=_PROPERTIES)
+        name = ledger_of(raw)
+        table = state.ledger or lake.catalog.create_table(
+            name.parts, _SCHEMA, lake.location_of(name), properties=_PROPERTIES
+        )
         table.metadata.properties["commit.retry.num-retries"] = "0"
         if state.complete and _files(table) >= MOST_FILES:
             # Each landing adds a file: read one by one, thousands of them would make every look slow.

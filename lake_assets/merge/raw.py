@@ -65,7 +65,10 @@ def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
         lake.ensure_namespace(table.namespace)
         try:
             return lake.catalog.create_table(
-                table.parts, RAW_SCHEMA, properties={**_PROPERTIES, PIPELINE_PROPERTY: pipeline}
+                table.parts,
+                RAW_SCHEMA,
+                lake.location_of(table),
+                properties={**_PROPERTIES, PIPELINE_PROPERTY: pipeline},
             )
         except TableAlreadyExistsError:
             return lake.table(table)  # another process was quicker

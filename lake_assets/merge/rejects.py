@@ -62,7 +62,7 @@ def ensure_rejected(lake: LakeBase, raw: TableId) -> Table:
     name = rejected_of(raw)
     if not lake.exists(name):
         try:
-            return lake.catalog.create_table(name.parts, _SCHEMA, properties=_PROPERTIES)
+            return lake.catalog.create_table(name.parts, _SCHEMA, lake.location_of(name), properties=_PROPERTIES)
         except TableAlreadyExistsError:
             return lake.table(name)  # another process was quicker
     return lake.table(name)

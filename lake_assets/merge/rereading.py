@@ -1,8 +1,9 @@
 """When a staging table has to be read again from its raw table: what is declared now reads earlier records differently.
 
-Most declarations only matter for what comes next. Three decide what a record means, so that rows from before would
+Most declarations only matter for what comes next. Some decide what a record means, so that rows from before would
 contradict those that follow: the key by which updates are split into a delete and an insert, the type of a column that
-staging already has, and the position that the table starts at. What a table was read with is kept in its properties.
+staging already has, the position that the table starts at, and an order that took in records without a place in their
+own, once it is no longer declared. What a table was read with is kept in its properties.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 
 from pyiceberg.table import Table
 
+from lake_assets.events import event_format
+from lake_assets.events.model import MISFITS
 from lake_assets.merge.schema import formers, promotes, routed
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.tables import key_set_of, types_in
 
 # The declared key by which updates are split into a delete and an insert.
 PARTED_PROPERTY = "lake-assets.parted-by"
-# Declared types and start with which the table's records were read.
+# Declared types and start with which the table's records were read, and whether columns were declared as their order.
 READ_PROPERTY = "lake-assets.read-as"
 # How many times all records were read again: what is computed of the table is computed again then.
 GENERATION_PROPERTY = "lake-assets.generation"
@@ -38,6 +41,8 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
             return "another key is declared"
     if changed := retyped(spec, table):
         return f"another type is declared for {', '.join(changed)}"
+    if _read_as(table).get("ordered") and not spec.order_by and event_format(spec.format).kind:
+        return "the records' own order counts now"
     return None
 
 
@@ -57,9 +62,16 @@ def retyped(spec: StagingSpec, table: Table) -> list[str]:
             continue
         has = columns[names[0]]
         apart = [c for n in names for c in (*formers(n, columns), *routed(n, columns))]
-        if apart or (has != kind and not promotes(has, kind)):
+        # A value that did not fit the narrower type is null in its event, and nowhere else: no replay brings it.
+        if apart or (has != kind and (MISFITS in columns or not _reads_alike(has, kind))):
             found.append(name)
     return found
+
+
+def _reads_alike(narrow: str, wide: str) -> bool:
+    """Whether values that were read as a type are, widened, what the wider type would have made of them."""
+    # The float next to 0.1 is another number as a double.
+    return promotes(narrow, wide) and narrow != "float"
 
 
 def parted_by(spec: StagingSpec, key_set: tuple[str, ...]) -> list[str]:
@@ -74,10 +86,10 @@ def generation_of(table: Table) -> int:
 
 def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]:
     """Return the properties that say what the table is read with."""
-    return {
-        PARTED_PROPERTY: json.dumps(parted_by(spec, key_set)),
-        READ_PROPERTY: json.dumps({"types": dict(sorted(spec.types.items())), "start": spec.start}),
-    }
+    read: dict[str, Any] = {"types": dict(sorted(spec.types.items())), "start": spec.start}
+    if spec.order_by:
+        read["ordered"] = True
+    return {PARTED_PROPERTY: json.dumps(parted_by(spec, key_set)), READ_PROPERTY: json.dumps(read)}
 
 
 def _read_as(table: Table) -> dict[str, Any]:

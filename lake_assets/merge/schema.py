@@ -92,7 +92,7 @@ def evolve(table: str, existing: Columns, wanted: Columns, rename: Mapping[str, 
 def promotes(old: str, new: str) -> bool:
     """Whether Iceberg widens the type in place (format specification, schema evolution)."""
     one, two = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    return (old, new) in _PROMOTIONS or bool(one and two and one[2] == two[2])
+    return (old, new) in _PROMOTIONS or bool(one and two and one[2] == two[2] and int(one[1]) <= int(two[1]))
 
 
 def routed_name(column: str, kind: str) -> str:

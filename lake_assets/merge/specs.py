@@ -162,6 +162,7 @@ class StagingSpec:
 
     Attributes:
         rename: source names of columns to names in the lake.
+        not_renamed: columns that the source dropped, however much it looks like a rename.
         types: types of columns (names in the lake) that win over what the records say.
         key: the key of records that do not say one.
         keys: several that may be it: the first whose columns are all there is taken when the table is made.
@@ -192,6 +193,7 @@ class StagingSpec:
     by_row: bool = False
     keys: tuple[tuple[str, ...], ...] = ()
     start: int = 0
+    not_renamed: frozenset[str] = frozenset()
     batch: BatchSize = BatchSize()
     shown: Shown = field(default_factory=Shown, repr=False)
 

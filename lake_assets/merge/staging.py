@@ -134,11 +134,17 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
             written = _append(lake, spec, records, parsed, marks, base)
         else:
             written = _merged(lake, spec, records, parsed, marks)
+        if table is None and written.events is not None:
+            # Until there was a table, each run read the same records, and what was declared may have changed since.
+            rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
         details = written.details() | left_behind(pending)
         if lake.exists(spec.table):
             details |= exactness.said_in(_inexact(lake, spec, parsed, bool(written.rejected), is_whole=bool(again)))
         if written.events is None:
             if not lake.exists(spec.table):
+                if pending.left:
+                    # Without a table there is no watermark: the next run would begin with the same batch.
+                    return absorb_events(lake, replace(spec, batch=spec.batch.doubled))
                 why = "no event of it could be read" if written.rejected else "no event has arrived yet"
                 return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
             commit_marks(lake, spec.table, marks)
@@ -205,9 +211,15 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
     try:
         if not before.count():
             return Outcome(name, "nothing")
+        table = lake.find(spec.table)
+        if table is None or reason_to_reread(spec, table):
+            # Read alone, they would pass for all records of what is declared now.
+            return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})
         raw = about(spark.table(lake.sql_name(spec.raw)), spec)
         records = raw.join(F.broadcast(before), "position", "left_semi")
-        written = _merged(lake, spec, records, _parsed(lake, spec, records), None)
+        # They were within the limit of their batch: those that are left must not keep the others out.
+        unlimited = replace(spec, max_rejected=None)
+        written = _merged(lake, unlimited, records, _parsed(lake, unlimited, records), None)
         # A record is rejected no longer if every event of it is in staging.
         bad = {r["position"] for r in written.bad}
         good = [r["position"] for r in before.collect() if r["position"] not in bad]
@@ -224,6 +236,20 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         why=f"{len(good)} records can be read now, {len(bad)} cannot", seconds=time.monotonic() - began,
         details=written.details(),
     )  # fmt: skip
+
+
+def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) -> Outcome:
+    """Absorb all records, the rejected ones among them; `before`: the positions of these."""
+    read = absorb_events(lake, spec)
+    if not lake.exists(spec.table):
+        return replace(read, status="nothing")
+    spark, source = lake.spark(), str(spec.source_table)
+    listed = spark.table(lake.sql_name(rejects.rejected_of(spec.raw))).where(F.col("source_table") == source)
+    bad = before & {r["position"] for r in listed.select("position").collect()}
+    good = spark.createDataFrame([(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
+    events = spark.table(lake.sql_name(spec.table)).join(F.broadcast(good), POSITION, "left_semi")
+    why = f"{len(before - bad)} records can be read now, {len(bad)} cannot; {read.why}"
+    return replace(read, inserted=events.count(), deleted=0, why=why)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -456,10 +482,7 @@ def _inexact(
     if parsed is not None:
         seen += [exactness.added_with_default(c) for c in parsed.defaults]
         seen += [exactness.renamed(old, new) for old, new in parsed.renames]
-    return exactness.of_staging(
-        lake, spec.table, spec.raw, str(spec.source_table), seen, spec.rename,
-        has_rejects=has_rejects, is_whole=is_whole,
-    )  # fmt: skip
+    return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
 
 
 def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource | None:

@@ -60,7 +60,7 @@ def create(
         return
     lake.ensure_namespace(table.namespace)
     body = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
-    said = _definition(pipeline, key, properties, partitioned_by)
+    said = _definition(lake.location_of(table), pipeline, key, properties, partitioned_by)
     lake.spark().sql(f"CREATE TABLE IF NOT EXISTS {lake.sql_name(table)} ({body}) {said}")
     check_owner(lake, table, pipeline)
 
@@ -82,7 +82,7 @@ def create_with(
         ConcurrentWriteError: another run has made it meanwhile.
     """
     lake.ensure_namespace(table.namespace)
-    said = _definition(pipeline, key, properties, partitioned_by)
+    said = _definition(lake.location_of(table), pipeline, key, properties, partitioned_by)
     with temp_view(by_key(rows, key)) as view, committing(lake.spark(), table, marks):
         lake.spark().sql(f"CREATE TABLE {lake.sql_name(table)} {said} AS SELECT * FROM {view}")
 
@@ -92,8 +92,10 @@ def by_key(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     return rows.sortWithinPartitions(*map(quote, key)) if key else rows
 
 
-def _definition(pipeline: str, key: Sequence[str], properties: Mapping[str, str] | None, partitioned_by: str) -> str:
-    """SQL of a table's format, partitioning and properties."""
+def _definition(
+    location: str | None, pipeline: str, key: Sequence[str], properties: Mapping[str, str] | None, partitioned_by: str
+) -> str:
+    """SQL of a table's format, place, partitioning and properties."""
     all_properties = {
         **DEFAULT_PROPERTIES,
         PIPELINE_PROPERTY: pipeline,
@@ -102,7 +104,8 @@ def _definition(pipeline: str, key: Sequence[str], properties: Mapping[str, str]
     }
     said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in all_properties.items())
     partitioning = f"PARTITIONED BY ({partitioned_by}) " if partitioned_by else ""
-    return f"USING iceberg {partitioning}TBLPROPERTIES ({said})"
+    place = f"LOCATION {literal(location)} " if location else ""
+    return f"USING iceberg {partitioning}{place}TBLPROPERTIES ({said})"
 
 
 def set_properties(lake: LakeBase, table: TableId, wanted: Mapping[str, str]) -> None:

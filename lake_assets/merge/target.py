@@ -583,6 +583,9 @@ class Target:
         late = F.col(_PARTIAL)
         if before and before.high:
             late = late | self.ordering.is_late(*before.high)
+            if COPY in self.key:
+                # Of rows that share a sequence, those that follow may be the same ones again.
+                late = late | F.expr(f"({self.same_again}) AND {SEQUENCE} = {literal(before.high[0])}")
         if before and before.transaction:
             late = late | F.expr(f"coalesce(({self.ordering.transaction}) = {literal(before.transaction)}, false)")
         if before and before.time is not None and self.mode == "scd2":

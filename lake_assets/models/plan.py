@@ -24,7 +24,7 @@ from lake_assets.models.functions import warnings, wide_generator
 from lake_assets.models.identity import Identity, identity
 from lake_assets.models.kinds import describe, everything, is_by_key
 from lake_assets.models.retract import Retraction, retraction
-from lake_assets.models.rewrite import as_a_whole, named_windows_inlined, semi_joins_as_exists
+from lake_assets.models.rewrite import as_a_whole, named_windows_inlined, semi_joins_as_exists, time_windows_called
 from lake_assets.models.stability import Doubt
 from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, walk
 from lake_assets.models.types import known, mixed
@@ -155,7 +155,9 @@ def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str
     for table in schemas:
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:
-        plain, by_name = using_as_on(named_windows_inlined(query.copy()), {t: list(c) for t, c in schemas.items()})
+        plain, by_name = using_as_on(
+            named_windows_inlined(time_windows_called(query.copy())), {t: list(c) for t, c in schemas.items()}
+        )
         plain, unlike = semi_joins_as_exists(plain)
         unlike = by_name or unlike
         qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)

@@ -30,6 +30,29 @@ def named_windows_inlined(query: exp.Query) -> exp.Query:
     return query
 
 
+_TIME_WINDOWS = ("window", "session_window")
+
+
+def time_windows_called(query: exp.Query) -> exp.Query:
+    """`window.start` with the call of `GROUP BY window(at, '1 hour')` that it is a field of."""
+    for select in query.find_all(exp.Select):
+        group = select.args.get("group")
+        called = {c.name.lower(): c for c in group.find_all(exp.Anonymous)} if group else {}
+        for column in list(select.find_all(exp.Column)) if called else []:
+            name = (column.table or column.name).lower()
+            if name not in _TIME_WINDOWS or name not in called or column.find_ancestor(exp.Select) is not select:
+                continue
+            if any(t.alias_or_name.lower() == name for t in select.find_all(exp.Table, exp.Subquery)):
+                continue  # a table's own column
+            call: exp.Expr = called[name].copy()
+            if column.table:
+                call = exp.Dot(this=call, expression=column.this.copy())
+            elif isinstance(column.parent, exp.Select):
+                call = exp.alias_(call, column.name, quoted=True)
+            column.replace(call)
+    return query
+
+
 def as_a_whole(query: exp.Query) -> str:
     """A call that is itself in the whole query alone; empty: there is none.
 
@@ -40,6 +63,8 @@ def as_a_whole(query: exp.Query) -> str:
             return f"{call.sql(DIALECT)}: it names fields by its columns"
         if isinstance(call, exp.Anonymous) and call.name.lower() == "session_window":
             return f"{call.sql(DIALECT)}: how long a session is depends on the rows beside"
+        if isinstance(call, exp.Anonymous) and call.name.lower() == "window":
+            return f"{call.sql(DIALECT)}: it drops rows without a time and repeats those that lie in several windows"
         fields = [e.name for e in call.expressions if isinstance(e, exp.PropertyEQ | exp.Column)]
         if isinstance(call, exp.Struct) and (wrong := [n for n in fields if n != n.lower()]):
             return f"a field called {wrong[0]}: names are kept within a query in lower case alone"

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.lake import LakeConfig, warm
 from lake_assets.lake.java import find_java
+from lake_assets.lake.launching import start_jvm
 from lake_assets.lake.spark import adopt_session, check_one_kind, check_remote, session_conf
+from lake_assets.lake.tokens import with_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,6 +137,7 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     remote = config.spark.remote
     if remote:
         check_remote(remote)
+        remote = with_token(remote)
     check_one_kind(remote)
     if not remote:
         os.environ["JAVA_HOME"] = str(find_java())
@@ -141,13 +145,16 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     try:
         if remote:
             # A new one: another thread has its own.
-            session = SparkSession.builder.config(map=settings).create()
+            session = SparkSession.builder.config(map={**settings, "spark.remote": remote}).create()
         elif warm.is_kept():
             session = warm.session(settings, config.home / "logs" / "spark.log")
         else:
             # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
+            start_jvm(dict(flatten_dict(settings)))
             session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
         adopt_session(session, config)
         return session
     except (PySparkException, RuntimeError, OSError) as e:
-        raise SparkUnavailableError(f"Spark did not start: {e}. The run's stderr holds what the JVM said") from e
+        raise SparkUnavailableError(
+            f"Spark did not start: {config.hidden(e)}. The run's stderr holds what the JVM said"
+        ) from e

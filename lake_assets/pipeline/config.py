@@ -86,7 +86,8 @@ class LayerTables(Batches, TableSettings):
     )
     rename: dict[str, str] = Field(
         default_factory=dict,
-        description="columns that the source renamed, old name: new name (no stream reports a rename)",
+        description="columns that the source renamed, old name: new name (no stream reports a rename); old name: old "
+        "name says of a column that it was dropped, where that looks like a rename",
     )
     types: dict[str, str] = Field(
         default_factory=dict,

@@ -102,13 +102,15 @@ class Pipeline:
             for source, declared in self._tables(lake, stream, raw.table):
                 name = declared.name or stream.prefix + source.name
                 batch = _batch(declared.max_wait, declared, stream, self.config)
+                rename = {old: new for old, new in declared.rename.items() if old != new}
                 staging = StagingSpec(
                     TableId(("staging", *below), name),
                     raw.table,
                     source,
                     stream.format,
                     self.name,
-                    declared.rename,
+                    rename,
+                    not_renamed=frozenset(declared.rename.keys() - rename.keys()),
                     types=declared.types,
                     key=declared.keys[0] if len(declared.keys) == 1 else (),
                     keys=declared.keys if len(declared.keys) > 1 else (),
@@ -130,7 +132,7 @@ class Pipeline:
                             staging.table,
                             self.name,
                             key=staging.key,
-                            rename=declared.rename,
+                            rename=rename,
                             properties=declared.properties,
                             format=stream.format,
                             mode=declared.mode,

@@ -16,11 +16,29 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, VoidTransform
-from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, LongType, NestedField, StringType
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+)
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.capture.avro import AvroKind
+from lake_assets.capture.bounds import of_partition
 from lake_assets.capture.deletes import DeleteIndex
 from lake_assets.capture.manifest_index import Block, Indexes, ManifestIndex
 from lake_assets.capture.manifests import Entry, Summary
@@ -52,6 +70,23 @@ def make(lake: Lake, kind: IcebergType, values: list[Any], transform: str = "ide
     for i, value in enumerate(values):
         table.append(pa.table({"id": [i], "x": [value]}, schema=table.schema().as_arrow()))
     return [s.snapshot_id for s in lake.table("a.t").metadata.snapshots]
+
+
+@pytest.mark.parametrize(
+    ("transform", "value", "hidden", "low"),
+    [
+        (YearTransform(), 0, "1969-06-01 00:00:00", "1969-01-01 00:00:00"),
+        (MonthTransform(), -1, "1969-11-30 00:00:00", "1969-11-01 00:00:00"),
+        (DayTransform(), 0, "1969-12-31 23:00:00", "1969-12-31 00:00:00"),
+        (HourTransform(), -3, "1969-12-31 20:30:00", "1969-12-31 20:00:00"),
+        (DayTransform(), 1, "1970-01-02 00:00:00", "1970-01-02 00:00:00"),
+    ],
+)
+def test_times_before_1970_that_were_rounded_up_lie_within_their_partition(
+    transform: Transform[Any, Any], value: int, hidden: str, low: str
+) -> None:
+    first, last = of_partition(TimestampType(), PartitionField(1, 1000, transform, "p"), value)
+    assert str(first) == low <= hidden <= str(last)
 
 
 def captured(lake: Lake, start: int) -> set[tuple[str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 
 import pytest
 
 from lake_assets import Lake
+from lake_assets.capture.icdc_metadata import raw_metadata
 from tests.capture.jvm import Java
 from tests.capture.oracle import assert_exact, bag, changes, snapshots
 
@@ -248,6 +250,26 @@ def test_v2_upgraded_to_v3(lake: Lake, namespace: str, mode: str) -> None:
     c = t.sql("UPDATE {t} SET v = 'three' WHERE id IN (4, 5)")
     d = t.sql("UPDATE {t} SET v = 'more' WHERE id IN (5, 6)")
     t.exact((None, c), (a, c), (b, c), (b, d), (c, d))
+
+
+def test_v3_without_row_lineage(lake: Lake, namespace: str) -> None:
+    """As Iceberg 1.8 wrote it, where row lineage was optional."""
+    t = History(lake, f"{namespace}.t", 3, "merge-on-read")
+    a = t.sql(ROWS)
+    b = t.sql("DELETE FROM {t} WHERE id < 5", "INSERT INTO {t} VALUES (50, 0, 'x')")
+    source = lake.table(t.table)
+    raw = raw_metadata(source)
+    for facts in (raw, *raw["snapshots"]):
+        for name in ("next-row-id", "first-row-id", "added-rows"):
+            facts.pop(name, None)
+    path = f"{source.location()}/metadata/99999-without-row-ids.metadata.json"
+    with source.io.new_output(path).create() as f:
+        f.write(json.dumps(raw).encode())
+    lake.catalog.register_table(f"{namespace}.older", path)
+    with lake.capture(f"{namespace}.older", a, b) as capture:
+        away, added = changes(capture.feed(lake.spark()))
+    assert away == bag((i, i % 3, str(i)) for i in range(5))
+    assert added == bag([(50, 0, "x")])
 
 
 @every_kind

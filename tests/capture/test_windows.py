@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -119,6 +120,17 @@ def test_an_expired_start_is_named(cold: Lake) -> None:
     # What is left can be captured, and everything up to the end needs no history.
     assert len(cold.capture("a.t", ids[1]).files) == 1
     assert len(cold.capture("a.t").files) == 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_snapshot_that_older_metadata_alone_knows_was_expired(cold: Lake, packed: bool) -> None:
+    ids = make(cold)
+    cold.table("a.t").maintenance.expire_snapshots().by_ids(ids[:2]).commit()
+    for entry in cold.table("a.t").metadata.metadata_log:
+        file = Path(urlparse(entry.metadata_file).path)
+        file.write_bytes(gzip.compress(file.read_bytes()) if packed else file.read_bytes())
+    with pytest.raises(SnapshotExpiredError, match="has been expired"):
+        cold.capture("a.t", ids[0])
 
 
 def test_a_registered_consumer_keeps_its_snapshot(cold: Lake) -> None:

@@ -54,7 +54,7 @@ def test_jars_are_downloaded_once_for_a_set_of_coordinates(resolver: Resolver, t
     assert len(resolver.calls) == 2
 
 
-@pytest.mark.parametrize("harm", ["missing", "cut", "no list", "a broken list"])
+@pytest.mark.parametrize("harm", ["missing", "cut", "one bit", "no list", "a broken list"])
 def test_what_is_not_as_it_was_kept_is_downloaded_again(resolver: Resolver, harm: str) -> None:
     kept = jars.resolve(["a:b:1"])[0]
     match harm:
@@ -62,6 +62,8 @@ def test_what_is_not_as_it_was_kept_is_downloaded_again(resolver: Resolver, harm
             kept.unlink()
         case "cut":
             kept.write_bytes(b"x")
+        case "one bit":
+            kept.write_bytes(bytes([NAMES[0].encode()[0] ^ 1]) + NAMES[0].encode()[1:])
         case "no list":
             (kept.parent / "jars.json").unlink()
         case _:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lake_assets.errors import InvalidNameError
 from lake_assets.lake import TableId, quote
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import folder_of, literal
 
 HOSTILE = ["`; DROP TABLE final.users; --", "a b", "select", "ä€😀", "x'y\"z", "back\\slash", "new\nline", "``"]
 
@@ -58,3 +60,33 @@ def test_a_table_knows_its_name_in_sql() -> None:
 @pytest.mark.parametrize("text", ["plain", "it's", "back\\slash", "\\'", "ends with \\", *HOSTILE])
 def test_a_literal_is_the_text_itself(spark_lake, text: str) -> None:
     assert spark_lake.spark().sql(f"SELECT {literal(text)} AS t").collect()[0]["t"] == text
+
+
+@pytest.mark.parametrize("name", ["users", "Order Items", "a.b", "ä", "_x", "a-b$1"])
+def test_a_plain_name_is_its_folder(name: str) -> None:
+    assert folder_of(name) == name
+
+
+WILD = [
+    "..",
+    ".",
+    "../x",
+    "a/b",
+    "a\\b",
+    ".hidden",
+    "a.",
+    "a?b",
+    "a#b",
+    "%2e%2e",
+    "a\tb",
+    "",
+    " a",
+    "n" * 300,
+    "é" * 150,
+]
+
+
+def test_other_names_become_folders_of_their_own() -> None:
+    folders = [folder_of(name) for name in (*HOSTILE[:1], *WILD)]
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{20,80}", f) for f in folders)
+    assert len(set(folders)) == len(folders)

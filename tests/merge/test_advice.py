@@ -95,6 +95,32 @@ def test_a_type_that_stored_values_can_be_widened_to_reads_nothing_again(lake: L
     assert shown(stream, "id", "n") == [(1, 7), (2, 2**40)]
 
 
+def told(n: str, at: int = 1) -> str:
+    return change("insert", at, id=str(at), n=n)
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after", "held"),
+    [
+        ({"types": {"n": "float"}}, "0.1", {"types": {"n": "double"}}, 0.1),
+        ({"types": {"n": "decimal(20,2)"}}, "1234567890123.45", {"types": {"n": "decimal(12,2)"}}, None),
+        ({"types": {"n": "int"}, "on_misfit": "null"}, "99999999999", {"types": {"n": "bigint"}}, 99999999999),
+    ],
+    ids=["float", "decimal", "misfit"],
+)
+def test_values_are_what_the_last_declaration_makes_of_them(
+    lake: Lake, before: dict[str, Any], value: str, after: dict[str, Any], held: Any
+) -> None:
+    """Also where the new type could hold what the old one made of them; `held`: None for a reject."""
+    stream = Stream(lake, format="simplified", tables=[{"table": ITEMS, "key": "id", **before}])
+    stream.run(told(value), told("7", 2))
+    stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", **after}])
+    assert stream.run()["staging.items"].strategy == "rebuild"
+    assert shown(stream, "id", "n") == [*([("1", held)] if held else []), ("2", 7)]
+    assert [r[0] for r in stream.rejected()] == ([] if held else [0])
+    assert {o.status for o in stream.run().values()} == {"nothing"}
+
+
 # --- keys -------------------------------------------------------------------------------------------------------
 
 

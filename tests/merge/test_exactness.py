@@ -89,6 +89,23 @@ def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter
     assert table_status(lake, TableId.parse("final.t")).not_exact == reasons_of(lake, TableId.parse("agg.m")) == []
 
 
+def test_a_rename_that_was_none_is_dismissed_as_the_message_says(lake: Lake) -> None:
+    feed = Feed(lake, "public.t")
+    first, second = Table({"id": BIGINT, "name": TEXT}), Table({"id": BIGINT, "title": TEXT})
+    feed.deliver([Event(first, "c", (i, i), {"id": i, "name": "a"}) for i in (10, 20)])
+    (rename,) = said(feed.deliver([Event(second, "u", (30, 31), {"id": 10, "title": "b"})]), "final.t")
+    assert rename.endswith("If it was none, declare `rename: {name: name}`")
+    feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "name"}})
+    for at in (40, 50):
+        outcomes = feed.deliver([Event(second, "u", (at, at + 1), {"id": 20, "title": f"c{at}"})])
+        assert said(outcomes, "final.t") == []
+    final = TableId.parse("final.t")
+    assert reasons_of(lake, final) == []
+    assert {tuple(r) for r in lake.spark().table(lake.sql_name(final)).select("id", "name", "title").collect()} == {
+        (10, "a", "b"), (20, "a", "c50"),
+    }  # fmt: skip
+
+
 def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
     stream = Stream(lake, format="wal2json-v2", on_conflict="reject")
     stream.run(v2(1, "I", id=("integer", 1), n=("integer", 7)))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from lake_assets import Lake, Pipeline
 from lake_assets.commands import rejected as command
 from lake_assets.events import SourceTable
+from lake_assets.events.base import DEPTH
 from lake_assets.events.generator import Source, Workload
 from lake_assets.events.wire import ENCODERS
 from lake_assets.facade import Lake as LakeOfCommands
@@ -120,6 +122,28 @@ def test_a_newer_event_heals_a_row_and_the_rejected_one_stays_in_the_list(lake: 
     assert len(stream.rejected()) == 1
 
 
+def test_a_first_record_that_a_later_declaration_reads_is_rejected_no_longer(lake: Lake) -> None:
+    """Without a staging table there is nothing to make again: it is made of all records, whatever they were before."""
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="x"))
+    assert not lake.exists("staging.items")
+    types = {"id": "int", "n": "decimal(12,2)"}
+    stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", "types": types}])
+    stream.run()
+    assert [(r["id"], str(r["n"])) for r in stream.rows("final.items")] == [(1, "1.50")]
+    assert [r[0] for r in stream.rejected()] == [1]
+
+
+def test_a_limited_batch_without_a_readable_event_does_not_hold_up_those_after_it(lake: Lake) -> None:
+    stream = Stream(lake, **TYPED, max_rows=1)
+    for n, value in enumerate(("1.5", "x", "y", "4", "5"), 1):
+        stream.land(change("insert", n, id=n, n=value))
+    stream.run()
+    assert sorted(r["id"] for r in stream.rows("final.items")) == [4, 5]
+    assert [r[0] for r in stream.rejected()] == [0, 1, 2]
+    assert {o.status for o in stream.run().values()} == {"nothing"}
+
+
 def test_a_batch_of_inserts_keeps_the_key_that_updates_have_said(lake: Lake) -> None:
     """Old keys come with updates and deletes only."""
     stream = Stream(lake, format="simplified")
@@ -183,13 +207,47 @@ def test_after_a_fix_of_the_declaration_they_are_read_again_in_their_old_place(l
     fixed: dict[str, Any] = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "decimal(12,2)"}}
     stream.declare(format="simplified", tables=[fixed], on_conflict="new-column")
     replayed = stream.replay()["staging.items"]
-    assert (replayed.inserted, replayed.why) == (2, "2 records can be read now, 1 cannot")
+    why = "2 records can be read now, 1 cannot; another type is declared for n: every record is read again"
+    assert (replayed.inserted, replayed.why) == (2, why)
     stream.run()
     assert [r[0] for r in stream.rejected()] == [1]
     assert sorted(r["id"] for r in stream.rows("final.items")) == [1, 4]
     before = {t: lake.table(t).metadata.current_snapshot_id for t in ("raw.events", "staging.items", "final.items")}
     assert stream.replay()["staging.items"].status == "nothing"
     assert {t: lake.table(t).metadata.current_snapshot_id for t in before} == before
+
+
+@pytest.mark.parametrize(
+    "declared", [{"types": {"id": "int", "n": "string"}}, {"types": {"id": "int", "n": "bigint"}, "start_position": 0}]
+)
+def test_a_replay_after_another_declaration_reads_all_records_by_it(lake: Lake, declared: dict[str, Any]) -> None:
+    """Whether the next run or the replay comes first makes no difference."""
+    before = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}, "start_position": 1}
+    stream = Stream(lake, format="simplified", tables=[before])
+    stream.run(
+        change("insert", 1, id=1, n="001"),
+        change("insert", 2, id=2, n="002"),
+        change("insert", 3, id=3, n="9999999999"),
+    )
+    stream.declare(format="simplified", tables=[{"start_position": 1, "table": ITEMS, "key": "id", **declared}])
+    assert stream.replay()["staging.items"].why.startswith("1 records can be read now, 0 cannot")
+    stream.run()
+    shown = sorted((r["id"], r["n"]) for r in stream.rows("final.items"))
+    assert shown == ([(2, "002"), (3, "9999999999")] if len(declared) == 1 else [(1, 1), (2, 2), (3, 9999999999)])
+    assert stream.rejected() == []
+
+
+def test_a_replay_before_the_first_event_could_be_read_makes_the_table(lake: Lake) -> None:
+    stream = Stream(lake, **TYPED)
+    stream.run(change("insert", 1, id=1, n="1.5"), change("insert", 2, id=2, n="x"))
+    assert stream.replay()["staging.items"].status == "nothing"
+    types = {"id": "int", "n": "decimal(12,2)"}
+    stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", "types": types}])
+    replayed = stream.replay()["staging.items"]
+    assert (replayed.inserted, replayed.why[:39]) == (1, "1 records can be read now, 1 cannot; ev")
+    assert [r[0] for r in stream.rejected()] == [1]
+    stream.run()
+    assert [r["id"] for r in stream.rows("final.items")] == [1]
 
 
 def test_records_that_could_not_be_routed_are_routed_after_a_fix(lake: Lake) -> None:
@@ -250,6 +308,20 @@ def test_more_rejects_than_declared_stop_the_table_alone(lake: Lake, limit: str,
     assert "n does not fit int: x" in error
     assert not lake.exists("staging.items")
     assert stream.rejected() == []
+
+
+def test_a_replay_takes_in_what_can_be_read_beside_what_cannot(lake: Lake) -> None:
+    """The limit is one for the records of a batch, of which a replay reads the rejected ones alone."""
+    stream = Stream(lake, **TYPED, max_rejected="50%")
+    good = [change("insert", n, id=n, n=n) for n in (1, 2)]
+    stream.run(*good, change("insert", 3, id=3, n="99999999999"), change("insert", 4, id="x", n=4))
+    types = {"id": "int", "n": "bigint"}
+    stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", "types": types}], max_rejected="50%")
+    stream.run(change("insert", 5, id="y", n=5), change("insert", 6, id=6, n=6))
+    assert stream.replay()["staging.items"].why == "1 records can be read now, 2 cannot"
+    stream.run()
+    assert sorted(r["id"] for r in stream.rows("final.items")) == [1, 2, 3, 6]
+    assert [r[0] for r in stream.rejected()] == [3, 4]
 
 
 KILLS: list[tuple[Any, str]] = [
@@ -347,8 +419,53 @@ def test_hostile_names_and_values_are_only_names_and_values(lake: Lake) -> None:
         assert row.asDict() == {c: f"{c}'\"`;--" for c in HOSTILE}, name
 
 
+def test_names_that_are_no_folders_lead_nowhere_else(lake: Lake) -> None:
+    names = ["../../../../x", "..", "tab\tnew\nline what?#%2e%2e/*", "n" * 300]
+    stream = Stream(lake, format="wal2json-v2", tables=["public.*"])
+    for at in (1, 2):
+        row = [{"name": "n", "type": "integer", "value": at}]
+        change = {"action": "I", "schema": "public", "columns": row, "pk": [{"name": "n", "type": "integer"}]}
+        stream.run(*(json.dumps({**change, "table": name, "lsn": f"0/{at}"}) for name in names))
+    assert stream.rejected() == []
+    warehouse = lake.config.home / "warehouse"
+    for name in names:
+        spec = next(s for s in stream.pipeline.specs(lake) if str(s.table) == f"final.{_ticked(name)}")
+        assert sorted(r["n"] for r in stream.rows(f"final.{_ticked(name)}")) == [1, 2]
+        location = lake.table(spec.table).location()
+        assert Path(urlparse(location).path).parent == warehouse / "final", location
+        assert Path(urlparse(location).path).resolve().is_dir()
+    assert {p.name for p in warehouse.iterdir()} <= {"raw", "staging", "final", "icdc"}
+
+
 def _ticked(name: str) -> str:
     return str(SourceTable("x", name)).removeprefix("x.")
+
+
+@pytest.mark.parametrize("form", ["debezium", "wal2json-v2", "change-set"])
+def test_nesting_stops_at_a_depth_and_stops_nothing_else(lake: Lake, form: str) -> None:
+    def nested(levels: int) -> str:
+        return '{"a":' * levels + '"x"' + "}" * levels
+
+    def record(at: int, value: str) -> str:
+        row = {"id": at, "n": "@"}
+        if form == "debezium":
+            source = {"schema": "public", "table": "items", "lsn": at, "ts_ms": at}
+            said: Any = {"op": "c", "before": None, "after": row, "source": source}
+        elif form == "change-set":
+            said = {"FLAG": "I", "CDC_TIMESTAMP": at, **row}
+        else:
+            types = {"id": "integer", "n": "json"}
+            columns = [{"name": c, "type": types[c], "value": v} for c, v in row.items()]
+            said = {"action": "I", "schema": "public", "table": "items", "lsn": f"0/{at}", "columns": columns}
+        return json.dumps(said).replace('"@"', value)
+
+    stream = Stream(lake, format=form, tables=[{"table": ITEMS, "key": "id", "types": {"n": "string"}}])
+    values = {1: nested(1), 2: nested(DEPTH - 5)}
+    stream.run(*(record(at, value) for at, value in values.items()), record(3, nested(DEPTH)), record(4, nested(3000)))
+    assert {r["id"]: json.loads(r["n"]) for r in stream.rows("final.items")} == {
+        at: json.loads(value) for at, value in values.items()
+    }
+    assert [(p, r) for p, _, r in stream.rejected()] == [(p, f"nested deeper than {DEPTH} levels") for p in (2, 3)]
 
 
 # --- a column whose type cannot become what comes ---------------------------------------------------------------

@@ -47,6 +47,11 @@ MEANT = {
     "in_exploded": "SELECT id FROM final.a WHERE id IN (SELECT explode(array(id, 2)) FROM final.b)",
     "exploded_beside_a_window": "SELECT id, explode(array(v, id)) AS e, count(*) OVER (PARTITION BY v) AS n FROM final.a",
     "exploded_in_two": "SELECT id, p, c FROM (SELECT id, posexplode(array(v, id)) AS (p, c) FROM final.a)",
+    # Spark drops rows without a time, and repeats those that lie in several windows.
+    "windows_of_time": "SELECT window.start AS s, count(*) AS n FROM final.a GROUP BY window(timestamp_seconds(v), '2 seconds')",
+    "windows_that_overlap": "SELECT id, window(timestamp_seconds(n), '2 seconds', '1 second').start AS w FROM (SELECT id, count(*) AS n FROM final.b GROUP BY id)",
+    "rows_without_a_window": "SELECT v, count(*) AS n FROM (SELECT v, window(timestamp_seconds(v), '2 seconds') AS w FROM final.a) GROUP BY v",
+    "sessions": "SELECT v, session_window.end AS e, count(*) AS n FROM final.a GROUP BY v, session_window(timestamp_seconds(id), '2 seconds')",
     "alias_in_where": "SELECT v + 1 AS k FROM final.a WHERE v + 1 > 2",
     "sketch": "SELECT kll_sketch_to_string_bigint(kll_sketch_agg_bigint(v)) AS s FROM final.a",
 }

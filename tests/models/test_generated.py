@@ -30,7 +30,7 @@ def check(lake: Lake, seed: int, *, models: int, runs: int, spark: bool = True) 
     return proof
 
 
-@pytest.mark.parametrize("seed", [0, 2, *(pytest.param(s, marks=pytest.mark.long) for s in (1, 3))])
+@pytest.mark.parametrize("seed", [2, *(pytest.param(s, marks=pytest.mark.long) for s in (0, 1, 3))])
 def test_a_hundred_generated_models_equal_their_queries(lake: Lake, seed: int) -> None:
     proof = check(lake, seed, models=25, runs=1)
     assert proof.asked["Spark"] >= 25

@@ -120,7 +120,7 @@ def _query(choose: random.Random) -> str:
             return said
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.long)])
 def test_joins_by_name_are_what_spark_makes_of_them(spark_lake: Lake, count: int) -> None:
     spark = spark_lake.spark()
     for table, (columns, rows) in TABLES.items():

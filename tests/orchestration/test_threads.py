@@ -122,18 +122,22 @@ def test_steps_go_on_beside_each_other_and_wait_for_what_they_depend_on(graph: G
 
 
 def test_one_at_a_time_where_that_is_asked_for(graph: Graph) -> None:
-    at_work, most = list[str](), list[int]()
+    at_work, most, wanted = list[str](), list[int](), 1
 
     def body(context: dg.OpExecutionContext) -> None:
         at_work.append(context.op.name)
         most.append(len(at_work))
-        time.sleep(0.05)
+        until = time.monotonic() + 60
+        while max(most) < wanted and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.05)  # for one more, which must not come
         at_work.remove(context.op.name)
 
     for name in "abcd":
         graph.add(name, body)
     assert graph.run(max_concurrent=1).status == dg.DagsterRunStatus.SUCCESS
     assert most == [1, 1, 1, 1]
+    wanted = 3
     assert graph.run(max_concurrent=3).status == dg.DagsterRunStatus.SUCCESS
     assert max(most) == 3
 

@@ -1,0 +1,60 @@
+"""How settings get to a JVM: in a file that its user alone can read.
+
+Every user of a machine sees command lines, and settings hold passwords and keys.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lake_assets.lake.private import write_private
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+
+
+def start_jvm(settings: Mapping[str, object]) -> None:
+    """Start this process's JVM with settings, unless it has one."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext
+    if context._gateway is not None:
+        return
+    before = os.environ.get(_ARGUMENTS)
+    with tempfile.TemporaryDirectory(prefix="lake-assets-") as folder:
+        file = Path(folder) / "spark.conf"
+        write_settings(file, settings)
+        os.environ[_ARGUMENTS] = f"{shlex.join(arguments_for(file))} {before or 'pyspark-shell'}"
+        try:
+            context._ensure_initialized()
+        finally:
+            if before is None:
+                del os.environ[_ARGUMENTS]
+            else:
+                os.environ[_ARGUMENTS] = before
+
+
+def arguments_for(file: Path) -> list[str]:
+    """The arguments that let spark-submit read its settings from a file; Spark's own defaults count as well."""
+    return ["--properties-file", str(file), "--load-spark-defaults"]
+
+
+def write_settings(file: Path, settings: Mapping[str, object]) -> None:
+    """Write settings as Java's properties, for this user alone."""
+    write_private(file, "".join(f"{_escaped(k, ' =:')}={_escaped(_text(v))}\n" for k, v in settings.items()))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """`text` in a file of Java's properties, in which a backslash, a line's end and what begins with a space differ."""
+    found = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    for char in more:
+        found = found.replace(char, f"\\{char}")
+    return f"\\{found}" if found[:1] in (" ", "#", "!") else found

@@ -1,0 +1,104 @@
+"""No message shows a secret of the configuration."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake, LakeConfig
+from lake_assets.errors import CatalogUnavailableError, ConfigError, LakeError
+from lake_assets.lake import SparkConfig
+from lake_assets.lake.redaction import hide, hide_in
+from lake_assets.lake.spark import catalog_conf, check_remote
+
+PLANTED = "pl4nted/secret"
+IN_URI = "pl4nted%2Fsecret"
+
+
+def no_secret(text: object) -> None:
+    assert "pl4nted" not in str(text), text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:pl4nted@db:5432/lake", "postgresql://me:***@db:5432/lake"),
+        ("postgresql+psycopg://me:pl4nted@db/lake", "postgresql+psycopg://me:***@db/lake"),
+        ("jdbc:postgresql://db/lake?user=me&password=pl4nted&ssl=true", "jdbc:postgresql://db/lake?user=me&password=***&ssl=true"),
+        ("sc://127.0.0.1:15002/;token=pl4nted;user_id=me", "sc://127.0.0.1:15002/;token=***;user_id=me"),
+        ("sc://127.0.0.1:15002/;authorization=Bearer%20pl4nted", "sc://127.0.0.1:15002/;authorization=Bearer%20***"),
+        ("sqlite:////tmp/a@b/catalog.db", "sqlite:////tmp/a@b/catalog.db"),
+        ("https://catalog:8181/api", "https://catalog:8181/api"),
+    ],
+)  # fmt: skip
+def test_addresses_are_shown_without_what_is_secret_in_them(text: str, shown: str) -> None:
+    assert hide_in(text) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["s3.secret-access-key", "s3.access-key-id", "token", "credential", "fs.s3a.access.key", "spark.hadoop.fs.s3a.secret.key",
+     "adls.account-key", "adls.sas-token", "jdbc.password", "gcs.oauth2.token", "javax.jdo.option.ConnectionPassword"],
+)  # fmt: skip
+def test_settings_that_hold_secrets_are_known_by_their_names(name: str) -> None:
+    assert hide({name: "pl4nted", "warehouse": "s3://bucket"}) == {name: "***", "warehouse": "s3://bucket"}
+
+
+def config(tmp_path: Path, **more: Any) -> LakeConfig:
+    catalog = {
+        "type": "sql",
+        "uri": f"postgresql+psycopg2://me:{IN_URI}@127.0.0.1:1/lake",
+        "s3.secret-access-key": PLANTED,
+    }
+    conf = {"spark.hadoop.fs.s3a.secret.key": PLANTED}
+    return LakeConfig(home=tmp_path / "lake", catalog=catalog | more, spark=SparkConfig(conf=conf))
+
+
+def test_a_configuration_is_printed_without_secrets(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    for text in (repr(made), str(made), f"{made.spark!r}", repr(Lake(made).config)):
+        no_secret(text)
+    assert "127.0.0.1:1/lake" in repr(made)
+    assert made.catalog["s3.secret-access-key"] == PLANTED
+
+
+def test_errors_of_the_catalog_show_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises((LakeError, Exception)) as raised:
+        Lake(config(tmp_path)).table("final.t")
+    error: BaseException | None = raised.value
+    while error is not None:
+        no_secret(f"{error!r} {error}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    no_secret(caplog.text)
+    with pytest.raises(CatalogUnavailableError) as unknown:
+        Lake(config(tmp_path, uri=f"nodatabase://me:{IN_URI}@h/lake")).table("final.t")
+    no_secret(unknown.value)
+
+
+def test_errors_of_the_configuration_show_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lake.yaml"
+    for text in (
+        f"catalog:\n  password: {PLANTED}\n  - x\n",
+        f"catalog: {{uri: 'postgresql://me:{IN_URI}@h/l', s3.secret-access-key: [{PLANTED}]}}\n",
+        f"spark: {{remote: 'sc://h/;token={IN_URI}', nothing: 1}}\n",
+        f"catalog: postgresql://me:{IN_URI}@h/l\n",
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError) as raised:
+            LakeConfig.load(file)
+        no_secret(f"{raised.value} {raised.value.__cause__}")
+    monkeypatch.setenv("LAKE_CATALOG", f"postgresql://me:{IN_URI}@h/l")
+    with pytest.raises(ConfigError) as raised:
+        LakeConfig.load()
+    no_secret(f"{raised.value} {raised.value.__cause__}")
+    monkeypatch.delenv("LAKE_CATALOG")
+    with pytest.raises(ConfigError) as raised:
+        catalog_conf(config(tmp_path, uri=f"mysql://me:{IN_URI}@h/l"))
+    no_secret(raised.value)
+    with pytest.raises(ConfigError) as raised:
+        check_remote(f"http://h/;token={IN_URI}")
+    no_secret(raised.value)
