@@ -19,8 +19,11 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
 }
 
-# The JVM of a process that lives for a minute or two: its second compiler takes longer than it saves.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+# A JVM that spends its time on planning small queries: its second compiler takes longer than it saves, and so do
+# collectors with threads of their own where tests run on every core. Its classes alone are some 200 MB.
+JVM_OF_TESTS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn512m -XX:MetaspaceSize=300m"
+}
 
 # Where tests run beside each other there is no terminal whose width could be asked for.
 os.environ["COLUMNS"] = "150"
@@ -55,7 +58,9 @@ def _no_settings_of_the_user() -> Iterator[None]:
 
 def small_lake(home: Path) -> Lake:
     """An embedded lake in `home` with settings for little data."""
-    return Lake(LakeConfig(home=home, spark=SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL)))
+    return Lake(
+        LakeConfig(home=home, spark=SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL | JVM_OF_TESTS))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -96,3 +101,7 @@ def _small(lake: Lake) -> None:
     # A JVM that was started elsewhere keeps its own defaults: settings of the session are set in the session.
     for key, value in SMALL.items():
         lake.spark().conf.set(key, value)
+    # PySpark asks for these with each column that it makes, and the JVM looks for them in all packages and jars.
+    jvm = lake.spark()._jvm
+    for name in ("functions", "PythonUtils", "org.apache.spark.sql.functions"):
+        jvm.__dict__.setdefault(name, getattr(jvm, name))

@@ -14,7 +14,7 @@ from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, rea
 from lake_assets.events.inferred import VOID, Inferred, either, exact, parse_schema, read_inferred, united
 from lake_assets.events.model import DELETE, INSERT, NO_OLD_ROW, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
 from lake_assets.events.sequences import pair, version
-from lake_assets.events.types import Reading, read_text
+from lake_assets.events.types import Reading, let, read_text
 from lake_assets.lake.names import literal, quote
 
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
@@ -29,6 +29,7 @@ _ADDED = {
     "connector", "name", "version", "xmin", "origin", "origin_lsn",
 }  # fmt: skip
 
+_TWO_NUMBERS = r'^\["[0-9]{1,20}","[0-9]{1,20}"\]$'
 _B64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
 _MARKS = (
     UNAVAILABLE_VALUE, _B64, f'["{UNAVAILABLE_VALUE}"]', f'["{_B64}"]',
@@ -203,13 +204,15 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
     lacking = [f"{objects.value(after, c.name)} IS NULL" for c in columns.values()]
     # Only where a value is missing, or may stand there twice, does it matter whether its name is there.
-    wanted = "true" if any(c.spellings for c in columns.values()) else " OR ".join(lacking) or "false"
-    names = f"CASE WHEN {wanted} THEN json_object_keys(get_json_object(record, '{path}')) END"
+    is_missing = " OR ".join(lacking) or "false"
+    if enveloped:
+        is_missing = f"{inner}.op = 'u' AND ({is_missing})"
+    wanted = "true" if any(c.spellings for c in columns.values()) else is_missing
+    names = f"CASE WHEN {wanted} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
-    parsed = (
-        f"get(transform(array(try_cast(try_parse_json({exact('record', all_fields, readings)}) AS {kind})), "
-        f"r -> CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END), 0)"
-    )
+    e = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
+    variant = f"try_parse_json({exact('record', all_fields, readings)})"
+    parsed = let(variant, "v", let(f"try_cast(v AS {kind})", "r", e))
     if enveloped:
         layout = _enveloped(objects, parsed, at, key_map, key.fields)
     else:
@@ -316,15 +319,15 @@ def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventC
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     if is_key:
         return EventColumn(name, column.reading.type, text, column.reading.steps, has_default=column.has_default)
-    gone: list[str] = []
+    unavailable = left_out = None
     if column.marks:
-        gone.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
+        unavailable = f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)"
     if layout.names:
         # A missing column is not a NULL: it was dropped, or is one that the stream leaves out.
-        there = f"exists({layout.names}, n -> {_is_one_of('n', column.names)})"
-        gone.append(f"coalesce({after} IS NULL AND NOT {there} AND {layout.op} = {literal(UPDATE)}, false)")
-    unavailable = " OR ".join(gone) if gone else None
-    return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable, column.has_default)
+        is_there = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)
+        is_update = f"{layout.envelope}.op = 'u'" if layout.envelope else f"{layout.op} = {literal(UPDATE)}"
+        left_out = f"coalesce({is_update} AND NOT ({is_there}), false)"
+    return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable, left_out, column.has_default)
 
 
 def _is_one_of(value: str, names: Sequence[str]) -> str:
@@ -396,7 +399,8 @@ def _sequence(sequence: str, lsn: str) -> str:
     The LSN alone goes backwards between interleaved transactions, because events are delivered by commit; for one row
     it does not, so that it does where no commit's is there.
     """
-    parts = f"from_json({sequence}, 'ARRAY<STRING>')"
-    commit = f"coalesce(get({parts}, 0), '0')"
-    change = f"coalesce(get({parts}, 1), {lsn}, '0')"
-    return pair(commit, change)
+    texts = f"from_json({sequence}, 'ARRAY<STRING>')"
+    other = let(texts, "p_", pair("coalesce(get(p_, 0), '0')", f"coalesce(get(p_, 1), {lsn}, '0')"))
+    # As Debezium's Postgres connector writes all but the first.
+    low, high = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (4, 2))
+    return f"CASE WHEN {sequence} RLIKE {literal(_TWO_NUMBERS)} THEN concat({high}, '/', {low}) ELSE {other} END"

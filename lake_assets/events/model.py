@@ -85,8 +85,10 @@ class EventColumn:
         text: SQL of the value as it came (a string), NULL for null.
         steps: SQL expressions over `{t}`, from that text to the typed value, each over what the one before gave;
             NULL where the text does not fit the type. None: the text is the value.
-        unavailable: SQL of a boolean: the event does not carry the value (an unchanged TOAST value); None if the
-            format never leaves this column out.
+        unavailable: SQL of a boolean: what stands there is a mark, not the value (an unchanged TOAST value); None if
+            the format has no such marks.
+        left_out: SQL of a boolean, which counts where the text is NULL: the event does not have the column; None if
+            its events have all columns.
         has_default: whether the source fills the rows that are there when the column is added.
         may_be_null: whether a value that does not fit the type becomes null, with a reason beside the row; else it
             makes the event a reject.
@@ -98,9 +100,20 @@ class EventColumn:
     text: str
     steps: tuple[str, ...] = ()
     unavailable: str | None = None
+    left_out: str | None = None
     has_default: bool = False
     may_be_null: bool = False
     is_conflict: bool = False
+
+    @property
+    def may_be_unavailable(self) -> bool:
+        """Whether an event may lack the value."""
+        return self.unavailable is not None or self.left_out is not None
+
+    def is_unavailable(self, text: str) -> str:
+        """SQL of a boolean: the event lacks the value, whose `text` is given as SQL."""
+        left_out = f"({text}) IS NULL AND ({self.left_out})" if self.left_out else "false"
+        return f"({self.unavailable or 'false'} OR {left_out})"
 
 
 NO_PLACE = "the record does not say, as a number, where it belongs in the order of changes"

@@ -299,16 +299,20 @@ def _rows_apart(events: str, columns: int) -> str:
 
 
 def _column(name: str, sources: Sequence[str], reading: Reading, is_always_said: bool) -> EventColumn:
-    new = " ".join(f"WHEN {_has('e.x.names', s)} THEN {_at('e.x.names', 'e.x.values', s)}" for s in sources)
-    old = f"coalesce({', '.join(_at('e.x.old_names', 'e.x.old_values', s) for s in sources)})"
-    text = f"CASE WHEN e.op = {literal(DELETE)} THEN {old} {new} ELSE {old} END"
+    new, old = (", ".join(_at(f"e.x.{p}names", f"e.x.{p}values", s) for s in sources) for p in ("", "old_"))
+    is_in_new = " OR ".join(_has("e.x.names", s) for s in sources)
+    # Every look at a name goes through all of them: only where there is no value does it matter whether its name is.
+    text = (
+        f"CASE WHEN e.op = {literal(DELETE)} THEN coalesce({old}) "
+        f"ELSE coalesce({new}, CASE WHEN NOT ({is_in_new}) THEN coalesce({old}) END) END"
+    )
     if is_always_said:
         return EventColumn(name, reading.type, text, reading.steps)
     # A missing column is not a NULL: its value did not change (and is stored out of line), or it was dropped. With the
     # whole old row (replica identity full), an unchanged value is there.
     there = " OR ".join(_has(f"e.x.{part}", s) for s in sources for part in ("names", "old_names"))
-    unavailable = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({there})"
-    return EventColumn(name, reading.type, text, reading.steps, unavailable)
+    left_out = f"e.x.kind = {literal(UPDATE)} AND e.op <> {literal(DELETE)} AND NOT ({there})"
+    return EventColumn(name, reading.type, text, reading.steps, left_out=left_out)
 
 
 def op_of(value: str, words: Mapping[str, str]) -> str:

@@ -81,14 +81,19 @@ def rows_of(
     }
     columns = list(enumerate(plan.columns))
     kept = ["none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
-    absent = [f"({c.unavailable})" if c.unavailable else "false" for c in plan.columns]
     stage = events.selectExpr(
+        "e",
         "e IS NULL AS none",
         f"{plan.no_place or 'CAST(NULL AS STRING)'} AS no_place",
         *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
-        *(f"CASE WHEN NOT {absent[i]} THEN {c.text} END AS t{i}" for i, c in columns),
-        *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
+        *(f"{c.text} AS t{i}" for i, c in columns),
     )
+    absent = [c.is_unavailable(f"t{i}") for i, c in columns]
+    stage = stage.selectExpr(
+        "none", "no_place", *map(quote, fixed),
+        *(f"CASE WHEN NOT {c.unavailable} THEN t{i} END AS t{i}" if c.unavailable else f"t{i}" for i, c in columns),
+        *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
+    )  # fmt: skip
     stage = in_steps(stage, plan, kept)
     at = {c.name: i for i, c in columns}
     others = [[at[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= at.keys()]
@@ -111,9 +116,13 @@ def rows_of(
             if c.name in plan.key
         ),
     ]  # fmt: skip
-    gone = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in columns if c.unavailable]
+    gone = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in columns if c.may_be_unavailable]
     gone += [f"CASE WHEN {quote(OP)} = {literal(UPDATE)} THEN {literal(name)} END" for name in unsaid]
-    gone += [f"CASE WHEN u{i} THEN {literal(name)} END" for name, i in elsewhere.items() if plan.columns[i].unavailable]
+    gone += [
+        f"CASE WHEN u{i} THEN {literal(name)} END"
+        for name, i in elsewhere.items()
+        if plan.columns[i].may_be_unavailable
+    ]
     nulled = [why for c, why in misfits.items() if c.may_be_null]
     return stage.selectExpr(
         *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),

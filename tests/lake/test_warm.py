@@ -21,7 +21,7 @@ from lake_assets.lake import LakeConfig, SparkConfig, warm
 from lake_assets.lake.java import find_java
 from lake_assets.lake.processes import identity
 from lake_assets.lake.spark import session_conf
-from tests.conftest import SHORT_LIVED, SMALL
+from tests.conftest import JVM_OF_TESTS, SMALL
 
 SECONDS = 120.0
 # Borrows a JVM, says which, and reads what to do until its input ends.
@@ -101,7 +101,7 @@ def keeping() -> Generator[warm.Keeping]:
 def conf(tmp_path: Path) -> dict[str, str]:
     os.environ["JAVA_HOME"] = str(find_java())
     (tmp_path / "lake").mkdir()
-    spark = SparkConfig(master="local[1]", driver_memory="1g", conf=SMALL | SHORT_LIVED)
+    spark = SparkConfig(master="local[1]", driver_memory="1g", conf=SMALL | JVM_OF_TESTS)
     return session_conf(LakeConfig(home=tmp_path / "lake", spark=spark))
 
 

@@ -227,7 +227,7 @@ def test_a_bad_file_stops_the_landing_there_and_files_before_it_are_taken_in(
         (no_utf8, r"not UTF-8"),
         (no_envelope, r"payload\.source\.table is missing"),
         (no_object, r"expected an object"),
-        (deep, r"not JSON"),
+        (deep, r"nested deeper than 200 levels"),
         (lone_surrogate, r"not JSON"),
     ],
 )

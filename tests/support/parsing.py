@@ -84,7 +84,7 @@ def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
 
 
 def _collected(plan: EventPlan, records: DataFrame) -> list[Parsed]:
-    gone = [F.expr(c.unavailable) if c.unavailable else F.lit(False) for c in plan.columns]
+    gone = [F.expr(c.is_unavailable(c.text)) for c in plan.columns]
     stage = events_of(plan, records).select(
         "position", "_index",
         F.expr(plan.op).alias("op"), F.expr(plan.sequence).alias("sequence"),

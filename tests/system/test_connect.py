@@ -15,7 +15,7 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import shop
 from lake_assets.lake import SparkConfig, server
-from tests.conftest import SHORT_LIVED, SMALL
+from tests.conftest import JVM_OF_TESTS, SMALL
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import rows_of
 from tests.system.processes import python, started
@@ -39,7 +39,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that is up; it knows no lake of its own."""
     folder = tmp_path_factory.mktemp("server")
     port, log = free_port(), folder / "server.log"
-    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | SHORT_LIVED)
+    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | JVM_OF_TESTS)
     command, env = server.command(LakeConfig(home=folder, spark=spark), port)
     with started(command, log, env) as process:
         while process.poll() is None:
