@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -50,6 +51,8 @@ class FieldRange:
             return self.nans
         if isinstance(value, datetime) and value.tzinfo is None and self._is_zoned:
             value = value.replace(tzinfo=UTC)  # as Spark gives times in a session that runs on UTC
+        if isinstance(value, str) and any(isinstance(end, UUID) for end in (self.low, self.high)):
+            value = UUID(value)  # as Spark gives them
         above = self.low is None or value >= self.low
         return self.has_values and above and (self.high is None or value <= self.high)
 

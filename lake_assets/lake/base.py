@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Self
 
 import pydantic
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError, ValidationError
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    ValidationError,
+)
 from pyiceberg.table import Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
@@ -85,6 +91,12 @@ class LakeBase:
             return knowing(load_catalog(self.config.name, **props))
         except CatalogUnavailableError:
             raise
+        except NotInstalledError as e:
+            kind = uri.partition(":")[0] if props.get("type", "sql") == "sql" else props["type"]
+            raise CatalogUnavailableError(
+                f"the Iceberg catalog ({kind}) needs a package that is not installed: {e}, in the environment that "
+                "lake_assets runs in"
+            ) from e
         except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as e:
             where = hide_in(uri) or hide(props)
             said = f"the Iceberg catalog at {where} cannot be opened: {self.config.hidden(e)}"

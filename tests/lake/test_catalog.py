@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import socket
 import sqlite3
 from pathlib import Path
@@ -128,6 +129,23 @@ def test_a_file_that_is_no_catalog_is_named(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_text("this is no database" * 100)
     with pytest.raises(CatalogUnavailableError, match=r"catalog\.db cannot be opened"):
         _ = Lake(LakeConfig(home=tmp_path)).catalog
+
+
+@pytest.mark.parametrize(
+    ("catalog", "kind", "extra"),
+    [
+        ({"type": "sql", "uri": "postgresql+psycopg2://lake:secret@127.0.0.1/lake"}, "postgresql+psycopg2", "sql-"),
+        ({"type": "glue"}, "glue", "glue"),
+    ],
+)
+def test_a_driver_that_is_not_installed_is_named(
+    tmp_path: Path, catalog: dict[str, str], kind: str, extra: str
+) -> None:
+    config = LakeConfig(home=tmp_path, warehouse=str(tmp_path / "w"), catalog=catalog)
+    with pytest.raises(
+        CatalogUnavailableError, match=rf"catalog \({re.escape(kind)}\).*pip install 'pyiceberg\[{extra}"
+    ):
+        _ = Lake(config).catalog
 
 
 def test_a_table_that_is_not_there_is_named_with_its_neighbours(plain_lake: Lake) -> None:
