@@ -1,0 +1,26 @@
+"""What a field's range says of single values."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from lake_assets.capture.ranges import FieldRange
+
+LOW, HIGH = UUID(int=16), UUID(int=4096)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_covered"),
+    [
+        (UUID(int=16), True),
+        (str(UUID(int=300)), True),
+        (str(UUID(int=15)), False),
+        (UUID(int=5000), False),
+        (None, False),
+    ],
+)
+def test_uuids_are_found_as_themselves_and_as_text(value: UUID | str | None, is_covered: bool) -> None:
+    """Spark, which has no type for them, gives texts."""
+    assert FieldRange(LOW, HIGH, exact=True, nulls=False).covers(value) == is_covered
