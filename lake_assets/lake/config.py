@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
@@ -17,6 +16,7 @@ from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import LocalPath, local_path
 from lake_assets.lake.redaction import hide, hide_in, secrets_in
 from lake_assets.lake.setting_errors import setting_errors
+from lake_assets.lake.yaml_text import YamlError, load
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
@@ -169,14 +169,13 @@ def _find_file(path: str | Path | None) -> Path | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        content = load(file.read_text(encoding="utf-8"))[0] or {}
     except OSError as e:
         raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        # Not as YAML's own message has it, which shows the line.
-        mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{file}{where} is no valid YAML: {problem or type(e).__name__}") from None
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{file}: no valid YAML: not UTF-8 ({e.reason} at byte {e.start})") from None
+    except YamlError as e:
+        raise ConfigError(e.in_file(file)) from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 import dagster as dg
 from pydantic import BaseModel
 
+from lake_assets.errors import PipelineError
+from lake_assets.lake.yaml_text import YamlError, check_written_once
 from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.scaffold import PipelineScaffolder
 from lake_assets.pipeline import Pipeline, PipelineConfig
@@ -49,6 +51,11 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
         config = PipelineConfig.model_validate(self.model_dump(exclude_unset=True))
         # Files with SQL are beside the YAML, whatever folder Dagster was started in.
         path = context.path if context.path.is_file() else context.path / "defs.yaml"
+        if path.is_file():
+            try:
+                check_written_once(path.read_text(encoding="utf-8"))
+            except YamlError as e:
+                raise PipelineError(e.in_file(path)) from e
         return self.build_pipeline(Pipeline(config, path))
 
     def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:

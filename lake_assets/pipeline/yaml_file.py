@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake.setting_errors import setting_errors
+from lake_assets.lake.yaml_text import YamlError, load
 from lake_assets.pipeline.config import PipelineConfig
 from lake_assets.pipeline.positions import model_mistakes
 
@@ -28,21 +29,14 @@ def read_pipeline(path: Path) -> PipelineConfig:
     except (OSError, UnicodeDecodeError) as e:
         raise PipelineError(f"cannot read the pipeline {path}: {e}") from e
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as e:
-        line = e.problem_mark.line + 1 if e.problem_mark else "?"
-        problem = ": ".join(filter(None, (e.context, e.problem)))
-        raise PipelineError(f"{path}, line {line}: no valid YAML: {problem}") from e
-    except yaml.YAMLError as e:
-        raise PipelineError(f"{path}: no valid YAML: {e}") from e
+        content, node = load(text)
+    except YamlError as e:
+        raise PipelineError(e.in_file(path)) from e
     if not isinstance(content, dict) or content.get("type") != COMPONENT or "attributes" not in content:
         raise PipelineError(
             f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`, found "
             f"{_shape(content)}"
         )
-    if twice := list(_twice(node)):
-        raise PipelineError("\n".join(f"{path}, line {line}: {name}: set twice in one place" for line, name in twice))
     mistakes = model_mistakes(path, node)
     try:
         config = PipelineConfig.model_validate(content["attributes"])
@@ -68,21 +62,6 @@ def _shape(content: Any) -> str:
     kind = content.get("type")
     listed = ", ".join(map(str, content))
     return f"`type: {kind}`" if kind not in (None, COMPONENT) else f"only these settings at the top: {listed}"
-
-
-def _twice(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
-    """Settings that one mapping holds twice, of which YAML would keep the last one without a word; with their lines."""
-    if isinstance(node, yaml.MappingNode):
-        names: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in names and key.value != "<<":
-                    yield key.start_mark.line + 1, key.value
-                names.add(key.value)
-            yield from _twice(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _twice(value)
 
 
 def _is_sql(at: Sequence[Any]) -> bool:

@@ -88,7 +88,10 @@ def test_the_users_folder_can_be_meant_by_a_tilde(tmp_path: Path, monkeypatch: p
         ("spark: {packages: one}\n", "spark.packages"),
         ("catalog: [1]\n", "catalog"),
         ("- a\n", "found a list"),
-        ("name: [unclosed\n", "no valid YAML"),
+        ("name: [unclosed\n", "line 2: no valid YAML"),
+        ("name: a\nname: b\n", "line 2: name: set twice in one place"),
+        ("catalog: {type: sql, uri: 'secret', uri: 'secret'}\n", "line 1: uri: set twice in one place"),
+        ("[" * 5_000, "nested too deeply"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong_in_it(tmp_path: Path, text: str, said: str) -> None:
@@ -97,6 +100,7 @@ def test_a_wrong_file_is_named_with_what_is_wrong_in_it(tmp_path: Path, text: st
         LakeConfig.load(file)
     assert str(file) in str(caught.value)
     assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_relative_warehouse_in_a_file_is_meant_from_where_the_file_is(tmp_path: Path) -> None:

@@ -39,8 +39,10 @@ attributes:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's Dagster project with one pipeline."""
+    for name in [n for n in sys.modules if n.split(".")[0] == "mine"]:
+        monkeypatch.delitem(sys.modules, name)  # of the test before
     folder = tmp_path / "mine"
     defs = folder / "mine" / "defs" / "shop"
     defs.mkdir(parents=True)
@@ -122,6 +124,17 @@ def test_sql_in_a_file_beside_the_yaml_is_refused_with_file_and_line(
     with pytest.raises(Exception, match="Error while building definitions") as caught:
         dg.ComponentTree.from_module(defs_module=import_module("mine.defs"), project_root=project).build_defs()
     assert "m.sql, line 2: model agg.m: table users is named without its layer" in str(caught.value.__cause__)
+
+
+def test_a_setting_that_stands_twice_is_refused_by_dagster_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's own YAML keeps the last one without a word."""
+    (project / "mine" / "defs" / "shop" / "defs.yaml").write_text(
+        "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  name: q\n"
+    )
+    monkeypatch.syspath_prepend(str(project))
+    with pytest.raises(Exception, match="Error while building definitions") as caught:
+        dg.ComponentTree.from_module(defs_module=import_module("mine.defs"), project_root=project).build_defs()
+    assert "defs.yaml, line 4: name: set twice in one place" in str(caught.value.__cause__)
 
 
 def test_the_starter_file_is_valid_as_it_is(project: Path) -> None:

@@ -134,6 +134,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("type: lake_assets.LakePipeline\nattributes: 3\n", "line 2: expected settings as `name: value`, found 3"),
         ("type: lake_assets.LakePipeline\nattributes: {name: p}\n---\na: b\n", "line 3: .*single document"),
         ("\x00", "no valid YAML"),
+        ("[" * 5_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(tmp_path: Path, text: str, said: str) -> None:
