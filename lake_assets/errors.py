@@ -128,6 +128,10 @@ class LandingFolderError(InputError):
     """A landing folder is no folder, or cannot be read."""
 
 
+class InputTooLargeError(InputError):
+    """A file holds more than declared (`max_file`)."""
+
+
 class TruncatedInputError(InputError):
     """A stream file ends in the middle of a record."""
 

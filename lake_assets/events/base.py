@@ -82,15 +82,18 @@ def decode(line: bytes | str) -> Any:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as e:
-        # orjson follows a thousand levels.
-        is_deep = "recursion" in str(e) or "depth" in str(e)
-        why = f"nested deeper than {DEPTH} levels" if is_deep else f"not JSON ({e})"
+        why = f"nested deeper than {DEPTH} levels" if is_too_deep(e) else f"not JSON ({e})"
         raise MalformedRecordError(why) from e
     opened = line.count(b"{") + line.count(b"[") if isinstance(line, bytes) else line.count("{") + line.count("[")
     # Few records have that many brackets at all.
     if opened > DEPTH and _is_deep(record):
         raise MalformedRecordError(f"nested deeper than {DEPTH} levels")
     return record
+
+
+def is_too_deep(error: orjson.JSONDecodeError) -> bool:
+    """Whether a text may be JSON, but is nested deeper than orjson follows: a thousand levels."""
+    return "depth limit" in str(error)
 
 
 def _is_deep(record: Any) -> bool:

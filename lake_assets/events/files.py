@@ -14,6 +14,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -23,12 +24,26 @@ import orjson
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
+from pydantic import ByteSize
 
-from lake_assets.errors import MalformedRecordError, TruncatedInputError, UnsupportedEventError
+from lake_assets.errors import InputTooLargeError, MalformedRecordError, TruncatedInputError, UnsupportedEventError
 from lake_assets.events.rows import ROW, TEXT, TYPES
 
 BLOCK = 8 << 20
 ROWS_A_BATCH = 10_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is read of what arrives.
+
+    Attributes:
+        record: bytes of the largest record that is taken in; a larger one is a reject.
+        file: bytes of the largest file, uncompressed; a larger one is an error.
+    """
+
+    record: int = 64 << 20
+    file: int = 64 << 30
 
 
 class Record(NamedTuple):
@@ -45,18 +60,81 @@ class Record(NamedTuple):
     problem: str | None = None
 
 
-def reader_of(file: Path) -> Callable[[Path], Iterator[Record]] | None:
+DEFAULT_LIMITS = Limits()
+
+
+class _LimitedStream(io.RawIOBase):
+    """The bytes of a file, uncompressed, up to a limit."""
+
+    def __init__(self, file: Path, limit: int) -> None:
+        self.file, self.limit, self.count = file, limit, 0
+        self.source: Any = gzip.GzipFile(file) if file.suffix == ".gz" else io.FileIO(file)
+
+    def readable(self) -> bool:
+        """See `io.RawIOBase`."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """See `io.RawIOBase`.
+
+        Raises:
+            InputTooLargeError: the limit is passed.
+        """
+        count: int = self.source.readinto(buffer) or 0
+        self.count += count
+        if self.count > self.limit:
+            raise _file_too_large(self.file, self.limit)
+        return count
+
+    def close(self) -> None:
+        """See `io.RawIOBase`."""
+        self.source.close()
+        super().close()
+
+
+def opened(file: Path, limits: Limits) -> io.BufferedReader:
+    """The bytes of a file, uncompressed if it is named .gz.
+
+    Raises:
+        InputTooLargeError: while they are read, as soon as there are too many.
+    """
+    return io.BufferedReader(_LimitedStream(file, limits.file), 1 << 20)
+
+
+def _file_too_large(file: Path, limit: int) -> InputTooLargeError:
+    return InputTooLargeError(
+        f"{file} holds more than {shown(limit)}, so nothing of it was taken in: split it, or declare a larger "
+        "`max_file` for the stream"
+    )
+
+
+def shown(size: int) -> str:
+    """A number of bytes for people: as `ByteSize` reads it."""
+    return ByteSize(size).human_readable(separator=" ")
+
+
+def too_large(limits: Limits) -> str:
+    """What is wrong with a record that is larger than allowed."""
+    return f"{TOO_LARGE}{shown(limits.record)} (`max_record`), and only its beginning is kept"
+
+
+TOO_LARGE = "larger than "
+KEPT = 1_000
+
+
+def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
     """What reads a file that is no JSON lines: by its name (.csv, .csv.gz, .parquet)."""
     suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
     return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)
 
 
-def csv_records(file: Path) -> Iterator[Record]:
+def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
     """The rows of a CSV file (gzip if it is named .gz) with the line on which each begins: the header is line 1.
 
     A row with more or fewer fields than there are columns is a record with a problem. Blank lines are left out.
 
     Raises:
+        InputTooLargeError: the file is larger than allowed.
         MalformedRecordError: no header line, a name is there twice, no UTF-8.
         TruncatedInputError: the compressed stream ends too early.
     """
@@ -68,8 +146,8 @@ def csv_records(file: Path) -> Iterator[Record]:
         return "skip"
 
     try:
-        with _opened(file) as stream:
-            names, lines = _header(file), _first_lines(file)
+        with opened(file, limits) as stream:
+            names, lines = _header(file, limits), _first_lines(file, limits)
             options = pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
                 null_values=[""],
@@ -100,13 +178,13 @@ def csv_records(file: Path) -> Iterator[Record]:
         raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
 
 
-def _first_lines(file: Path) -> Iterator[int]:
+def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
     """The line on which each row begins, the header first.
 
     Arrow does not tell it: quoted values hold line breaks, and blank lines are no rows.
     """
     csv.field_size_limit(sys.maxsize)  # as Arrow, which has none
-    with io.TextIOWrapper(_opened(file), encoding="utf-8", errors="replace", newline="") as stream:
+    with io.TextIOWrapper(opened(file, limits), encoding="utf-8", errors="replace", newline="") as stream:
         rows, end = csv.reader(stream), 0
         for fields in rows:
             if fields:
@@ -114,12 +192,8 @@ def _first_lines(file: Path) -> Iterator[int]:
             end = rows.line_num
 
 
-def _opened(file: Path) -> Any:
-    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
-
-
-def _header(file: Path) -> list[str]:
-    with _opened(file) as stream:
+def _header(file: Path, limits: Limits) -> list[str]:
+    with opened(file, limits) as stream:
         # Rows that do not fit are no matter here: their number is told when they are read.
         parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
         first = pa_csv.open_csv(stream, read_options=pa_csv.ReadOptions(block_size=BLOCK), parse_options=parse)
@@ -129,16 +203,20 @@ def _header(file: Path) -> list[str]:
     return names
 
 
-def parquet_records(file: Path) -> Iterator[Record]:
+def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
     """The rows of a Parquet file with their numbers from 1.
 
     Raises:
+        InputTooLargeError: the file is larger than allowed.
         MalformedRecordError: the file is no Parquet file, or is cut (its footer is missing).
         UnsupportedEventError: a column's type has no counterpart.
     """
     number = 0
     try:
         with pa_parquet.ParquetFile(file) as parquet:
+            metadata = parquet.metadata
+            if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limits.file:
+                raise _file_too_large(file, limits.file)
             fields: list[pa.Field] = list(parquet.schema_arrow)
             types = orjson.dumps({f.name: spark_type(f.type) for f in fields}).decode()
             for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH):

@@ -14,10 +14,10 @@ import orjson
 
 from lake_assets.capture import capture
 from lake_assets.errors import InputError, NotAnAncestorError, SnapshotExpiredError, UnsupportedEventError
-from lake_assets.events.files import Record
+from lake_assets.events.files import Limits, Record
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge import ledger
-from lake_assets.merge.inputs import as_record, records_of
+from lake_assets.merge.inputs import as_record, name_of, records_of
 from lake_assets.merge.ledger import LandedFile
 from lake_assets.merge.raw import OFFSETS_PROPERTY
 from lake_assets.merge.specs import RawSpec
@@ -57,18 +57,18 @@ class UnreadableFileError(Exception):
 class FileBatch(Batch):
     """Whole files, up to the one with which there are `enough` records."""
 
-    def __init__(self, files: Sequence[Path], enough: int | None) -> None:
+    def __init__(self, files: Sequence[Path], enough: int | None, limits: Limits) -> None:
         super().__init__(parts=len(files))
-        self.files, self.enough = files, enough
+        self.files, self.enough, self.limits = files, enough, limits
 
     def read(self) -> Iterator[tuple[str, Record]]:
         """See `Batch`."""
         count = 0
         for i, file in enumerate(self.files):
             try:
-                for record in records_of(file):
+                for record in records_of(file, self.limits):
                     count += 1
-                    yield file.name, record
+                    yield name_of(file), record
             except InputError as e:
                 raise UnreadableFileError(i, e) from e
             if self.enough is not None and count >= self.enough:
@@ -78,7 +78,7 @@ class FileBatch(Batch):
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
-        taken = [LandedFile(f.name, f.stat().st_size, counts.get(f.name, 0), arrived_at) for f in self.files]
+        taken = [LandedFile(name_of(f), f.stat().st_size, counts.get(name_of(f), 0), arrived_at) for f in self.files]
         self.bytes = sum(f.size for f in taken)
         self.properties[ledger.PROPERTY] = json.dumps([f.to_json() for f in taken])
 
@@ -86,9 +86,9 @@ class FileBatch(Batch):
 class PythonBatch(Batch):
     """What Python code yields, at most so many records: the rest is for the next commit."""
 
-    def __init__(self, source: Read, name: str, known: Mapping[str, Any], most: int) -> None:
+    def __init__(self, source: Read, name: str, known: Mapping[str, Any], most: int, limits: Limits) -> None:
         super().__init__(parts=1, source_name=name)
-        self.name, self.known, self.most = name, known, most
+        self.name, self.known, self.most, self.limits = name, known, most, limits
         self.offset = known.get(name)
         self.is_cut = False
         self.records = iter(source(self.offset))
@@ -102,7 +102,7 @@ class PythonBatch(Batch):
             raw = raw if isinstance(raw, bytes) else orjson.dumps(raw)
             self.offset = offset
             self.bytes += len(raw)
-            yield self.name, as_record(number, raw)
+            yield self.name, as_record(number, raw, self.limits)
             if number >= self.most:
                 self.is_cut = True
                 return
@@ -190,7 +190,7 @@ class TableBatch(Batch):
         if self.spec.key_column:
             key = _bytes(row[self.spec.key_column], self.source, self.spec.key_column)
             value = b'{"key":' + key + b',"value":' + value + b"}"
-        return as_record(number, value)
+        return as_record(number, value, self.spec.limits)
 
 
 def _bytes(value: Any, table: TableId, column: str) -> bytes:

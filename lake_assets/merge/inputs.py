@@ -13,7 +13,8 @@ from typing import IO
 import orjson
 
 from lake_assets.errors import InputError, LandingFolderError, TruncatedInputError
-from lake_assets.events.files import Record, reader_of
+from lake_assets.events.base import is_too_deep
+from lake_assets.events.files import DEFAULT_LIMITS, KEPT, Limits, Record, opened, reader_of, too_large
 from lake_assets.merge.specs import BatchSize
 
 _LEFT = "Nothing of it was taken in; files before it were. Deliver the whole file (write elsewhere, then rename)"
@@ -47,34 +48,49 @@ def listing(folder: Path) -> list[Path]:
 _UNFINISHED = (".tmp", ".part")
 
 
-def records_of(file: Path) -> Iterator[Record]:
+def name_of(file: Path) -> str:
+    """A file's name as it stands in tables: bytes of it that are no UTF-8 in escapes."""
+    name = file.name
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def records_of(file: Path, limits: Limits) -> Iterator[Record]:
     """The records of a file: lines, or rows of CSV and Parquet.
 
     Raises:
-        TruncatedInputError, MalformedRecordError: the file as a whole cannot be read.
+        TruncatedInputError, MalformedRecordError, InputTooLargeError: the file as a whole cannot be read.
     """
-    return (reader_of(file) or lines)(file)
+    reader = reader_of(file)
+    if reader is None:
+        return lines(file, limits)
+    return (_within(record, limits) for record in reader(file, limits))
 
 
-def lines(file: Path) -> Iterator[Record]:
+def lines(file: Path, limits: Limits) -> Iterator[Record]:
     """The lines of a file (gzip if it is named .gz) with their numbers from 1, blank ones left out.
 
     Raises:
         TruncatedInputError: the file ends in the middle of a record (or of its compressed stream).
+        InputTooLargeError: the file is larger than allowed.
     """
     number = 0
     if file.suffix == ".gz" and not file.stat().st_size:
         raise TruncatedInputError(f"{file}, after line 0: an empty file is no gzip stream. {_LEFT}")
     try:
-        with _open(file) as stream:
-            for raw in stream:
+        with opened(file, limits) as stream:
+            # Not line by line: a line may be larger than the memory.
+            while raw := stream.readline(limits.record + 2):
                 number += 1
-                record = as_record(number, raw.rstrip(b"\r\n"))
-                if not raw.endswith(b"\n") and record.text and (record.problem or not _is_json(record.text)):
-                    raise TruncatedInputError(
-                        f"{file}, line {number}: the file ends in the middle of a record ({record.text[-60:]!r}). "
-                        f"{_LEFT}"
-                    )
+                text = raw.rstrip(b"\r\n")
+                record = as_record(number, text, limits)
+                if not raw.endswith(b"\n"):
+                    if len(text) > limits.record:
+                        _skip_line(stream)
+                    elif record.text and (record.problem or not _is_json(record.text)):
+                        raise TruncatedInputError(
+                            f"{file}, line {number}: the file ends in the middle of a record ({record.text[-60:]!r}). "
+                            f"{_LEFT}"
+                        )
                 if record.text.strip():
                     yield record
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
@@ -83,27 +99,44 @@ def lines(file: Path) -> Iterator[Record]:
         ) from e
 
 
-def as_record(number: int, raw: bytes) -> Record:
+def _skip_line(stream: IO[bytes]) -> None:
+    while (raw := stream.readline(1 << 20)) and not raw.endswith(b"\n"):
+        pass
+
+
+def _within(record: Record, limits: Limits) -> Record:
+    # Four bytes are the most that a character takes.
+    if len(record.text) * 4 <= limits.record or len(record.text.encode()) <= limits.record:
+        return record
+    return Record(record.number, record.text[:KEPT], too_large(limits))
+
+
+def as_record(number: int, raw: bytes, limits: Limits) -> Record:
     """Bytes as a record; what is no UTF-8 is kept in escapes."""
+    if len(raw) > limits.record:
+        return Record(number, raw[:KEPT].decode("utf-8", "backslashreplace"), too_large(limits))
     try:
         return Record(number, raw.decode("utf-8"))
     except UnicodeDecodeError as e:
         return Record(number, raw.decode("utf-8", "backslashreplace"), f"not UTF-8 ({e})")
 
 
-def _open(file: Path) -> IO[bytes]:
-    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
 def _is_json(text: str) -> bool:
     try:
         orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
+    except orjson.JSONDecodeError as e:
+        # Complete, but deeper than is followed: a reject, not a cut file.
+        return text[-1:] in "}]" and is_too_deep(e)
     return True
 
 
-def is_due(files: Sequence[Path], batch: BatchSize, bytes_a_record: float | None, now: float | None = None) -> bool:
+def is_due(
+    files: Sequence[Path],
+    batch: BatchSize,
+    bytes_a_record: float | None,
+    now: float | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> bool:
     """Whether new files are to be taken in: the oldest has waited long enough, or together they are enough.
 
     Args:
@@ -111,6 +144,7 @@ def is_due(files: Sequence[Path], batch: BatchSize, bytes_a_record: float | None
         batch: what is enough, and how long less than that waits.
         bytes_a_record: from files that were taken in before; None: there is none, so that records are counted.
         now: seconds since 1970.
+        limits: what is read of them, where records are counted.
     """
     if not files or not batch.wait or batch.is_full(len(files), 0):
         return bool(files)
@@ -123,14 +157,14 @@ def is_due(files: Sequence[Path], batch: BatchSize, bytes_a_record: float | None
         return False
     if bytes_a_record:
         return sum(s.st_size for s in stats) / bytes_a_record >= batch.rows
-    return _holds(files, batch.rows)
+    return _holds(files, batch.rows, limits)
 
 
-def _holds(files: Sequence[Path], rows: int) -> bool:
+def _holds(files: Sequence[Path], rows: int, limits: Limits) -> bool:
     count = 0
     for file in files:
         try:
-            for _ in records_of(file):
+            for _ in records_of(file, limits):
                 count += 1
                 if count >= rows:
                     return True

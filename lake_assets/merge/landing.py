@@ -94,7 +94,7 @@ def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
     else:
         new = _unseen(there, ledger.seen(lake, spec.table))
         size = ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
-    return new if is_due(new, spec.batch, size) else []
+    return new if is_due(new, spec.batch, size, limits=spec.limits) else []
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
     """Take in what is new: files of the landing folder, or rows of the source table.
 
     Raises:
-        TruncatedInputError, MalformedRecordError: a file cannot be read. Files before it are taken in.
+        TruncatedInputError, MalformedRecordError, InputTooLargeError: a file cannot be read. Files before it are taken
+            in.
         ChangedInputError: a file that was taken in has another size now.
         RejectedLimitError: more records than declared cannot be routed. Nothing of their commit is in the table.
         UnsupportedEventError: the source table was not only appended to.
@@ -157,10 +158,10 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
         if not files:
             break
         try:
-            total += _commit(lake, spec, raw, FileBatch(files, spec.batch.rows))
+            total += _commit(lake, spec, raw, FileBatch(files, spec.batch.rows, spec.limits))
         except UnreadableFileError as e:
             if e.index:
-                _commit(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows))
+                _commit(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows, spec.limits))
                 _caught_up(lake, spec.table)
             raise e.cause from e
         _caught_up(lake, spec.table)
@@ -194,7 +195,7 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
         raw = lake.table(spec.table)
         found = find_property(raw, OFFSETS_PROPERTY)
         known = json.loads(found[0]) if found else {}
-        batch = PythonBatch(read, name, known, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT))
+        batch = PythonBatch(read, name, known, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT), spec.limits)
         if batch.first is None:
             return total
         landed = _commit(lake, spec, raw, batch)

@@ -24,6 +24,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from lake_assets.errors import ChangedInputError, ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.watermark import Mark, ancestors, read_marks, to_properties
+from lake_assets.merge.inputs import name_of
 
 PROPERTY = "lake-assets.landed"
 MOST_FILES = 64
@@ -115,9 +116,9 @@ def is_new(file: Path, files: Mapping[str, int]) -> bool:
     Raises:
         ChangedInputError: it is, but was another one then.
     """
-    if file.name not in files:
+    known = files.get(name_of(file))
+    if known is None:
         return True
-    known = files[file.name]
     if known >= 0 and (size := file.stat().st_size) != known:
         raise ChangedInputError(
             f"{file} was taken in with {known} bytes and has {size} now. A landed file must not change: "

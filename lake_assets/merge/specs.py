@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from lake_assets.errors import PipelineError
 from lake_assets.events import SourceTable
+from lake_assets.events.files import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
 from lake_assets.merge.audits import Audit
 from lake_assets.merge.fields import PartitionField
@@ -135,6 +136,7 @@ class RawSpec:
         about: the source table that all records are about, for formats that do not say.
         max_rejected: how many records of a batch may be unroutable; None: any number.
         batch: what one commit takes in, in whole files, and how long less than that waits.
+        limits: what is read of what arrives.
         shown: its asset.
     """
 
@@ -149,6 +151,7 @@ class RawSpec:
     about: SourceTable | None = None
     max_rejected: Limit | None = None
     batch: BatchSize = BatchSize()
+    limits: Limits = DEFAULT_LIMITS
     shown: Shown = field(default_factory=Shown, repr=False)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
+    ByteSize,
     Field,
     ValidationInfo,
     WithJsonSchema,
@@ -14,6 +15,7 @@ from pydantic import (
 )
 
 from lake_assets.events import SourceTable
+from lake_assets.events.files import Limits
 from lake_assets.events.types import normal
 from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
@@ -341,6 +343,12 @@ class Stream(Batches, TableSettings):
         default=None,
         description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond, the table "
         "stops; default: any number",
+    )
+    max_record: ByteSize = Field(
+        default=ByteSize(Limits.record), gt=0, description="the largest record; a larger one is rejected (64MiB)"
+    )
+    max_file: ByteSize = Field(
+        default=ByteSize(Limits.file), gt=0, description="the largest file, uncompressed; a larger one is an error"
     )
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"

@@ -13,6 +13,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError
 from lake_assets.events import SourceTable
+from lake_assets.events.files import Limits
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.arriving import Read
 from lake_assets.merge.batches import LEFT
@@ -202,6 +203,7 @@ class Pipeline:
             order=tuple(source.order) if source else (),
             about=SourceTable.parse(stream.about) if stream.about else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
+            limits=Limits(record=stream.max_record, file=stream.max_file),
             batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
             shown=shown([stream, self.config]),
         )
