@@ -360,6 +360,17 @@ class Stream(Batches, TableSettings):
     )
     exclude: Names = Field(default_factory=list, description="tables or patterns to leave out")
 
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, value: str) -> str:
+        for end, what in (("_files", "files that were taken in"), ("_rejected", "rejected records")):
+            if value.lower().endswith(end):
+                raise ValueError(
+                    f"{value}: raw.{value} is where a stream {value[: -len(end)]} would list its {what}: choose a name "
+                    f"that does not end in {end}"
+                )
+        return value
+
     @field_validator("max_rejected")
     @classmethod
     def _limit(cls, value: str | int | None) -> str | int | None:
@@ -448,7 +459,12 @@ class SqlModel(Batches, TableSettings):
     @classmethod
     def _name(cls, value: str) -> str:
         with said():
-            TableId.parse(value)
+            table = TableId.parse(value)
+        if table.namespace[0].lower() in ("icdc", "raw"):
+            raise ValueError(
+                f"{value}: tables in {table.namespace[0]} are made by lake_assets itself: name the model in another "
+                "namespace, for example agg"
+            )
         return value
 
     @field_validator("sql")
