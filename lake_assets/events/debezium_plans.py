@@ -319,15 +319,18 @@ def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventC
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     if is_key:
         return EventColumn(name, column.reading.type, text, column.reading.steps, has_default=column.has_default)
-    unavailable = left_out = None
+    gone: list[str] = []
     if column.marks:
-        unavailable = f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)"
+        gone.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
     if layout.names:
         # A missing column is not a NULL: it was dropped, or is one that the stream leaves out.
         is_there = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)
         is_update = f"{layout.envelope}.op = 'u'" if layout.envelope else f"{layout.op} = {literal(UPDATE)}"
-        left_out = f"coalesce({is_update} AND NOT ({is_there}), false)"
-    return EventColumn(name, column.reading.type, text, column.reading.steps, unavailable, left_out, column.has_default)
+        gone.append(f"coalesce({after} IS NULL AND {is_update} AND NOT ({is_there}), false)")
+    unavailable = " OR ".join(gone) if gone else None
+    return EventColumn(
+        name, column.reading.type, text, column.reading.steps, unavailable, has_default=column.has_default
+    )
 
 
 def _is_one_of(value: str, names: Sequence[str]) -> str:

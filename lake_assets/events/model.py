@@ -85,10 +85,10 @@ class EventColumn:
         text: SQL of the value as it came (a string), NULL for null.
         steps: SQL expressions over `{t}`, from that text to the typed value, each over what the one before gave;
             NULL where the text does not fit the type. None: the text is the value.
-        unavailable: SQL of a boolean: what stands there is a mark, not the value (an unchanged TOAST value); None if
-            the format has no such marks.
-        left_out: SQL of a boolean, which counts where the text is NULL: the event does not have the column; None if
-            its events have all columns.
+        unavailable: SQL of a boolean: the event does not carry the value (an unchanged TOAST value, a column that it
+            leaves out), and the text is to be NULL; None if that never happens.
+        left_out: the same, where the text is NULL anyway and nothing else has to be asked: for formats in which finding
+            a column takes long.
         has_default: whether the source fills the rows that are there when the column is added.
         may_be_null: whether a value that does not fit the type becomes null, with a reason beside the row; else it
             makes the event a reject.

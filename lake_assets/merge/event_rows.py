@@ -81,19 +81,19 @@ def rows_of(
     }
     columns = list(enumerate(plan.columns))
     kept = ["none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
+    texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {c.text} END" if c.unavailable else c.text for _, c in columns]
     stage = events.selectExpr(
-        "e",
+        *(["e"] if (asks_texts := any(c.left_out for _, c in columns)) else []),
         "e IS NULL AS none",
         f"{plan.no_place or 'CAST(NULL AS STRING)'} AS no_place",
         *(f"{value} AS {quote(name)}" for name, value in fixed.items()),
-        *(f"{c.text} AS t{i}" for i, c in columns),
+        *(f"{text} AS t{i}" for i, text in enumerate(texts)),
+        *(f"{c.unavailable or 'false'} AS u{i}" for i, c in columns),
     )
-    absent = [c.is_unavailable(f"t{i}") for i, c in columns]
-    stage = stage.selectExpr(
-        "none", "no_place", *map(quote, fixed),
-        *(f"CASE WHEN NOT {c.unavailable} THEN t{i} END AS t{i}" if c.unavailable else f"t{i}" for i, c in columns),
-        *(f"{gone} AS u{i}" for i, gone in enumerate(absent)),
-    )  # fmt: skip
+    if asks_texts:
+        found = (f"t{i} IS NULL AND ({c.left_out})" if c.left_out else "false" for i, c in columns)
+        u = (f"u{i} OR ({left_out}) AS u{i}" for i, left_out in enumerate(found))
+        stage = stage.selectExpr("none", "no_place", *map(quote, fixed), *(f"t{i}" for i, _ in columns), *u)
     stage = in_steps(stage, plan, kept)
     at = {c.name: i for i, c in columns}
     others = [[at[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= at.keys()]
