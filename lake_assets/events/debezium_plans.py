@@ -210,14 +210,14 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     wanted = "true" if any(c.spellings for c in columns.values()) else is_missing
     names = f"CASE WHEN {wanted} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
-    e = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
-    variant = f"try_parse_json({exact('record', all_fields, readings)})"
-    parsed = let(variant, "v", let(f"try_cast(v AS {kind})", "r", e))
+    parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
+    before = (("v", f"try_parse_json({exact('record', all_fields, readings)})"), ("r", f"try_cast(v AS {kind})"))
     if enveloped:
         layout = _enveloped(objects, parsed, at, key_map, key.fields)
     else:
         layout = _flattened(objects, parsed, at, key_map, key.fields, fields)
-    return _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
+    plan = _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
+    return replace(plan, before=before)
 
 
 def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints: Hints) -> EventPlan:

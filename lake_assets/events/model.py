@@ -129,7 +129,7 @@ class EventPlan:
     """How all records with one schema become typed change events.
 
     Attributes:
-        parsed: SQL over `record` giving the struct `e` that all other expressions read.
+        parsed: SQL over `record`, and what comes `before`, giving the struct `e` that all other expressions read.
         op: SQL giving one of insert, read, update, delete, truncate, or NULL where the record's op is none of them.
         sequence: SQL of a string whose order is the source's own order of changes (ties: position in the stream); empty
             where the record says none, NULL where what it says cannot be placed.
@@ -144,6 +144,8 @@ class EventPlan:
         no_op: what is wrong with an event without op.
         forms: which columns stand together in an event's row, each form once; empty: all of them.
         no_place: SQL of what is wrong with an event whose sequence is NULL; None: nothing, something else orders them.
+        before: names and SQL of what is computed of a record first, one after the other, since more than one place
+            reads it.
     """
 
     parsed: str
@@ -158,6 +160,7 @@ class EventPlan:
     no_op: str = NO_OP
     forms: tuple[frozenset[str], ...] = ()
     no_place: str | None = literal(NO_PLACE)
+    before: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
             f"flatten(transform(transform({events}, e -> {plan.split}), "
             f"found -> CASE WHEN {unreadable} THEN array(NULL) ELSE found END))"
         )
+    for name, sql in plan.before:
+        records = records.selectExpr("*", f"{sql} AS {name}")
     rows = records.selectExpr("position", "arrived_at", f"explode({events}) AS e")
     return rows.where(plan.where) if plan.where else rows
 

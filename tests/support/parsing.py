@@ -73,6 +73,8 @@ def planned(records: DataFrame, event_format: EventFormat, hints: Hints) -> list
 
 def events_of(plan: EventPlan, records: DataFrame) -> DataFrame:
     """`position`, `_index` and `e`, one row an event."""
+    for name, sql in plan.before:
+        records = records.withColumn(name, F.expr(sql))
     parsed = records.select("position", F.expr(plan.parsed).alias("e"))
     if plan.split is not None:
         split = parsed.select("position", F.expr(plan.split).alias("all"))
