@@ -46,8 +46,14 @@ FORMATS: dict[str, tuple[str, Write]] = {
 }
 
 
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "deletes"),
+    [
+        *((name, "hard") for name in FORMATS), ("debezium", "soft"),
+        pytest.param("wal2json-v2", "soft", marks=pytest.mark.long),
+        pytest.param("change-feed", "soft", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_rows_without_a_key_follow_the_source(lake: Lake, name: str, deletes: str) -> None:
     choose = random.Random(f"{name} {deletes}")
     reads, write = FORMATS[name]

@@ -80,6 +80,7 @@ def _end_of(checkpoint: shop.Checkpoint, lines: list[str], start: int) -> int:
 UNTOUCHED = {"cp4_drop_rename": 175, "cp5_widen": 147, "cp6_end": 93}
 
 
+@pytest.mark.long
 def test_without_the_rename_only_the_renamed_column_differs(lake: Lake) -> None:
     declared: dict[str, Any] = yaml.safe_load(shop.PIPELINE.read_text(encoding="utf-8"))["attributes"]
     stream = {**declared["streams"][0], "tables": ["public.users"]}
