@@ -20,7 +20,8 @@ SMALL = {
 }
 
 # A JVM that spends its time on planning small queries: its second compiler takes longer than it saves, and so do
-# collectors with threads of their own where tests run on every core. Its classes alone are some 200 MB.
+# collectors with threads of their own where tests run on every core. Whenever the room for its classes has to grow,
+# everything is collected: they get enough of it from the start.
 JVM_OF_TESTS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn512m -XX:MetaspaceSize=300m"
 }

@@ -49,9 +49,11 @@ _UNFINISHED = (".tmp", ".part")
 
 
 def name_of(file: Path) -> str:
-    """A file's name as it stands in tables: bytes of it that are no UTF-8 in escapes."""
+    """A file's name as it stands in tables: a byte of it that is no UTF-8 as `/xff`, which no other name has."""
     name = file.name
-    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if name.isascii():
+        return name
+    return "".join(f"/x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in name)
 
 
 def records_of(file: Path, limits: Limits) -> Iterator[Record]:
@@ -78,10 +80,10 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
         raise TruncatedInputError(f"{file}, after line 0: an empty file is no gzip stream. {_LEFT}")
     try:
         with opened(file, limits) as stream:
-            # Not line by line: a line may be larger than the memory.
+            # In pieces: a line may be larger than the memory.
             while raw := stream.readline(limits.record + 2):
                 number += 1
-                text = raw.rstrip(b"\r\n")
+                text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 record = as_record(number, text, limits)
                 if not raw.endswith(b"\n"):
                     if len(text) > limits.record:
