@@ -42,6 +42,7 @@ def application() -> typer.Typer:
         pipelines,
         rebuild,
         rejected,
+        repair,
         verify,
     )
 
@@ -57,6 +58,7 @@ def application() -> typer.Typer:
     app.command()(pipelines.run)
     app.command()(pipelines.status)
     app.command()(rebuild.rebuild)
+    app.command()(repair.repair)
     app.command()(check.check)
     app.command()(verify.verify)
     app.command()(explain.explain)

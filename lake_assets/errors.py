@@ -39,7 +39,11 @@ class JarsError(LakeError):
 
 
 class CatalogUnavailableError(LakeError):
-    """The Iceberg catalog cannot be opened."""
+    """The Iceberg catalog cannot be opened, or does not answer."""
+
+
+class StorageFullError(LakeError):
+    """A disk has no room left for what a step writes."""
 
 
 class LakeNotFoundError(LakeError):
@@ -103,6 +107,10 @@ class MissingDataFileError(HistoryError):
 
 class CorruptMetadataError(HistoryError):
     """A manifest or metadata file cannot be read."""
+
+
+class RepairError(LakeError):
+    """A table's metadata cannot be repaired, or not without somebody's choice."""
 
 
 class UnsupportedCaptureError(HistoryError):

@@ -27,8 +27,9 @@ from lake_assets.capture.manifests import Entry
 from lake_assets.capture.planning import Side
 from lake_assets.capture.points import Point
 from lake_assets.capture.windows import Window
-from lake_assets.errors import CaptureWriteError
+from lake_assets.errors import CaptureWriteError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.processes import is_gone
 
 NAMESPACE = ("icdc",)
 VECTORS_PROPERTY = PREFIX + "vectors"
@@ -59,6 +60,13 @@ class Leftover:
     table: TableId
     source: str
     created: datetime
+    owner: str | None = None
+    """The process that made it."""
+
+    def is_left(self, limit: datetime) -> bool:
+        """Whether its process is gone, or it was made before `limit` by one that cannot be seen from here."""
+        gone = is_gone(self.owner) if self.owner else None
+        return self.created <= limit if gone is None else gone
 
 
 def write(
@@ -152,17 +160,17 @@ def drop(lake: LakeBase, written: Written) -> None:
 
 
 def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """ICDC tables that are still registered after `older_than`: of runs that were killed."""
+    """ICDC tables of processes that are gone, and those of other machines that are registered after `older_than`."""
     limit = datetime.now(UTC) - older_than
-    return [found for found, _ in _registered(lake) if found.created <= limit]
+    return [found for found, _ in _registered(lake) if found.is_left(limit)]
 
 
 def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """Drop the leftovers of killed runs; returns what was dropped."""
+    """Drop the leftovers of killed runs (see `leftovers`); returns what was dropped."""
     limit = datetime.now(UTC) - older_than
     swept = []
     for found, table in _registered(lake):
-        if found.created <= limit:
+        if found.is_left(limit):
             drop(lake, Written(found.table, _own_files(table), table.io))
             swept.append(found)
     return swept
@@ -172,11 +180,12 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
     for table_id in lake.tables(NAMESPACE):
         try:
             table = lake.catalog.load_table(table_id.parts)
-        except NoSuchTableError:
-            continue  # dropped meanwhile by the run that made it
+        except (NoSuchTableError, CorruptMetadataError):
+            continue  # being dropped by the run that made it
         if created := table.properties.get(PREFIX + "created-ms"):
             at = datetime.fromtimestamp(int(created) / 1000, UTC)
-            yield Leftover(table_id, table.properties.get(PREFIX + "source", ""), at), table
+            source, made_by = (table.properties.get(PREFIX + name) for name in ("source", "owner"))
+            yield Leftover(table_id, source or "", at, made_by), table
 
 
 def _folder(source: Table) -> str:

@@ -16,6 +16,7 @@ from lake_assets.capture.planning import Side
 from lake_assets.capture.points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.processes import owner
 
 PREFIX = "lake-assets.icdc."
 
@@ -89,6 +90,7 @@ def table_metadata(
         "source-uuid": window.table_uuid,
         "snapshot": point.snapshot_id,
         "created-ms": now,
+        "owner": owner(),
     }
     metadata: dict[str, Any] = {
         "format-version": version,

@@ -73,21 +73,25 @@ def schema_key(schema: str) -> str:
     return schema if len(schema) <= 32 else blake2b(schema.encode(), digest_size=16).hexdigest()
 
 
-def decode(line: bytes | str) -> Any:
+def decode(line: bytes | str, depth: int = DEPTH) -> Any:
     """One line of a stream as the JSON value it is.
 
+    Args:
+        line: the line.
+        depth: how deeply it may be nested, at most `DEPTH`.
+
     Raises:
-        MalformedRecordError: it is not JSON, or no UTF-8, or nested deeper than Spark could follow.
+        MalformedRecordError: it is not JSON, or no UTF-8, or nested too deeply.
     """
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as e:
-        why = f"nested deeper than {DEPTH} levels" if is_too_deep(e) else f"not JSON ({e})"
+        why = f"nested deeper than {depth} levels" if is_too_deep(e) else f"not JSON ({e})"
         raise MalformedRecordError(why) from e
     opened = line.count(b"{") + line.count(b"[") if isinstance(line, bytes) else line.count("{") + line.count("[")
     # Few records have that many brackets at all.
-    if opened > DEPTH and _is_deep(record):
-        raise MalformedRecordError(f"nested deeper than {DEPTH} levels")
+    if opened > depth and _is_deep(record, depth):
+        raise MalformedRecordError(f"nested deeper than {depth} levels")
     return record
 
 
@@ -96,9 +100,9 @@ def is_too_deep(error: orjson.JSONDecodeError) -> bool:
     return "depth limit" in str(error)
 
 
-def _is_deep(record: Any) -> bool:
+def _is_deep(record: Any, depth: int) -> bool:
     level = [record] if isinstance(record, dict | list) else []
-    for _ in range(DEPTH):
+    for _ in range(depth):
         level = [
             item
             for value in level

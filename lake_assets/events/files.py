@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import gzip
 import io
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,11 +28,21 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from pydantic import ByteSize
 
-from lake_assets.errors import InputTooLargeError, MalformedRecordError, TruncatedInputError, UnsupportedEventError
+from lake_assets.errors import (
+    InputTooLargeError,
+    LandingFolderError,
+    MalformedRecordError,
+    TruncatedInputError,
+    UnsupportedEventError,
+)
+from lake_assets.events.base import DEPTH
 from lake_assets.events.rows import ROW, TEXT, TYPES
 
 BLOCK = 8 << 20
 ROWS_A_BATCH = 10_000
+TOO_LARGE = "larger than "
+# Characters of a record that is too large.
+KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -40,10 +52,12 @@ class Limits:
     Attributes:
         record: bytes of the largest record that is taken in; a larger one is a reject.
         file: bytes of the largest file, uncompressed; a larger one is an error.
+        depth: how deeply a record may be nested; a deeper one is a reject.
     """
 
     record: int = 64 << 20
     file: int = 64 << 30
+    depth: int = DEPTH
 
 
 class Record(NamedTuple):
@@ -68,7 +82,8 @@ class _LimitedStream(io.RawIOBase):
 
     def __init__(self, file: Path, limit: int) -> None:
         self.file, self.limit, self.count = file, limit, 0
-        self.source: Any = gzip.GzipFile(file) if file.suffix == ".gz" else io.FileIO(file)
+        self.raw = raw = open_regular(file)
+        self.source: Any = gzip.GzipFile(fileobj=raw) if file.suffix == ".gz" else raw
 
     def readable(self) -> bool:
         """See `io.RawIOBase`."""
@@ -89,7 +104,24 @@ class _LimitedStream(io.RawIOBase):
     def close(self) -> None:
         """See `io.RawIOBase`."""
         self.source.close()
+        self.raw.close()
         super().close()
+
+
+def open_regular(file: Path) -> io.FileIO:
+    """The bytes of a file, which is no link: whoever may write to a landing folder must not have other files read.
+
+    Raises:
+        LandingFolderError: it is a link.
+    """
+    try:
+        return io.FileIO(file, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW))
+    except OSError as e:
+        if e.errno != errno.ELOOP:
+            raise
+        raise LandingFolderError(
+            f"{file} is a link, and links in landing folders are not followed: put the file itself there"
+        ) from e
 
 
 def opened(file: Path, limits: Limits) -> io.BufferedReader:
@@ -103,23 +135,19 @@ def opened(file: Path, limits: Limits) -> io.BufferedReader:
 
 def _file_too_large(file: Path, limit: int) -> InputTooLargeError:
     return InputTooLargeError(
-        f"{file} holds more than {shown(limit)}, so nothing of it was taken in: split it, or declare a larger "
+        f"{file} holds more than {readable_size(limit)}, so nothing of it was taken in: split it, or declare a larger "
         "`max_file` for the stream"
     )
 
 
-def shown(size: int) -> str:
+def readable_size(size: int) -> str:
     """A number of bytes for people: as `ByteSize` reads it."""
     return ByteSize(size).human_readable(separator=" ")
 
 
 def too_large(limits: Limits) -> str:
     """What is wrong with a record that is larger than allowed."""
-    return f"{TOO_LARGE}{shown(limits.record)} (`max_record`), and only its beginning is kept"
-
-
-TOO_LARGE = "larger than "
-KEPT = 1_000
+    return f"{TOO_LARGE}{readable_size(limits.record)} (`max_record`), and only its beginning is kept"
 
 
 def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
@@ -213,7 +241,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
     """
     number = 0
     try:
-        with pa_parquet.ParquetFile(file) as parquet:
+        with open_regular(file) as raw, pa_parquet.ParquetFile(raw) as parquet:
             metadata = parquet.metadata
             if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limits.file:
                 raise _file_too_large(file, limits.file)

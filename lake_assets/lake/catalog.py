@@ -8,15 +8,36 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from pathlib import Path
 
+import pydantic
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.io import load_file_io
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import InputFile, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import OperationalError
 
+from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError
+from lake_assets.lake.redaction import hide_in
 from lake_assets.lake.variant import table_metadata
 
+_ADVICE = (
+    "`lake-assets repair` shows what is there, and lets the catalog name the newest version that can be read; other "
+    "tables go on meanwhile"
+)
+# What SQLite and Postgres say, and what to do.
+_DATABASE_ADVICE = {
+    "is locked": "another process has held its lock for a minute; end that process, or let it finish",
+    "disk is full": "make room on its disk",
+    "No space left": "make room on its disk",
+    "readonly database": "allow this user to write the file and its folder",
+    "unable to open": "allow this user to read and write the file and its folder",
+    "disk I/O error": "see whether its disk is full or broken",
+}
 # So many snapshots of all tables together are kept: they are most of what metadata is.
 MOST_SNAPSHOTS = 10_000
 
@@ -73,9 +94,10 @@ class KnowingCatalog(SqlCatalog):
         if not (location and namespace and name):
             return super()._convert_orm_to_iceberg(orm_table)
         metadata = _known.get(location)
-        if metadata is None:
+        # Spark would look for a file that is gone for minutes. In an object store asking costs as much as reading.
+        if metadata is None or (location.startswith("file:") and not Path(location.removeprefix("file://")).exists()):
             file = load_file_io(properties=self.properties, location=location).new_input(location)
-            metadata = _known.put(location, table_metadata(file))
+            metadata = _known.put(location, _read(f"{namespace}.{name}", file))
         return Table(
             identifier=(*Catalog.identifier_to_tuple(namespace), name),
             metadata=metadata,
@@ -85,8 +107,52 @@ class KnowingCatalog(SqlCatalog):
         )
 
 
+def _read(table: str, file: InputFile) -> TableMetadata:
+    try:
+        return table_metadata(file)
+    except FileNotFoundError as e:
+        why = (
+            f"the metadata file {file.location} is gone, though the catalog names it. A catalog that was restored from "
+            "a backup names files that are deleted by now"
+        )
+        raise CorruptMetadataError(f"{table} cannot be read: {why}. {_ADVICE}") from e
+    except PermissionError as e:
+        why = f"reading its metadata file {file.location} is not allowed"
+        raise CorruptMetadataError(f"{table} cannot be read: {why} ({e}). Allow it") from e
+    except (
+        ValidationError,
+        pydantic.ValidationError,
+        ValueError,
+        EOFError,
+        OSError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as e:
+        why = f"its metadata file {file.location} is broken or was cut ({type(e).__name__}: {_first_line(e)})"
+        raise CorruptMetadataError(f"{table} cannot be read: {why}. {_ADVICE}") from e
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300]
+
+
 def knowing(catalog: Catalog) -> Catalog:
-    """The same catalog; a SQL one knows what its files said before."""
+    """The same catalog; a SQL one knows what its files said before, and names what is wrong with its database."""
     if type(catalog) is SqlCatalog:
         catalog.__class__ = KnowingCatalog
+        event.listen(catalog.engine, "handle_error", _raise_named)
     return catalog
+
+
+def _raise_named(context: ExceptionContext) -> None:
+    """Raise CatalogUnavailableError where the database cannot do what it was asked for, whatever that was."""
+    if not isinstance(context.sqlalchemy_exception, OperationalError) or context.engine is None:
+        return
+    said = hide_in(str(context.original_exception).strip())
+    advice = next((what for sign, what in _DATABASE_ADVICE.items() if sign in said), "see that it can be reached")
+    where = context.engine.url.render_as_string(hide_password=True)
+    raise CatalogUnavailableError(
+        f"the catalog at {where} does not answer ({said}): {advice}. Run again afterwards: what was committed stays, "
+        "and nothing is half-published"
+    ) from context.original_exception

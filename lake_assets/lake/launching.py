@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lake_assets.lake.jvm_folders import java_option, new_folder
 from lake_assets.lake.private import write_private
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_OPTIONS = "spark.driver.defaultJavaOptions"
 
 
 def start_jvm(settings: Mapping[str, object]) -> None:
@@ -25,17 +26,24 @@ def start_jvm(settings: Mapping[str, object]) -> None:
     if context._gateway is not None:
         return
     before = os.environ.get(_ARGUMENTS)
-    with tempfile.TemporaryDirectory(prefix="lake-assets-") as folder:
-        file = Path(folder) / "spark.conf"
-        write_settings(file, settings)
-        os.environ[_ARGUMENTS] = f"{shlex.join(arguments_for(file))} {before or 'pyspark-shell'}"
-        try:
-            context._ensure_initialized()
-        finally:
-            if before is None:
-                del os.environ[_ARGUMENTS]
-            else:
-                os.environ[_ARGUMENTS] = before
+    folder = new_folder()
+    file = folder / "spark.conf"
+    write_settings(file, with_folder(settings, folder))
+    os.environ[_ARGUMENTS] = f"{shlex.join(arguments_for(file))} {before or 'pyspark-shell'}"
+    try:
+        context._ensure_initialized()
+    finally:
+        file.unlink(missing_ok=True)
+        if before is None:
+            del os.environ[_ARGUMENTS]
+        else:
+            os.environ[_ARGUMENTS] = before
+
+
+def with_folder(settings: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """The settings of a JVM that keeps its temporary files in a folder."""
+    options = " ".join(filter(None, [_text(settings.get(_OPTIONS, "")), java_option(folder)]))
+    return {**settings, _OPTIONS: options}
 
 
 def arguments_for(file: Path) -> list[str]:

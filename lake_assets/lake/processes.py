@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -53,6 +54,37 @@ def here() -> str:
         return f"{boot.read_text().strip()}/{numbers.readlink()}"
     except OSError:
         return socket.gethostname()
+
+
+# What `owner` gives, as part of a longer name.
+OWNER = r"[0-9a-f]{8}_\d+_\d+"
+
+
+def owner(process: Sequence[float] | None = None) -> str:
+    """A process (as `identity` gives it; default: this one) in the name of what is to go with it."""
+    pid, made = process or identity()
+    return f"{_here_in_short()}_{int(pid)}_{_thousandths(made)}"
+
+
+def is_gone(name: str) -> bool | None:
+    """Whether the process that `owner` has named is no more; None: it is, or was, where this process cannot see."""
+    place, pid, made = name.split("_")
+    if place != _here_in_short():
+        return None
+    try:
+        return _thousandths(identity(int(pid))[1]) != int(made)
+    except ProcessLookupError:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+def _here_in_short() -> str:
+    return hashlib.sha256(here().encode()).hexdigest()[:8]
+
+
+def _thousandths(made: float) -> int:
+    return round(made * 1000)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import os
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.jars import resolve, spark_home
 from lake_assets.lake.java import find_java
-from lake_assets.lake.launching import arguments_for, write_settings
+from lake_assets.lake.jvm_folders import new_folder
+from lake_assets.lake.launching import arguments_for, with_folder, write_settings
 from lake_assets.lake.private import make_private
 from lake_assets.lake.spark import EXTENSIONS, java_options, packages
 from lake_assets.lake.tokens import VARIABLE, token_for
@@ -42,7 +43,8 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
     }
     settings = config.home / f"spark-server-{port}.conf"
     make_private(config.home)
-    write_settings(settings, conf)
+    # The process becomes the server: its folder lives as long.
+    write_settings(settings, with_folder(conf, new_folder()))
     arguments = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),

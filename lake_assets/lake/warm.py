@@ -17,11 +17,9 @@ import json
 import logging
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import uuid
@@ -31,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lake_assets.errors import SparkUnavailableError
+from lake_assets.lake.jvm_folders import remove_own
 from lake_assets.lake.launching import start_jvm
 from lake_assets.lake.private import make_private
 from lake_assets.lake.processes import is_there
@@ -243,10 +242,6 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    # The JVM will be killed, and cannot clear up what it has left in files.
-    files = tempfile.mkdtemp(prefix="lake-assets-jvm-")
-    os.environ["SPARK_LOCAL_DIRS"] = files
-    os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={files}".strip()
     # A session too, so that the first loan does not wait for what comes with it.
     # Python's workers live for a while, with the user's modules as they were.
     conf = {"spark.python.worker.reuse": "false", **given["conf"]}
@@ -270,7 +265,8 @@ def main() -> None:
         if gateway is not None:
             gateway.proc.kill()
             gateway.proc.wait()
-        shutil.rmtree(files, ignore_errors=True)
+        # The JVM was killed, and cannot clear up what it has left in files.
+        remove_own()
         if not is_there(keeping.owner):
             with contextlib.suppress(OSError):  # others are still in there
                 path.parent.rmdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import uuid
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from lake_assets.lake.names import literal
 from lake_assets.lake.row_counts import rows_added_and_deleted, summary_of
 from lake_assets.lake.spark import set_all
 from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
+from lake_assets.merge.leftovers import branch_name
 
 if TYPE_CHECKING:
     from lake_assets.merge.auditing import Gate
@@ -169,7 +169,7 @@ def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: G
         ConcurrentWriteError: main has moved, or has other watermarks.
         AuditFailedError: a blocking audit does not pass; main stays where it is.
     """
-    branch, current = f"lake_assets_{uuid.uuid4().hex}", lake.table(table)
+    branch, current = branch_name(), lake.table(table)
     if read_marks(current) != dict(base):
         raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
     with committing(lake.spark(), table, marks, gate.properties(current) if gate else None):
@@ -190,7 +190,7 @@ def _branched_beside_spark(table: TableId, current: Table, branch: str) -> Gener
     assert base is not None
     moved = (refs.MovedError, CommitFailedException)
     try:
-        # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
+        # A run that is killed here leaves its branch behind: the next step drops it.
         refs.create_branch(current, branch, base, days=1)
     except moved as e:
         raise _lost(table, e) from e
@@ -203,7 +203,7 @@ def _branched_beside_spark(table: TableId, current: Table, branch: str) -> Gener
     except BaseException:
         try:
             refs.drop(current, branch)
-        except Exception as e:  # what went wrong before counts; the next expiry of snapshots drops the branch
+        except Exception as e:  # what went wrong before counts; the next step of another process drops the branch
             log.warning("%s: the branch %s stays behind: %s", table, branch, e)
         raise
 
@@ -218,7 +218,7 @@ def _branched_by_spark(lake: LakeBase, table: TableId, current: Table, branch: s
     spark, name = lake.spark(), lake.sql_name(table)
     snapshot = current.metadata.current_snapshot_id
     at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
-    # A run that is killed here leaves its branch behind: the next expiry of snapshots drops it.
+    # A run that is killed here leaves its branch behind: the next step drops it.
     spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
     try:
         # Without a snapshot to name, the branch begins wherever main is by now.

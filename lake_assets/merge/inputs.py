@@ -32,7 +32,7 @@ def listing(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             names = [
-                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and e.is_file()
+                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and _is_file(e)
             ]
     except FileNotFoundError:
         return []
@@ -43,6 +43,11 @@ def listing(folder: Path) -> list[Path]:
             "this user read it"
         ) from e
     return [folder / name for name in sorted(names)]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    # A link is listed, so that reading it says that links are not followed, and its file is not waited for in vain.
+    return entry.is_file(follow_symlinks=False) or entry.is_symlink()
 
 
 _UNFINISHED = (".tmp", ".part")

@@ -342,7 +342,7 @@ class _Reading:
     def _route(self, record: Record) -> Routed:
         if record.problem:
             return Routed(problem=record.problem)
-        routed = route(self.event_format, record.text, self.spec.about)
+        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth)
         self.routes.update(str(r) for r in routed.tables)
         return routed
 

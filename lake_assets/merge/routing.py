@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lake_assets.errors import InputError
 from lake_assets.events import EventFormat, SourceTable, event_format
-from lake_assets.events.base import decode, schema_key
+from lake_assets.events.base import DEPTH, decode, schema_key
 from lake_assets.events.files import TOO_LARGE
 from lake_assets.events.model import MANY, Boundary
 from lake_assets.lake import LakeBase
@@ -42,10 +42,17 @@ class Routed:
         return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
 
 
-def route(event_format: EventFormat, text: str, table: SourceTable | None) -> Routed:
-    """The source tables and the schema of a record, or what is wrong with it."""
+def route(event_format: EventFormat, text: str, table: SourceTable | None, depth: int = DEPTH) -> Routed:
+    """The source tables and the schema of a record, or what is wrong with it.
+
+    Args:
+        event_format: what it is to be.
+        text: the record.
+        table: what it is about, where it does not say so.
+        depth: how deeply it may be nested.
+    """
     try:
-        record = decode(text)
+        record = decode(text, depth)
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))
@@ -86,7 +93,7 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
         # What stands in escapes was no UTF-8, and is none now; of what was too large only the beginning is there.
         if row["problem"].startswith(("not UTF-8", TOO_LARGE)):
             continue
-        found = route(reader, row["record"], spec.about)
+        found = route(reader, row["record"], spec.about, spec.limits.depth)
         if found.problem is None:
             known.update(str(r) for r in found.tables)
             routed.append((row["position"], found.source_table, found.key))

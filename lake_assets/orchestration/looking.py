@@ -54,8 +54,9 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
         name = str(spec.table)
         # A changed declaration is a new chance for a table that was given up, and so are other rows in a table that
         # its audits look at.
-        declared = fingerprint(spec, *((str(t), _head(lake, t)) for t in audited_by(spec)))
+        declared = fingerprint(spec)
         try:
+            declared = fingerprint(spec, *((str(t), _head(lake, t)) for t in audited_by(spec)))
             windows = tuple(pending_of(lake, spec))
         except (HistoryError, InputError, PipelineError) as e:
             error = f"{type(e).__name__}: {e}"

@@ -350,6 +350,12 @@ class Stream(Batches, TableSettings):
     max_file: ByteSize = Field(
         default=ByteSize(Limits.file), gt=0, description="the largest file, uncompressed; a larger one is an error"
     )
+    max_depth: int = Field(
+        default=Limits.depth,
+        gt=0,
+        le=Limits.depth,
+        description="how deeply a record may be nested; a deeper one is rejected (200, which is the most)",
+    )
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
         default="stop", description="what tables do that do not say it themselves"
     )

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pyiceberg.exceptions import CommitFailedException
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import AuditFailedError, ConcurrentWriteError, ModelError, PipelineError
+from lake_assets.errors import (
+    AuditFailedError,
+    ConcurrentWriteError,
+    CorruptMetadataError,
+    ModelError,
+    PipelineError,
+)
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
-from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake import LakeBase, TableId, clock
+from lake_assets.lake.foreign_errors import as_named
+from lake_assets.lake.metadata_commits import MovedError
+from lake_assets.merge import leftovers
 from lake_assets.merge.arriving import Read
 from lake_assets.merge.batches import LEFT
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes
 from lake_assets.merge.landing import Landed, land, land_records
+from lake_assets.merge.ledger import ledger_of
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.raw import offsets, routes
+from lake_assets.merge.rejects import rejected_of
 from lake_assets.merge.retention import keep_own, keep_sources
 from lake_assets.merge.routing import replay as replay_records
 from lake_assets.merge.selection import read_columns
@@ -203,7 +216,7 @@ class Pipeline:
             order=tuple(source.order) if source else (),
             about=SourceTable.parse(stream.about) if stream.about else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
-            limits=Limits(record=stream.max_record, file=stream.max_file),
+            limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
             batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
             shown=shown([stream, self.config]),
         )
@@ -248,7 +261,11 @@ class Pipeline:
         if not patterns:
             return
         taken = {t.table for t in named}
-        for source in routes(lake, raw):
+        try:
+            found = routes(lake, raw)
+        except CorruptMetadataError:
+            return  # its own step says so, and tables of other streams go on
+        for source in found:
             text = str(source)
             if text in taken or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
                 continue
@@ -300,7 +317,7 @@ class Pipeline:
         while spec := next((s for s in self.specs(lake, alone=False) if s.table not in done), None):
             done.add(spec.table)
             if isinstance(spec, RawSpec | StagingSpec) and (select is None or str(spec.table) in select):
-                outcomes.append(_guarded(lambda s=spec: retried(s, lambda: _replay(lake, s)), spec))
+                outcomes.append(_guarded(lambda s=spec: retried(lake, s, lambda: _replay(lake, s)), spec))
         return outcomes
 
     def rebuild(self, lake: LakeBase, table: str | TableId) -> Outcome:
@@ -362,6 +379,7 @@ class Pipeline:
             on_start: called with the name of each table before it.
         """
         tell = on_outcome or (lambda outcome: None)
+        leftovers.sweep(lake)
         outcomes: list[Outcome] = []
         over: set[TableId] = set()
         while True:
@@ -472,11 +490,14 @@ def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None, *, rebuild: b
             _keep(lake, spec)
         return outcome
 
-    return retried(spec, step)
+    return retried(lake, spec, step)
 
 
-def retried(spec: Spec, step: Callable[[], Outcome]) -> Outcome:
+def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
     """Run a step of a table; one that lost a race to another writer is run again.
+
+    Before it, branches of killed runs are dropped, and times that lie ahead are taken back, else nothing could be
+    committed.
 
     Raises:
         ConcurrentWriteError: it lost again and again.
@@ -488,7 +509,11 @@ def retried(spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
             with attempt:
-                return step()
+                tables = _written_by(spec)
+                for table in tables:
+                    _make_ready(lake, table)
+                with _named_errors(spec), leftovers.at_work(lake, tables):
+                    return step()
     except RetryError as e:
         cause = e.last_attempt.exception()
         raise ConcurrentWriteError(
@@ -497,6 +522,32 @@ def retried(spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             f"done. Last: {cause}"
         ) from cause
     raise AssertionError("unreachable: the loop returns or raises")
+
+
+@contextlib.contextmanager
+def _named_errors(spec: Spec) -> Generator[None]:
+    try:
+        yield
+    except Exception as e:
+        if (named := as_named(e, str(spec.table))) is not None:
+            raise named from e
+        raise
+
+
+def _written_by(spec: Spec) -> tuple[TableId, ...]:
+    """The tables that a step commits to."""
+    if isinstance(spec, RawSpec):
+        return spec.table, ledger_of(spec.table), rejected_of(spec.table)
+    return (spec.table, rejected_of(spec.raw)) if isinstance(spec, StagingSpec) else (spec.table,)
+
+
+def _make_ready(lake: LakeBase, name: TableId) -> None:
+    try:
+        if (table := lake.find(name)) is not None:
+            clock.take_back(table)
+            leftovers.drop_branches(lake, name, table)
+    except (MovedError, CommitFailedException) as e:
+        raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
 
 
 def _keep(lake: LakeBase, spec: Spec) -> None:

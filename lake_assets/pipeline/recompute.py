@@ -73,7 +73,7 @@ def recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, keys: Sequence[str]) 
     by = spec.partitions
     if by is None:
         raise PipelineError(f"{spec.table} has no `partitions`")
-    return retried(spec, lambda: _recompute(lake, spec, by, keys))
+    return retried(lake, spec, lambda: _recompute(lake, spec, by, keys))
 
 
 def _recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, by: Partitions, keys: Sequence[str]) -> Outcome:

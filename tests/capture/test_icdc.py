@@ -9,7 +9,8 @@ from urllib.parse import urlparse
 import pytest
 
 from lake_assets import Lake
-from lake_assets.capture import icdc
+from lake_assets.capture import icdc, icdc_metadata
+from lake_assets.lake.processes import owner
 from tests.capture.oracle import bag
 
 
@@ -64,16 +65,25 @@ def test_dataframes_live_as_long_as_the_capture(lake: Lake, namespace: str) -> N
     assert frame.count() == 2
 
 
-def test_leftovers_of_killed_runs_are_found_and_swept(lake: Lake, namespace: str) -> None:
+def test_leftovers_of_killed_runs_are_found_and_swept(
+    lake: Lake, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark, table = lake.spark(), f"{namespace}.t"
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1)")
     before = files_below(lake.table(table).location())
-    capture = lake.capture(table)
-    capture.upserts(spark)
-    assert not [x for x in icdc.leftovers(lake, timedelta(hours=1)) if x.source == table]
-    assert [x.source for x in icdc.leftovers(lake, timedelta(0)) if x.source == table] == [table]
-    assert [x.source for x in icdc.sweep(lake, timedelta(0)) if x.source == table] == [table]
+    with lake.capture(table) as open_:
+        open_.upserts(spark)
+        assert icdc.sweep(lake, timedelta(0)) == [], "this process is at work"
+    elsewhere, gone = f"{'0' * 8}_1_1", owner((2**22 + 1, 1.0))
+    for process, hours in ((elsewhere, 0), (gone, 24)):
+        monkeypatch.setattr(icdc_metadata, "owner", lambda process=process: process)
+        capture = lake.capture(table)
+        capture.upserts(spark)
+        if process == elsewhere:
+            assert not icdc.leftovers(lake, timedelta(hours=1)), "perhaps at work on another machine"
+        assert [x.source for x in icdc.leftovers(lake, timedelta(hours=hours))] == [table]
+        assert [x.source for x in icdc.sweep(lake, timedelta(hours=hours))] == [table]
     assert files_below(lake.table(table).location()) == before
     assert spark.table(table).count() == 1
     capture.close()  # what is gone already is no error

@@ -12,9 +12,10 @@ import pytest
 from pyiceberg.table.puffin import PuffinFile
 
 from lake_assets import Lake
-from lake_assets.capture import icdc
+from lake_assets.capture import icdc, icdc_metadata
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.lake import TableId
+from lake_assets.lake.processes import owner
 from tests.capture.oracle import assert_exact, bag, snapshots
 
 FORWARD = [
@@ -123,7 +124,10 @@ def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
     assert not list(file.parent.glob("*"))
 
 
-def test_a_capture_that_was_killed_leaves_no_vectors(lake: Lake, namespace: str) -> None:
+def test_a_capture_that_was_killed_leaves_no_vectors(
+    lake: Lake, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(icdc_metadata, "owner", lambda: owner((2**22 + 1, 1.0)))
     table, start = begun(lake, namespace, *FORWARD[:1])
     run(lake, table, FORWARD[2])
     capture = lake.capture(table, start)

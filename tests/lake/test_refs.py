@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, ModelError
 from lake_assets.lake import TableId, refs
+from lake_assets.lake.metadata_commits import followed
 from lake_assets.lake.watermark import Mark
 from lake_assets.merge import commit
 from lake_assets.merge.commit import on_branch
@@ -87,11 +88,12 @@ def test_times_do_not_go_back_where_clocks_differ() -> None:
         "snapshot-log": [{"timestamp-ms": 6_000, "snapshot-id": 1}],
         "refs": {"main": {"snapshot-id": 1, "type": "branch"}},
     }
-    after = refs.with_refs(before, {"main": {"snapshot-id": 2, "type": "branch"}}, "v1.metadata.json", 1_000)
+    changed = refs.with_refs(before, {"main": {"snapshot-id": 2, "type": "branch"}}, 1_000)
+    after = followed(changed, "v1.metadata.json", 1_000)
     assert after["last-updated-ms"] == after["snapshot-log"][-1]["timestamp-ms"] == 6_000
     assert after["metadata-log"] == [{"timestamp-ms": 5_000, "metadata-file": "v1.metadata.json"}]
     assert after["current-snapshot-id"] == 2
-    assert refs.with_refs(before, {}, "", 9_000)["last-updated-ms"] == 9_000
+    assert followed(before, "", 9_000)["last-updated-ms"] == 9_000
 
 
 def test_metadata_from_before_there_were_names_names_main() -> None:
@@ -232,7 +234,7 @@ def test_a_table_that_is_gone_and_one_whose_metadata_is_gone_are_told_apart(plai
     table = plain_table(plain_lake)
     (first, *_) = (s.snapshot_id for s in table.metadata.snapshots)
     Path(table.metadata_location.removeprefix("file://")).unlink()
-    with pytest.raises(CorruptMetadataError, match=r"raw\.t: its metadata file .* is gone"):
+    with pytest.raises(CorruptMetadataError, match=r"raw\.t cannot be read: the metadata file .* is gone"):
         refs.set_tag(table, "t", first, days=7)
     plain_lake.catalog.drop_table(("raw", "t"))
     with pytest.raises(refs.MovedError, match=r"raw\.t was dropped or renamed"):

@@ -34,6 +34,11 @@ class Feed:
         self.files += 1
         return write_lines(self.landing / (name or f"{self.files:04}.jsonl"), to_lines(events))
 
+    def land_text(self, text: str) -> Path:
+        """Put lines that may be no events into the landing folder, as the next file."""
+        self.files += 1
+        return write_lines(self.landing / f"{self.files:04}.jsonl", [text.encode()])
+
     def run(self) -> dict[str, Outcome]:
         """Run the pipeline; the first table that failed raises its error."""
         outcomes = self.outcomes()

@@ -1,0 +1,91 @@
+"""`lake-assets repair`: let the catalog name the newest metadata of tables again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from lake_assets.commands.output import console, print_json
+from lake_assets.commands.pipelines import AsJson
+from lake_assets.errors import RepairError, TableNotFoundError
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.lake.repair import Examined, examine
+from lake_assets.lake.repair import forget as take_out
+from lake_assets.lake.repair import repair as point_at_newest
+
+_STYLES = {"current": "dim", "behind": "yellow", "unreadable": "red", "diverged": "bold red", "lost": "bold red"}
+
+
+def repair(
+    tables: Annotated[list[str] | None, typer.Argument(help="as final.users; default: all", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be done")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", help="the metadata file that the one table named is to have", metavar="FILE")
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="take named tables none of whose versions can be read out of the catalog")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let the catalog name the newest metadata file of each table again.
+
+    For a catalog that was restored from a backup, and for metadata files that were deleted or cut. Nothing in the
+    tables is written or deleted. End all runs first: a table that moves meanwhile is left as it is.
+
+    Exit code: 1 if a table cannot be read still, or somebody has to choose.
+    """
+    lake = Lake.load_existing()
+    chosen = [TableId.parse(t) for t in tables or ()]
+    if to is not None and len(chosen) != 1:
+        raise RepairError("--to names the metadata file of one table: name that table as well")
+    if forget and (not chosen or to is not None):
+        raise RepairError("--forget needs the names of the tables, and no --to")
+    found = examine(lake, chosen or None)
+    if unknown := set(chosen) - {e.table for e in found}:
+        raise TableNotFoundError(f"the catalog has no table {', '.join(map(str, sorted(unknown)))}")
+    todo = found if to is not None or forget else [e for e in found if e.can_be_repaired]
+    for examined in [] if dry_run else todo:
+        if forget:
+            take_out(lake, examined)
+        else:
+            point_at_newest(lake, examined, to)
+    if as_json:
+        print_json([vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in found])
+    else:
+        _show(found, todo, "" if forget else to, is_done=not dry_run)
+    if any(e not in todo for e in found if e.state != "current"):
+        raise typer.Exit(1)
+
+
+def _show(found: Sequence[Examined], todo: Sequence[Examined], to: str | None, *, is_done: bool) -> None:
+    wrong = [e for e in found if e.state != "current" or e in todo]
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("table", no_wrap=True)
+    shown.add_column("state", no_wrap=True)
+    shown.add_column("what", overflow="fold")
+    for e in wrong:
+        goes = f"\n{_goes(to, e, is_done)}" if e in todo else ""
+        shown.add_row(f"[{_STYLES[e.state]}]{escape(str(e.table))}[/]", e.state, escape(e.why + goes))
+    if wrong:
+        console.print(shown)
+    ok = sum(1 for e in found if e.state == "current")
+    done = f"{len(todo)} repaired" if is_done else f"{len(todo)} would be repaired"
+    console.print(f"{ok} of {len(found)} tables are at their newest version; {done}")
+    if open_ := [e for e in found if e.state != "current" and e not in todo]:
+        console.print(
+            f"{len(open_)} cannot be repaired without a choice: `lake-assets repair TABLE --to FILE` takes the named "
+            "metadata file; where no version can be read, `lake-assets repair TABLE --forget` takes the table out of "
+            "the catalog, and the next run makes it again from its sources",
+            style="yellow",
+        )
+
+
+def _goes(to: str | None, examined: Examined, is_done: bool) -> str:
+    if to == "":
+        return "is out of the catalog now" if is_done else "would be taken out of the catalog"
+    return f"the catalog {'names' if is_done else 'would name'} {to or examined.newest}{' now' if is_done else ''}"

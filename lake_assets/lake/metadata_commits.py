@@ -1,0 +1,168 @@
+"""Commits of metadata alone, made beside Spark where the catalog lets us.
+
+Through Spark each is a statement to be planned, and a small step makes some of them. PyIceberg does not commit to
+format version 3, since its model of the metadata cannot be written. A commit that adds no data needs no model: the JSON
+of the table's metadata file is changed, and the catalog follows if the table has not moved.
+
+Source: https://iceberg.apache.org/spec/#table-metadata-fields
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import Identifier
+from sqlalchemy import update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from lake_assets.errors import CatalogUnavailableError
+from lake_assets.lake.catalog import KnowingCatalog
+from lake_assets.lake.metadata_json import decode
+
+log = logging.getLogger(__name__)
+Metadata = dict[str, Any]
+
+_retried = retry(
+    retry=retry_if_exception_type(CommitFailedException),
+    wait=wait_random_exponential(multiplier=0.02, max=1),
+    stop=stop_after_attempt(10),
+    reraise=True,
+)
+
+
+class MovedError(Exception):
+    """A branch is not where it has to be."""
+
+
+def can_commit(catalog: Catalog) -> bool:
+    """Whether metadata can be committed here; else Spark has to do it."""
+    return isinstance(catalog, KnowingCatalog)
+
+
+@_retried
+def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
+    """Change a table's metadata; another writer's commits between are kept.
+
+    Args:
+        table: as it was loaded at some time.
+        change: called with the metadata as it is now; returns it changed, without touching what it was given. None:
+            nothing has to be done.
+
+    Raises:
+        MovedError: the table is gone or another one; `change` raises it too.
+        CommitFailedException: others were quicker again and again, or the catalog does not say what it did.
+        CorruptMetadataError: the table's metadata cannot be read.
+    """
+    catalog = table.catalog
+    assert isinstance(catalog, KnowingCatalog)
+    now = _load(catalog, table.name())
+    try:
+        metadata = _read(now)
+    except FileNotFoundError as e:
+        # Tables keep some tens of versions only: this one was left behind meanwhile.
+        raise CommitFailedException(f"{now.metadata_location} is gone") from e
+    if metadata["table-uuid"] != str(table.metadata.table_uuid):
+        raise MovedError(f"{'.'.join(table.name())} was dropped and made again")
+    changed = change(metadata)
+    if changed is None:
+        return
+    changed = followed(changed, now.metadata_location, now_ms())
+    path = load_location_provider(changed["location"], now.properties).new_table_metadata_file_location(
+        version_of(now.metadata_location) + 1
+    )
+    with now.io.new_output(path).create() as file:
+        file.write(json.dumps(changed, separators=(",", ":")).encode())
+    if not point_at(catalog, now.name(), now.metadata_location, path):
+        _delete(now, path)
+        raise CommitFailedException(f"{'.'.join(now.name())} has been updated by another process")
+    if now.properties.get("write.metadata.delete-after-commit.enabled", "").lower() == "true":
+        kept = {entry["metadata-file"] for entry in changed["metadata-log"]}
+        for entry in metadata.get("metadata-log", ()):
+            if entry["metadata-file"] not in kept:
+                _delete(now, entry["metadata-file"])
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+def version_of(metadata_location: str) -> int:
+    """The number that a metadata file's name begins with; -1: it has none."""
+    number = metadata_location.rsplit("/", 1)[-1].split("-", 1)[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def followed(metadata: Metadata, location: str, now: int) -> Metadata:
+    """Metadata that comes after the file `location`, written at `now` (milliseconds since 1970)."""
+    # Iceberg does not read metadata whose times go back, and clocks of writers differ.
+    log_times = (entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ()))
+    most = max(1, int(metadata.get("properties", {}).get("write.metadata.previous-versions-max", 100)))
+    former = {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": location}
+    return {
+        **metadata,
+        "last-updated-ms": max(now, metadata["last-updated-ms"], *log_times),
+        "metadata-log": [*metadata.get("metadata-log", ()), former][-most:],
+    }
+
+
+def point_at(catalog: KnowingCatalog, table: Identifier, named: str, path: str) -> bool:
+    """Whether the catalog has taken over the metadata file `path`: only if it names the file `named` until then.
+
+    Raises:
+        CommitFailedException: the catalog does not say what it did.
+    """
+    *namespace, name = table
+    row = (
+        update(IcebergTables)
+        .where(
+            IcebergTables.catalog_name == catalog.name,
+            IcebergTables.table_namespace == Catalog.namespace_to_string(tuple(namespace)),
+            IcebergTables.table_name == name,
+            IcebergTables.metadata_location == named,
+        )
+        .values(metadata_location=path, previous_metadata_location=named)
+    )
+    try:
+        with Session(catalog.engine) as session:
+            done = session.execute(row).rowcount  # type: ignore[attr-defined]
+            session.commit()
+        return done == 1
+    except (SQLAlchemyError, CatalogUnavailableError) as e:
+        # Whether it was done is only known where it can be seen. Else it may be done yet: the file stays.
+        seen = _load(catalog, table)
+        logged = {entry.metadata_file for entry in seen.metadata.metadata_log}
+        if path == seen.metadata_location or path in logged:
+            return True
+        raise CommitFailedException(f"{'.'.join(table)}: the catalog failed while it was updated: {e}") from e
+
+
+def _load(catalog: Catalog, table: Identifier) -> Table:
+    try:
+        return catalog.load_table(table)
+    except NoSuchTableError as e:
+        raise MovedError(f"{'.'.join(table)} was dropped or renamed") from e
+
+
+def _read(table: Table) -> Metadata:
+    with table.io.new_input(table.metadata_location).open() as file:
+        content = file.read()
+    return decode(content)
+
+
+def _delete(table: Table, path: str) -> None:
+    try:
+        table.io.delete(path)
+    except OSError as e:
+        log.debug("metadata file %s stays behind: %s", path, e)

@@ -1,0 +1,198 @@
+"""Tables whose catalog names another version of their metadata than the newest one.
+
+A catalog that was restored from a backup names versions that were written before it: some are deleted by now, so that
+the tables cannot be read, and some are there, so that the tables are as they were then. A file that was cut or deleted
+looks the same. The versions lie beside each other in a table's metadata folder, and each names those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from lake_assets.errors import RepairError
+from lake_assets.lake.base import LakeBase
+from lake_assets.lake.catalog import KnowingCatalog
+from lake_assets.lake.metadata_commits import Metadata, point_at, version_of
+from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.names import TableId
+
+State = Literal["current", "behind", "unreadable", "diverged", "lost"]
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A table, the metadata file that the catalog names, and the newest one that may stand in for it.
+
+    Attributes:
+        state: `current`: nothing newer is there. `behind`: a newer version follows the named one. `unreadable`: the
+            named file is gone or broken, and another version can be read. `diverged`: the table went on from the named
+            version and, elsewhere, from another one. `lost`: no version can be read.
+        named: the file that the catalog names.
+        newest: the version to go on with; None: there is none, or nobody but its owner can choose one.
+        why: what is wrong, for people.
+    """
+
+    table: TableId
+    state: State
+    named: str
+    newest: str | None = None
+    why: str = ""
+
+    @property
+    def can_be_repaired(self) -> bool:
+        """Whether pointing the catalog at `newest` is right without anybody's choice."""
+        return self.newest is not None and self.state in ("behind", "unreadable")
+
+
+def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Examined]:
+    """Compare what the catalog names with the metadata files that are there. Nothing is changed.
+
+    Args:
+        lake: the lake.
+        tables: which ones; None: all of the catalog but ICDC tables.
+
+    Raises:
+        RepairError: the catalog is no SQL catalog: only its server can change what it names.
+    """
+    named = _named(_sql_catalog(lake))
+    wanted = named if tables is None else {t: named[t] for t in tables if t in named}
+    return [_examined(lake, t, at) for t, at in sorted(wanted.items()) if tables or t.namespace != ("icdc",)]
+
+
+def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
+    """Point the catalog at a table's newest metadata file.
+
+    Args:
+        lake: the lake.
+        examined: the table.
+        to: another metadata file of the table.
+
+    Raises:
+        RepairError: there is no such file, it is another table's, or somebody has changed the table meanwhile.
+    """
+    catalog, path = _sql_catalog(lake), to or examined.newest
+    if path is None:
+        raise RepairError(f"{examined.table} cannot be repaired: {examined.why}")
+    io = catalog._load_file_io(location=path)
+    metadata = _read(io, path)
+    if metadata is None:
+        raise RepairError(f"{path} is no metadata file that can be read")
+    before = _read(io, examined.named)
+    if before is not None and before["table-uuid"] != metadata["table-uuid"]:
+        raise RepairError(f"{path} belongs to another table than {examined.table}: it has another table-uuid")
+    if not point_at(catalog, examined.table.parts, examined.named, path):
+        raise RepairError(f"{examined.table} was changed by somebody else meanwhile: look at it again")
+
+
+def forget(lake: LakeBase, examined: Examined) -> None:
+    """Take a table that cannot be read out of the catalog; its files stay.
+
+    Raises:
+        RepairError: it can be read, or another version of it can.
+    """
+    if examined.state != "lost":
+        raise RepairError(
+            f"{examined.table} is {examined.state}: only a table none of whose versions can be read is forgotten"
+        )
+    lake.catalog.drop_table(examined.table.parts)
+
+
+def _sql_catalog(lake: LakeBase) -> KnowingCatalog:
+    catalog = lake.catalog
+    if not isinstance(catalog, KnowingCatalog):
+        raise RepairError(
+            f"the catalog is a {type(catalog).__name__}: which metadata file is a table's only its server can change. "
+            "Register the newest one there (register_table)"
+        )
+    return catalog
+
+
+def _named(catalog: KnowingCatalog) -> dict[TableId, str]:
+    """All tables of the catalog, and the metadata files that it names."""
+    rows = select(IcebergTables).where(IcebergTables.catalog_name == catalog.name)
+    with Session(catalog.engine) as session:
+        return {
+            TableId.parse((*Catalog.identifier_to_tuple(row.table_namespace), row.table_name)): row.metadata_location
+            for row in session.scalars(rows)
+            if row.metadata_location
+        }
+
+
+def _examined(lake: LakeBase, table: TableId, named: str) -> Examined:
+    io = _sql_catalog(lake)._load_file_io(location=named)
+    here = _read(io, named)
+    number = version_of(named)
+    if here is not None:
+        newer = [p for p in _versions(io, named) if version_of(p) > number]
+        others = [(p, m) for p in newer if (m := _read(io, p)) and m["table-uuid"] == here["table-uuid"]]
+        follows = next((p for p, m in others if _follows(m, here, named)), None)
+        if follows:
+            ahead = version_of(follows) - number
+            return Examined(table, "behind", named, follows, f"{ahead} versions were written after the named one")
+        if others:
+            why = f"{others[0][0]} is newer, and does not follow the version that the catalog names"
+            return Examined(table, "diverged", named, why=why)
+        return Examined(table, "current", named)
+    gone = "is gone" if not io.new_input(named).exists() else "cannot be read"
+    found = [(p, m) for p in _versions(io, named) if p != named and (m := _read(io, p))]
+    uuids = {m["table-uuid"] for _, m in found}
+    naming = {m["table-uuid"] for _, m in found if named in _log(m)}
+    if not found:
+        return Examined(table, "lost", named, why=f"{named} {gone}, and so is every other version")
+    if len(naming or uuids) > 1:
+        why = f"{named} {gone}, and its folder holds versions of {len(uuids)} tables"
+        return Examined(table, "diverged", named, why=why)
+    newest, _ = next((p, m) for p, m in found if m["table-uuid"] in (naming or uuids))
+    back = number - version_of(newest)
+    older = f"; the newest that can be read is {back} versions older, and what they brought is lost" if back > 0 else ""
+    return Examined(table, "unreadable", named, newest, f"the file that the catalog names {gone}{older}")
+
+
+def _follows(metadata: Metadata, before: Metadata, named: str) -> bool:
+    """Whether a version was made from another one, the file `named`, however many commits later."""
+    if named in _log(metadata):
+        return True
+    # Tables name some tens of the versions before them only; what these held is there for longer.
+    head = before.get("current-snapshot-id")
+    if head in (None, -1):
+        return metadata["last-sequence-number"] > 0 or metadata.get("format-version") == 1
+    return any(s["snapshot-id"] == head for s in metadata.get("snapshots", ()))
+
+
+def _log(metadata: Metadata) -> set[str]:
+    return {entry["metadata-file"] for entry in metadata.get("metadata-log", ())}
+
+
+def _versions(io: FileIO, named: str) -> Iterator[str]:
+    """The metadata files beside one, the newest first."""
+    files = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
+    scheme, netloc, path = PyArrowFileIO.parse_location(named, io.properties)
+    folder, prefix = path.rsplit("/", 1)[0], named[: len(named) - len(path)]
+    infos = files.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(folder, allow_not_found=True))
+    found = [
+        (version_of(i.path), i.mtime_ns or 0, i.path)
+        for i in infos
+        if i.type == FileType.File and i.path.endswith((".metadata.json", ".gz.metadata.json", ".metadata.json.gz"))
+    ]
+    return (prefix + path for _, _, path in sorted(found, reverse=True))
+
+
+def _read(io: FileIO, path: str) -> Metadata | None:
+    """What a metadata file says; None: it is gone, or not the whole of one."""
+    try:
+        with io.new_input(path).open() as file:
+            metadata = decode(file.read())
+        return metadata if metadata["table-uuid"] and metadata["location"] else None
+    except _UNREADABLE:
+        return None

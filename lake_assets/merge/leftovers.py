@@ -1,0 +1,173 @@
+"""What killed runs leave behind: branches, ICDC tables and files that no snapshot names.
+
+Branches and ICDC tables say which process made them; whoever comes next drops those of processes that are gone. Files
+do not. Each step therefore notes in the lake's home which tables it writes, and takes the note away when it is done: a
+note whose process is gone says where to look, and since when. Tables nobody was killed at are never listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from lake_assets.capture import icdc
+from lake_assets.errors import LakeError
+from lake_assets.lake import LakeBase, TableId, refs
+from lake_assets.lake.private import make_private
+from lake_assets.lake.processes import OWNER, is_gone, owner
+
+log = logging.getLogger(__name__)
+_FOLDER = "at-work"
+_NOTE = re.compile(rf"({OWNER})-[0-9a-f]{{12}}\.json")
+_BRANCH = re.compile(rf"lake_assets_({OWNER})_[0-9a-f]{{32}}")
+# A Spark Connect server may go on with a step whose process was killed, and commit what it has written.
+FILES_AFTER = timedelta(hours=24)
+# Clocks of file systems and of writers differ.
+_SLACK_MS = 3_600_000
+
+
+def branch_name() -> str:
+    """A name for a branch of this process's."""
+    return f"lake_assets_{owner()}_{uuid.uuid4().hex}"
+
+
+def drop_branches(lake: LakeBase, name: TableId, table: Table) -> list[str]:
+    """Drop the branches of a table that processes which are gone have made; return them."""
+    left = [b for b in table.metadata.refs if (found := _BRANCH.fullmatch(b)) and is_gone(found[1])]
+    for branch in left:
+        if refs.can_commit(lake.catalog):
+            refs.drop(table, branch)
+        else:
+            lake.spark().sql(f"ALTER TABLE {lake.sql_name(name)} DROP BRANCH IF EXISTS `{branch}`")
+    return left
+
+
+@contextlib.contextmanager
+def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
+    """Note that the body writes tables. The note stays where the body is cut off, by whatever is no `Exception`."""
+    folder = lake.config.home / _FOLDER
+    make_private(folder)
+    note = folder / f"{owner()}-{uuid.uuid4().hex[:12]}.json"
+    note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
+    try:
+        yield
+    except Exception:
+        note.unlink(missing_ok=True)  # whoever wrote files has removed them
+        raise
+    note.unlink(missing_ok=True)
+
+
+def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
+    """Remove what processes that are gone have left behind, but branches; return what it was.
+
+    Args:
+        lake: the lake.
+        files_after: files that no snapshot names are removed so long after they were written.
+    """
+    swept: list[str] = []
+    try:
+        swept += [str(left.table) for left in icdc.sweep(lake)]
+        notes = list(_notes(lake))
+        busy = {t for note in notes if not note.is_left for t in note.tables}
+        for note in notes:
+            # A table that others write has to wait: their files are named by no snapshot yet.
+            if note.is_left and note.age >= files_after and not busy.intersection(note.tables):
+                for name in note.tables:
+                    swept += _sweep_files(lake, name, note.began, files_after)
+                note.file.unlink(missing_ok=True)
+    except (LakeError, OSError, ValueError) as e:
+        # The next run tries again: nobody's step fails because of what others have left.
+        log.warning("leftovers of killed runs stay for now: %s", e)
+    if swept:
+        log.info("removed what killed runs had left behind: %s", ", ".join(swept))
+    return swept
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a process wrote: `began` in milliseconds since 1970."""
+
+    file: Path
+    tables: tuple[TableId, ...]
+    began: int
+    age: timedelta
+    is_left: bool
+
+
+def _notes(lake: LakeBase) -> Iterator[_Note]:
+    for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
+        found = _NOTE.fullmatch(file.name)
+        try:
+            age = timedelta(seconds=max(0.0, time.time() - file.stat().st_mtime))
+            said = json.loads(file.read_text())
+            tables = tuple(TableId.parse(tuple(t)) for t in said["tables"])
+            began = int(said["began"])
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError, LakeError):
+            # Cut: its process was killed before it wrote anything else.
+            file.unlink(missing_ok=True)
+            continue
+        gone = is_gone(found[1]) if found else True
+        # Of another machine nothing is known but the time.
+        yield _Note(file, tables, began, age, age >= FILES_AFTER if gone is None else gone)
+
+
+def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) -> list[str]:
+    """Remove the files of a table that were written since `began` and that no snapshot names."""
+    table = lake.find(name)
+    if table is None:
+        return []
+    io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
+    scheme, netloc, path = PyArrowFileIO.parse_location(table.location(), io.properties)
+    system, until = io.fs_by_scheme(scheme, netloc), time.time() - after.total_seconds()
+    written = {
+        info.path
+        for folder in ("data", "metadata")
+        for info in system.get_file_info(FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True))
+        if info.type == FileType.File
+        and info.mtime_ns is not None
+        and began - 60_000 <= info.mtime_ns // 1_000_000
+        and info.mtime_ns / 1e9 <= until
+    }
+    if not written:
+        return []
+    left = sorted(written - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in _named_since(table, began)})
+    # Whoever has committed meanwhile has named files that were not when they were looked for.
+    if lake.table(name).metadata_location != table.metadata_location:
+        return _sweep_files(lake, name, began, after)
+    for file in left:
+        with contextlib.suppress(FileNotFoundError):
+            system.delete_file(file)
+    return left
+
+
+def _named_since(table: Table, began: int) -> Iterator[str]:
+    """The files that a table's metadata names, but those that were there before `began` for certain."""
+    metadata = table.metadata
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from (s.statistics_path for s in (*metadata.statistics, *metadata.partition_statistics))
+    earlier = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < began - _SLACK_MS}
+    seen: set[str] = set()
+    for snapshot in metadata.snapshots:
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            yield manifest.manifest_path
+            if manifest.added_snapshot_id in earlier or manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                yield entry.data_file.file_path

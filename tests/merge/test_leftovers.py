@@ -1,0 +1,168 @@
+"""What killed runs leave behind is removed, and nothing else: without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+
+from lake_assets import Lake
+from lake_assets.lake import TableId, refs
+from lake_assets.lake.processes import is_gone, owner
+from lake_assets.merge import leftovers
+from lake_assets.merge.leftovers import at_work, drop_branches, sweep
+
+T = TableId.parse("raw.t")
+GONE, ELSEWHERE = owner((2**22 + 1, 1.0)), f"{'0' * 8}_1_1"
+NOW = timedelta(0)
+pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+
+
+def rows(*ns: int) -> pa.Table:
+    return pa.table({"n": pa.array(ns, pa.int64())})
+
+
+def make(lake: Lake) -> Table:
+    lake.ensure_namespace(("raw",))
+    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
+    lake.catalog.create_table(T.parts, rows().schema, properties=properties)
+    lake.table(T).append(rows(1, 2))
+    return lake.table(T)
+
+
+def note(lake: Lake, process: str, began: float, *tables: TableId) -> Path:
+    file = lake.config.home / "at-work" / f"{process}-0123456789ab.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps({"tables": [t.parts for t in tables or (T,)], "began": int(began * 1000)}))
+    return file
+
+
+def stray(lake: Lake, name: str) -> Path:
+    """A file as a killed writer leaves it."""
+    file = Path(lake.table(T).location().removeprefix("file://")) / name
+    file.parent.mkdir(exist_ok=True, parents=True)
+    file.write_bytes(b"PAR1")
+    return file
+
+
+def test_a_note_is_there_while_a_step_is_at_work_and_after_a_kill(plain_lake: Lake) -> None:
+    folder = plain_lake.config.home / "at-work"
+    with at_work(plain_lake, [T]):
+        (file,) = folder.iterdir()
+        assert json.loads(file.read_text())["tables"] == [["raw", "t"]]
+    assert list(folder.iterdir()) == []
+    with pytest.raises(ValueError, match="its own"), at_work(plain_lake, [T]):
+        raise ValueError("its own")
+    assert list(folder.iterdir()) == []
+    with pytest.raises(KeyboardInterrupt), at_work(plain_lake, [T]):
+        raise KeyboardInterrupt
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_files_that_no_snapshot_names_go_and_all_others_stay(plain_lake: Lake, seed: int) -> None:
+    choose = random.Random(seed)
+    make(plain_lake)
+    began = time.time()
+    file = note(plain_lake, GONE, began)
+    strays: list[Path] = []
+    expected = {1, 2}
+    for n in range(10, 18):
+        table = plain_lake.table(T)
+        match choose.randrange(6):
+            case 0:
+                table.delete(EqualTo("n", next(iter(expected))) if expected else EqualTo("n", 0))
+                expected -= {next(iter(expected))} if expected else set()
+            case 1:
+                table.overwrite(rows(n))
+                expected = {n}
+            case 2:
+                strays.append(stray(plain_lake, f"data/{n}.parquet"))
+            case 3:
+                strays.append(stray(plain_lake, f"metadata/{choose.choice(['snap-', '', '00099-'])}{n}.avro"))
+            case 4 if len(table.metadata.snapshots) > 2:
+                table.maintenance.expire_snapshots().by_id(table.metadata.snapshots[0].snapshot_id).commit()
+            case _:
+                table.append(rows(n))
+                expected.add(n)
+    plain_lake.table(T).append(rows(99))
+    swept = sweep(plain_lake, NOW)
+    assert not [f for f in strays if f.exists()]
+    assert {str(f) for f in strays} <= set(swept)
+    assert not file.exists()
+    table = plain_lake.table(T)
+    assert set(table.scan().to_arrow()["n"].to_pylist()) == {*expected, 99}
+    for snapshot in table.metadata.snapshots:
+        assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow() is not None, "every snapshot can be read still"
+    assert sweep(plain_lake, NOW) == []
+
+
+def test_files_stay_until_nobody_can_be_at_work_on_them(plain_lake: Lake) -> None:
+    make(plain_lake)
+    left = stray(plain_lake, "data/a.parquet")
+    file = note(plain_lake, GONE, time.time() - 60)
+    assert sweep(plain_lake) == [], "a server may go on with the step, and commit it"
+    file.unlink()
+    for process in (owner(), ELSEWHERE):
+        file = note(plain_lake, process, time.time() - 60)
+        assert sweep(plain_lake, NOW) == []
+        assert left.exists()
+        other = note(plain_lake, GONE, time.time() - 60)
+        assert sweep(plain_lake, NOW) == [], "another one is at work on the same table"
+        other.unlink()
+        file.unlink()
+    before = stray(plain_lake, "data/b.parquet")
+    os.utime(before, (time.time() - 7200,) * 2)
+    note(plain_lake, GONE, time.time() - 60)
+    assert sweep(plain_lake, NOW) == [str(left)], "what was there before the step is none of its"
+    assert before.exists()
+    file = note(plain_lake, ELSEWHERE, time.time() - 90_000)
+    os.utime(file, (time.time() - 90_000,) * 2)
+    late = stray(plain_lake, "data/c.parquet")
+    assert sweep(plain_lake, NOW) == [str(before), str(late)], "of another machine, a day ago"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"tables": 1, "began": 2}', '{"tables": [["x"]], "began": 2}'])
+def test_a_note_that_was_cut_is_dropped(plain_lake: Lake, content: str) -> None:
+    make(plain_lake)
+    file = note(plain_lake, GONE, time.time())
+    file.write_text(content)
+    assert sweep(plain_lake, NOW) == []
+    assert not file.exists()
+
+
+def test_a_table_that_is_gone_has_nothing_to_sweep(plain_lake: Lake) -> None:
+    file = note(plain_lake, GONE, time.time())
+    assert sweep(plain_lake, NOW) == []
+    assert not file.exists()
+
+
+def test_branches_go_with_the_process_that_made_them(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(plain_lake)
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    own = leftovers.branch_name()
+    monkeypatch.setattr(leftovers, "owner", lambda: GONE)
+    gone = leftovers.branch_name()
+    monkeypatch.setattr(leftovers, "owner", lambda: ELSEWHERE)
+    elsewhere = leftovers.branch_name()
+    for branch in (own, gone, elsewhere, "lake_assets_failed", "mine"):
+        refs.create_branch(table, branch, head, days=1)
+    assert drop_branches(plain_lake, T, plain_lake.table(T)) == [gone]
+    left = set(plain_lake.table(T).metadata.refs)
+    assert left == {"main", own, elsewhere, "lake_assets_failed", "mine"}
+
+
+def test_processes_are_told_apart() -> None:
+    assert is_gone(owner()) is False
+    assert is_gone(owner((os.getpid(), 1.0))) is True
+    assert is_gone(GONE) is True
+    assert is_gone(ELSEWHERE) is None
