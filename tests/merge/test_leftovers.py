@@ -40,7 +40,7 @@ def make(lake: Lake) -> Table:
 
 def note(lake: Lake, process: str, began: float, *tables: TableId) -> Path:
     file = lake.config.home / "at-work" / f"{process}-0123456789ab.json"
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(exist_ok=True, parents=True)
     file.write_text(json.dumps({"tables": [t.parts for t in tables or (T,)], "began": int(began * 1000)}))
     return file
 

@@ -1,0 +1,85 @@
+"""Files that are gone or were cut: the table they belong to says so at once, others go on, and what the error advises
+works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.errors import CorruptMetadataError, MissingDataFileError
+from lake_assets.lake import catalog
+from lake_assets.lake.repair import examine, repair
+from tests.support.people import CITIES, OLDEST, People
+
+
+def path_of(location: str) -> Path:
+    return Path(location.removeprefix("file://").removeprefix("file:"))
+
+
+def data_files(lake: Lake, table: str) -> list[Path]:
+    scan = lake.table(table).scan()
+    return [path_of(task.file.file_path) for task in scan.plan_files()]
+
+
+def manifests(lake: Lake, table: str) -> list[Path]:
+    loaded = lake.table(table)
+    snapshot = loaded.current_snapshot()
+    assert snapshot is not None
+    return [path_of(m.manifest_path) for m in snapshot.manifests(loaded.io)]
+
+
+def manifest_list(lake: Lake, table: str) -> list[Path]:
+    snapshot = lake.table(table).current_snapshot()
+    assert snapshot is not None
+    return [path_of(snapshot.manifest_list)]
+
+
+def metadata(lake: Lake, table: str) -> list[Path]:
+    return [path_of(lake.table(table).metadata_location)]
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+FILES: dict[str, Callable[[Lake, str], list[Path]]] = {
+    "data": data_files, "manifest": manifests, "manifest list": manifest_list, "metadata": metadata,
+}  # fmt: skip
+TABLES = ["staging.people", "final.people", "agg.cities"]
+
+
+@pytest.mark.parametrize("broken", TABLES)
+@pytest.mark.parametrize("what", FILES)
+@pytest.mark.parametrize("how", [Path.unlink, cut], ids=["gone", "cut"])
+def test_a_broken_file_is_named_and_stops_its_table_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, how: Callable[[Path], Any], broken: str
+) -> None:
+    people = People(lake, CITIES, OLDEST)
+    for _ in range(2):
+        people.land(30)
+        people.check()
+    people.land(30)
+    found = FILES[what](lake, broken)
+    for file in found:
+        how(file)
+    monkeypatch.setattr(catalog, "_known", catalog.Known())  # as in a new process
+    began = time.monotonic()
+    outcomes = people.run()
+    assert time.monotonic() - began < 60, "nobody waits for a file to come back"
+    failed = {t: o for t, o in outcomes.items() if o.status == "failed"}
+    for table, outcome in failed.items():
+        assert isinstance(outcome.exception, CorruptMetadataError | MissingDataFileError), (table, outcome.error)
+        assert any(f.name in str(outcome.error) for f in found), (table, outcome.error)
+    # What does not read the broken file goes on.
+    assert set(failed) <= {broken, *{"staging.people": ["final.people"], "final.people": ["agg.cities", "agg.oldest"]}.get(broken, [])}
+    if what == "metadata":
+        assert broken in failed
+        for examined in examine(lake):
+            if examined.can_be_repaired:
+                repair(lake, examined)
+        people.check()
