@@ -14,7 +14,7 @@ import pydantic
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io import InputFile, load_file_io
+from pyiceberg.io import FileIO, InputFile, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import event
@@ -89,6 +89,10 @@ _known = Known()
 class KnowingCatalog(SqlCatalog):
     """PyIceberg's SQL catalog with what its files said before."""
 
+    def files_at(self, location: str) -> FileIO:
+        """What reads and writes files there, with the catalog's settings."""
+        return self._load_file_io(location=location)
+
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location, namespace, name = orm_table.metadata_location, orm_table.table_namespace, orm_table.table_name
         if not (location and namespace and name):
@@ -119,9 +123,12 @@ def _read(table: str, file: InputFile) -> TableMetadata:
     except PermissionError as e:
         why = f"reading its metadata file {file.location} is not allowed"
         raise CorruptMetadataError(f"{table} cannot be read: {why} ({e}). Allow it") from e
+    except (ValidationError, pydantic.ValidationError) as e:
+        raise CorruptMetadataError(
+            f"PyIceberg cannot read the metadata of {table} in {file.location}: {e}. If it does not know the type of a "
+            f"column, upgrade it, or drop the column. Otherwise the file is broken: {_ADVICE}"
+        ) from e
     except (
-        ValidationError,
-        pydantic.ValidationError,
         ValueError,
         EOFError,
         OSError,

@@ -29,6 +29,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from lake_assets.errors import CatalogUnavailableError
 from lake_assets.lake.catalog import KnowingCatalog
 from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.metadata_versions import version_of
 
 log = logging.getLogger(__name__)
 Metadata = dict[str, Any]
@@ -96,12 +97,6 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
 def now_ms() -> int:
     """Milliseconds since 1970."""
     return int(time.time() * 1000)
-
-
-def version_of(metadata_location: str) -> int:
-    """The number that a metadata file's name begins with; -1: it has none."""
-    number = metadata_location.rsplit("/", 1)[-1].split("-", 1)[0]
-    return int(number) if number.isdecimal() else -1
 
 
 def followed(metadata: Metadata, location: str, now: int) -> Metadata:

@@ -7,23 +7,22 @@ looks the same. The versions lie beside each other in a table's metadata folder,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lake_assets.errors import RepairError
 from lake_assets.lake.base import LakeBase
 from lake_assets.lake.catalog import KnowingCatalog
-from lake_assets.lake.metadata_commits import Metadata, point_at, version_of
+from lake_assets.lake.metadata_commits import Metadata, point_at
 from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.metadata_versions import version_of, versions
 from lake_assets.lake.names import TableId
 
 State = Literal["current", "behind", "unreadable", "diverged", "lost"]
@@ -84,7 +83,7 @@ def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
     catalog, path = _sql_catalog(lake), to or examined.newest
     if path is None:
         raise RepairError(f"{examined.table} cannot be repaired: {examined.why}")
-    io = catalog._load_file_io(location=path)
+    io = catalog.files_at(path)
     metadata = _read(io, path)
     if metadata is None:
         raise RepairError(f"{path} is no metadata file that can be read")
@@ -130,11 +129,11 @@ def _named(catalog: KnowingCatalog) -> dict[TableId, str]:
 
 
 def _examined(lake: LakeBase, table: TableId, named: str) -> Examined:
-    io = _sql_catalog(lake)._load_file_io(location=named)
+    io = _sql_catalog(lake).files_at(named)
     here = _read(io, named)
     number = version_of(named)
     if here is not None:
-        newer = [p for p in _versions(io, named) if version_of(p) > number]
+        newer = [v.location for v in versions(io, named) if v.number > number]
         others = [(p, m) for p in newer if (m := _read(io, p)) and m["table-uuid"] == here["table-uuid"]]
         follows = next((p for p, m in others if _follows(m, here, named)), None)
         if follows:
@@ -145,7 +144,8 @@ def _examined(lake: LakeBase, table: TableId, named: str) -> Examined:
             return Examined(table, "diverged", named, why=why)
         return Examined(table, "current", named)
     gone = "is gone" if not io.new_input(named).exists() else "cannot be read"
-    found = [(p, m) for p in _versions(io, named) if p != named and (m := _read(io, p))]
+    others = (v.location for v in versions(io, named))
+    found = [(p, m) for p in others if p != named and (m := _read(io, p))]
     uuids = {m["table-uuid"] for _, m in found}
     naming = {m["table-uuid"] for _, m in found if named in _log(m)}
     if not found:
@@ -172,20 +172,6 @@ def _follows(metadata: Metadata, before: Metadata, named: str) -> bool:
 
 def _log(metadata: Metadata) -> set[str]:
     return {entry["metadata-file"] for entry in metadata.get("metadata-log", ())}
-
-
-def _versions(io: FileIO, named: str) -> Iterator[str]:
-    """The metadata files beside one, the newest first."""
-    files = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
-    scheme, netloc, path = PyArrowFileIO.parse_location(named, io.properties)
-    folder, prefix = path.rsplit("/", 1)[0], named[: len(named) - len(path)]
-    infos = files.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(folder, allow_not_found=True))
-    found = [
-        (version_of(i.path), i.mtime_ns or 0, i.path)
-        for i in infos
-        if i.type == FileType.File and i.path.endswith((".metadata.json", ".gz.metadata.json", ".metadata.json.gz"))
-    ]
-    return (prefix + path for _, _, path in sorted(found, reverse=True))
 
 
 def _read(io: FileIO, path: str) -> Metadata | None:

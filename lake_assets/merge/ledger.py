@@ -23,6 +23,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.errors import ChangedInputError, ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.watermark import Mark, ancestors, read_marks, to_properties
 from lake_assets.merge.inputs import name_of
 
@@ -36,8 +37,7 @@ _SCHEMA = Schema(
 )
 _PROPERTIES = {
     "format-version": "2",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "50",
+    **VERSIONS,
 }
 
 

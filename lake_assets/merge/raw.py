@@ -18,6 +18,7 @@ from lake_assets.errors import ConcurrentWriteError, SnapshotExpiredError
 from lake_assets.events import SourceTable
 from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property
 
 POSITION_PROPERTY = "lake-assets.position"
@@ -47,8 +48,7 @@ ARROW: pa.Schema = pa.schema(
 _PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "50",
+    **VERSIONS,
     "write.metadata.metrics.column.record": "none",
     "write.metadata.metrics.column.payload": "none",
     # Records of one kind are packed so well that one task would read them all, if they were split by bytes alone.

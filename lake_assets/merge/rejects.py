@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import ConcurrentWriteError, RejectedLimitError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import find_property
 from lake_assets.merge.commit import as_race
@@ -44,8 +45,7 @@ _SCHEMA = Schema(
 COLUMNS = [f.name for f in _SCHEMA.fields]
 _PROPERTIES = {
     "format-version": "2",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "50",
+    **VERSIONS,
     "write.merge.mode": "merge-on-read",
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from lake_assets.capture.types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.merge.commit import committing
@@ -34,9 +35,7 @@ DEFAULT_PROPERTIES = {
     # Batches are small: a shuffle in front of the write costs more than it saves.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
-    # A commit a batch: without this the metadata files add up.
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "50",
+    **VERSIONS,
 }
 
 

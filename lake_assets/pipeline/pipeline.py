@@ -22,7 +22,7 @@ from lake_assets.errors import (
 )
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
-from lake_assets.lake import LakeBase, TableId, clock
+from lake_assets.lake import LakeBase, TableId, clock, metadata_versions
 from lake_assets.lake.foreign_errors import as_named
 from lake_assets.lake.metadata_commits import MovedError
 from lake_assets.merge import leftovers
@@ -546,6 +546,8 @@ def _make_ready(lake: LakeBase, name: TableId) -> None:
         if (table := lake.find(name)) is not None:
             clock.take_back(table)
             leftovers.drop_branches(lake, name, table)
+            if metadata_versions.is_due(table):
+                metadata_versions.thin(table)
     except (MovedError, CommitFailedException) as e:
         raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
 

@@ -76,7 +76,10 @@ def test_a_broken_file_is_named_and_stops_its_table_alone(
         assert isinstance(outcome.exception, CorruptMetadataError | MissingDataFileError), (table, outcome.error)
         assert any(f.name in str(outcome.error) for f in found), (table, outcome.error)
     # What does not read the broken file goes on.
-    assert set(failed) <= {broken, *{"staging.people": ["final.people"], "final.people": ["agg.cities", "agg.oldest"]}.get(broken, [])}
+    assert set(failed) <= {
+        broken,
+        *{"staging.people": ["final.people"], "final.people": ["agg.cities", "agg.oldest"]}.get(broken, []),
+    }
     if what == "metadata":
         assert broken in failed
         for examined in examine(lake):

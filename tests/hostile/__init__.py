@@ -1,0 +1,1 @@
+"""What nobody should send: each of it is a named reject or a named error, and nothing else is harmed."""

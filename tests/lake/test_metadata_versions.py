@@ -1,0 +1,59 @@
+"""Versions of a table's metadata are kept by the hour."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from lake_assets import Lake
+from lake_assets.lake import metadata_versions
+from lake_assets.lake.metadata_versions import DAYS, PROPERTIES, thin, versions
+
+ROWS = pa.table({"n": pa.array([1], pa.int64())})
+HOUR = 3600
+
+
+def test_the_last_ones_and_one_of_each_hour_stay(plain_lake: Lake) -> None:
+    plain_lake.ensure_namespace(("raw",))
+    few = {**PROPERTIES, "write.metadata.previous-versions-max": "2"}
+    plain_lake.catalog.create_table("raw.t", ROWS.schema, properties=few)
+    for _ in range(11):
+        plain_lake.table("raw.t").append(ROWS)
+    table = plain_lake.table("raw.t")
+    found = versions(table.io, table.metadata_location)
+    assert [v.number for v in found] == list(range(11, -1, -1)), "Iceberg deletes none"
+    now = (time.time() // HOUR) * HOUR + HOUR / 2
+    # Versions 0 to 8 are not named by the last one. By number: how many hours ago.
+    ages = {0: DAYS * 24 + 2, 1: DAYS * 24 - 2, 2: 30.2, 3: 30.1, 4: 30, 5: 2.2, 6: 2, 7: 0.9, 8: 0.8}
+    for version in found:
+        if version.number in ages:
+            written = now - ages[version.number] * HOUR
+            os.utime(Path(version.location.removeprefix("file://")), (written, written))
+    deleted = {metadata_versions.version_of(f) for f in thin(table, now)}
+    assert deleted == {0, 2, 3, 5}
+    left = {v.number for v in versions(table.io, table.metadata_location)}
+    assert left == set(range(12)) - deleted
+    assert thin(table, now) == []
+
+
+def test_what_is_about_to_become_the_next_version_stays(plain_lake: Lake) -> None:
+    plain_lake.ensure_namespace(("raw",))
+    plain_lake.catalog.create_table("raw.t", ROWS.schema, properties=PROPERTIES).append(ROWS)
+    table = plain_lake.table("raw.t")
+    file = Path(table.metadata_location.removeprefix("file://"))
+    for number in ("00001", "00002"):
+        other = file.with_name(f"{number}-other.metadata.json")
+        other.write_bytes(file.read_bytes())
+        os.utime(other, (1, 1))
+    assert thin(table) == []
+
+
+def test_tables_of_others_keep_what_they_keep(plain_lake: Lake) -> None:
+    plain_lake.ensure_namespace(("raw",))
+    plain_lake.catalog.create_table("raw.t", ROWS.schema)
+    assert not metadata_versions.is_due(plain_lake.table("raw.t"))
+    plain_lake.catalog.create_table("raw.own", ROWS.schema, properties=PROPERTIES)
+    assert metadata_versions.is_due(plain_lake.table("raw.own"))
