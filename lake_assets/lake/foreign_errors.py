@@ -15,6 +15,8 @@ _MISSING = (
     re.compile(rf"{_PATH} \(No such file or directory\)"),
 )
 _BROKEN = (
+    re.compile(rf"Checksum error: {_PATH}"),
+    re.compile(rf"Failed to (?:open|fetch) file: {_PATH}"),
     re.compile(rf"Cannot (?:read|open)[^:]*(?:manifest|metadata)[^:]*: {_PATH}", re.IGNORECASE),
     re.compile(rf"Failed to (?:read|open|parse)[^:]*(?:manifest|metadata)[^:]*: {_PATH}", re.IGNORECASE),
     re.compile(rf"{_PATH} is not a Parquet file"),

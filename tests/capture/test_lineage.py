@@ -44,8 +44,15 @@ HISTORY = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
-@pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
+@pytest.mark.parametrize(
+    ("mode", "partitioned"),
+    [
+        ("copy-on-write", True),
+        ("merge-on-read", False),
+        pytest.param("copy-on-write", False, marks=pytest.mark.long),
+        pytest.param("merge-on-read", True, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
 def test_windows_of_a_history_are_exact(lake: Lake, namespace: str, mode: str, partitioned: bool, every: bool) -> None:
     table = make(lake, f"{namespace}.t", mode, partitioned=partitioned)

@@ -137,7 +137,7 @@ KINDS = [ordered, repeated, scattered, evolving, truncated]
 
 
 @pytest.mark.parametrize(
-    "kind", [ordered, pytest.param(repeated, marks=pytest.mark.long), scattered, evolving, truncated]
+    "kind", [*(pytest.param(k, marks=pytest.mark.long) for k in (ordered, repeated, scattered)), evolving, truncated]
 )
 def test_final_is_what_the_events_make_of_it(lake: Lake, kind: Callable[[random.Random], Batches]) -> None:
     check(lake, kind(random.Random(kind.__name__)))

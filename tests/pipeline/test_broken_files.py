@@ -53,9 +53,20 @@ FILES: dict[str, Callable[[Lake, str], list[Path]]] = {
 TABLES = ["staging.people", "final.people", "agg.cities"]
 
 
-@pytest.mark.parametrize("broken", TABLES)
-@pytest.mark.parametrize("what", FILES)
-@pytest.mark.parametrize("how", [Path.unlink, cut], ids=["gone", "cut"])
+OFTEN = {
+    (cut, "data", "final.people"),
+    (cut, "manifest list", "final.people"),
+    (Path.unlink, "metadata", "final.people"),
+}
+CASES = [
+    pytest.param(how, what, table, marks=() if (how, what, table) in OFTEN else pytest.mark.long)
+    for how in (Path.unlink, cut)
+    for what in FILES
+    for table in TABLES
+]
+
+
+@pytest.mark.parametrize(("how", "what", "broken"), CASES)
 def test_a_broken_file_is_named_and_stops_its_table_alone(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, how: Callable[[Path], Any], broken: str
 ) -> None:

@@ -71,7 +71,7 @@ def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
     return found
 
 
-OFTEN = ("debezium", "debezium-plain", "debezium-flat", "wal2json-v1", "wal2json-v2", "change-feed")
+OFTEN = ("debezium", "wal2json-v2", "change-feed")
 
 
 @pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
