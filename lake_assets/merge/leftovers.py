@@ -34,8 +34,6 @@ _NOTE = re.compile(rf"({OWNER})-[0-9a-f]{{12}}\.json")
 _BRANCH = re.compile(rf"lake_assets_({OWNER})_[0-9a-f]{{32}}")
 # A Spark Connect server may go on with a step whose process was killed, and commit what it has written.
 FILES_AFTER = timedelta(hours=24)
-# Clocks of file systems and of writers differ.
-_SLACK_MS = 3_600_000
 
 
 def branch_name() -> str:
@@ -144,7 +142,7 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     }
     if not written:
         return []
-    left = sorted(written - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in _named_since(table, began)})
+    left = sorted(written - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in _named(table)})
     # Whoever has committed meanwhile has named files that were not when they were looked for.
     if lake.table(name).metadata_location != table.metadata_location:
         return _sweep_files(lake, name, began, after)
@@ -154,20 +152,22 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     return left
 
 
-def _named_since(table: Table, began: int) -> Iterator[str]:
-    """The files that a table's metadata names, but those that were there before `began` for certain."""
+def _named(table: Table) -> Iterator[str]:
+    """All files that a table's metadata names.
+
+    Also those of manifests that are older than the files in question: a file that was restored from a backup is new.
+    """
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (s.statistics_path for s in (*metadata.statistics, *metadata.partition_statistics))
-    earlier = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < began - _SLACK_MS}
     seen: set[str] = set()
     for snapshot in metadata.snapshots:
         yield snapshot.manifest_list
         for manifest in snapshot.manifests(table.io):
-            yield manifest.manifest_path
-            if manifest.added_snapshot_id in earlier or manifest.manifest_path in seen:
+            if manifest.manifest_path in seen:
                 continue
             seen.add(manifest.manifest_path)
+            yield manifest.manifest_path
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
                 yield entry.data_file.file_path
