@@ -28,11 +28,12 @@ def listing(folder: Path) -> list[Path]:
     Raises:
         LandingFolderError: it is a file, or cannot be read.
     """
+    # A link to a file is listed, so that reading it says that links are not followed.
     # The listing says what is a file: with 100,000 of them, asking for each takes longer than everything else.
     try:
         with os.scandir(folder) as entries:
             names = [
-                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and _is_file(e)
+                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and e.is_file()
             ]
     except FileNotFoundError:
         return []
@@ -43,11 +44,6 @@ def listing(folder: Path) -> list[Path]:
             "this user read it"
         ) from e
     return [folder / name for name in sorted(names)]
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    # A link is listed, so that reading it says that links are not followed, and its file is not waited for in vain.
-    return entry.is_file(follow_symlinks=False) or entry.is_symlink()
 
 
 _UNFINISHED = (".tmp", ".part")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from lake_assets import Lake
-from lake_assets.errors import InputTooLargeError, PipelineError
+from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineError
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
 from lake_assets.lake import TableId
@@ -113,6 +113,21 @@ def test_a_whole_record_that_is_too_deep_is_rejected_and_not_called_cut(
     landed = land(plain_lake, spec(tmp_path, record=100_000))
     assert (landed.records, landed.rejected) == (2, 1)
     assert rows(plain_lake, "problem")[1] == ("nested deeper than 200 levels",)
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "b.csv", "b.parquet"])
+def test_links_are_not_followed_and_files_before_them_are_taken_in(plain_lake: Lake, tmp_path: Path, name: str) -> None:
+    folder, secret = tmp_path / "in", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_bytes(line(2))
+    (folder / "a.jsonl").write_bytes(line(1))
+    (folder / "0.jsonl").symlink_to(tmp_path / "nowhere")
+    (folder / name).symlink_to(secret)
+    with pytest.raises(LandingFolderError, match=rf"{name} is a link.*put the file itself there"):
+        land(plain_lake, spec(folder))
+    assert rows(plain_lake, "source_file") == [("a.jsonl",)]
+    (folder / name).unlink()
+    assert land(plain_lake, spec(folder)).records == 0
 
 
 def test_names_that_are_no_text_are_taken_in_once_and_shown_in_escapes(plain_lake: Lake, tmp_path: Path) -> None:
