@@ -128,14 +128,7 @@ def _read(table: str, file: InputFile) -> TableMetadata:
             f"PyIceberg cannot read the metadata of {table} in {file.location}: {e}. If it does not know the type of a "
             f"column, upgrade it, or drop the column. Otherwise the file is broken: {_ADVICE}"
         ) from e
-    except (
-        ValueError,
-        EOFError,
-        OSError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as e:
+    except (ValueError, EOFError, OSError, KeyError, TypeError, AttributeError) as e:
         why = f"its metadata file {file.location} is broken or was cut ({type(e).__name__}: {_first_line(e)})"
         raise CorruptMetadataError(f"{table} cannot be read: {why}. {_ADVICE}") from e
 

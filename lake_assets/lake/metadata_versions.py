@@ -25,6 +25,8 @@ PROPERTIES = {
 DAYS = 7
 # Looking for versions to delete is a listing: not with each commit.
 _EVERY, _WITHIN = 40, 4
+# Seconds for which somebody may be about to read a version that the catalog named a moment ago.
+_BEING_READ = 600
 
 
 @dataclass(frozen=True, order=True)
@@ -76,7 +78,7 @@ def thin(table: Table, now: float | None = None) -> list[str]:
     deleted: list[str] = []
     for version in versions(table.io, table.metadata_location):
         # One with the same number, or a higher one, may be about to become the next.
-        if version.location in kept or version.number >= current or now - version.written < 3600:
+        if version.location in kept or version.number >= current or now - version.written < _BEING_READ:
             continue
         hour = int(version.written // 3600)
         if hour not in hours and now - version.written < DAYS * 24 * 3600:

@@ -27,7 +27,7 @@ def test_the_last_ones_and_one_of_each_hour_stay(plain_lake: Lake) -> None:
     assert [v.number for v in found] == list(range(11, -1, -1)), "Iceberg deletes none"
     now = (time.time() // HOUR) * HOUR + HOUR / 2
     # Versions 0 to 8 are not named by the last one. By number: how many hours ago.
-    ages = {0: DAYS * 24 + 2, 1: DAYS * 24 - 2, 2: 30.2, 3: 30.1, 4: 30, 5: 2.2, 6: 2, 7: 0.9, 8: 0.8}
+    ages = {0: DAYS * 24 + 2, 1: DAYS * 24 - 2, 2: 30.2, 3: 30.1, 4: 30, 5: 2.2, 6: 2, 7: 0.9, 8: 0.1}
     for version in found:
         if version.number in ages:
             written = now - ages[version.number] * HOUR
