@@ -20,6 +20,10 @@ COMMIT = (
     ("_commit_sequence_number", "BIGINT"),
     ("_commit_timestamp", "TIMESTAMP"),
 )
+_IS_SAME = "__lake_is_same"
+
+# Changed rows of at most this many captured ones are grouped in one partition.
+ONE_PARTITION_ROWS = 1_000_000
 INSERT, DELETE, BEFORE, AFTER = "insert", "delete", "update_before", "update_after"
 
 
@@ -153,12 +157,20 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
     if not by_row_id:
         return _label(view, values.net(changed, columns).withColumn(PAIR, no_pair))
     # A row id that went and came: only changed rows are brought together.
+    if view.has_new_ids and view.rows <= ONE_PARTITION_ROWS:
+        # Row ids and values are then grouped where they are, after one shuffle instead of two.
+        changed = changed.repartition(1)
     same_row = Window.partitionBy(NUMBER)
     is_pair = (F.count(SIGN).over(same_row) == 2) & (F.sum(SIGN).over(same_row) == 0)
-    changed = changed.withColumn(PAIR, F.when(is_pair, F.col(NUMBER).cast("string")))
-    # Rows that lie together by their ids are compared where they lie. Rows that came under new ids are not among them.
-    within = [PAIR] if view.has_new_ids else [NUMBER, PAIR]
-    return _label(view, values.net(changed, columns, within=within).select(*named(columns), SIGN, PAIR))
+    pair = F.when(is_pair, F.col(NUMBER).cast("string"))
+    if view.has_new_ids:
+        # A row without a pair may have come back under another id.
+        changed = values.net(changed.withColumn(PAIR, pair), columns, within=[PAIR])
+    else:
+        image = values.image(changed, columns)
+        is_same = is_pair & (F.min(image).over(same_row) == F.max(image).over(same_row))
+        changed = changed.withColumns({PAIR: pair, _IS_SAME: is_same}).where(f"NOT {_IS_SAME}")
+    return _label(view, changed.select(*named(columns), SIGN, PAIR))
 
 
 def _by_row_id(view: View) -> DataFrame:

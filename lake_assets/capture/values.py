@@ -78,6 +78,12 @@ def net(rows: DataFrame, columns: list[str], within: Sequence[str] = ()) -> Data
     return repeated.select(*(v for v, _ in values), *within, F.signum("__lake_n").cast("int").alias(SIGN))
 
 
+def image(rows: DataFrame, columns: list[str]) -> Column:
+    """One value per row that is equal, and orders equally, where all `columns` are."""
+    kinds = {f.name: f.dataType for f in rows.schema.fields}
+    return F.struct(*(canonical(F.col(quote(c)), kinds[c]).alias(f"_{i}") for i, c in enumerate(columns)))
+
+
 def paired(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Match, one by one, what went and what came under the same `keys`, where `PAIR` has no match yet.
 
