@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -278,7 +278,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
             fields: list[pa.Field] = list(parquet.schema_arrow)
             types = orjson.dumps({f.name: spark_type(f.type) for f in fields}).decode()
             for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH):
-                for row in _micros(batch).to_pylist():
+                for row in _python_rows(_micros(batch)):
                     number += 1
                     values = orjson.dumps(_plain(row), option=orjson.OPT_NON_STR_KEYS).decode()
                     yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}")
@@ -316,6 +316,7 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda t: pa.types.is_int8(t) or pa.types.is_int16(t) or pa.types.is_int32(t), "int"),
     (lambda t: pa.types.is_uint8(t) or pa.types.is_uint16(t), "int"),
     (pa.types.is_integer, "bigint"),
+    (pa.types.is_duration, "bigint"),
     (lambda t: pa.types.is_float16(t) or pa.types.is_float32(t), "float"),
     (pa.types.is_floating, "double"),
     (pa.types.is_date, "date"),
@@ -335,12 +336,33 @@ def _micros(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def _python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return batch.to_pylist()
+    except (OverflowError, ValueError, KeyError):
+        # Python has neither years beyond 9999 nor all time zones: as text, a value does not fit its type and is told.
+        for i, field in enumerate(batch.schema):
+            text = _as_text(field.type)
+            if text != field.type:
+                batch = batch.set_column(i, field.name, batch.column(i).cast(text))
+        return batch.to_pylist()
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    """A type with text where it has dates and moments."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_as_text(kind.value_type))
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
+
+
 def _plain(value: Any) -> Any:
     match value:
         case dict():
             return {k: _plain(v) for k, v in value.items()}
-        case list():
+        case list() | tuple():  # an entry of a map is a tuple
             return [_plain(v) for v in value]
+        case timedelta():
+            return value // timedelta(microseconds=1)
         case float():
             return value if value - value == 0 else {value: "Infinity", -value: "-Infinity"}.get(float("inf"), "NaN")
         case bytes():

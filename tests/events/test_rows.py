@@ -323,3 +323,23 @@ def test_rows_begin_where_pythons_reader_says(pieces: list[str], chunk: int) -> 
             begins.append(end + 1)
         end = reader.line_num
     assert list(islice(rows.lines(), len(begins))) == begins
+
+
+PARQUET: list[tuple[str, pa.DataType, Any, str, Any]] = [
+    ("map", pa.map_(pa.string(), pa.decimal128(4, 2)), [("a", Decimal("1.50"))], "string", [["a", "1.50"]]),
+    ("map", pa.map_(pa.string(), pa.binary()), [("a", b"x"), ("b", None)], "string", [["a", "eA=="], ["b", None]]),
+    ("map", pa.map_(pa.string(), pa.float64()), [("a", float("nan"))], "string", [["a", "NaN"]]),
+    ("duration", pa.duration("ns"), 1_500, "bigint", 1),
+    ("far date", pa.date32(), 2**30, "date", f"<value out of range: {2**30}>"),
+    ("far moment", pa.timestamp("us", "UTC"), 2**62, "timestamp", "17036-07-06 14:00:27.387904Z"),
+    ("far dates", pa.list_(pa.timestamp("s")), [2**38], "array<timestamp_ntz>", ["10680-07-14 06:09:04.000"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "spark", "text"), [p[1:] for p in PARQUET], ids=[p[0] for p in PARQUET])
+def test_parquet_values_that_json_or_python_lack_are_told(
+    tmp_path: Path, kind: pa.DataType, value: Any, spark: str, text: Any
+) -> None:
+    pq.write_table(pa.table({"x": pa.array([value, None], kind)}), tmp_path / "t.parquet")
+    found = [json.loads(text) for _, text, _ in parquet_records(tmp_path / "t.parquet")]
+    assert found == [{"@types": {"x": spark}, "row": {"x": x}} for x in (text, None)]
