@@ -168,7 +168,7 @@ class PipelineError(LakeError):
 
 
 class TableClaimedError(PipelineError):
-    """Two pipelines claim one table."""
+    """Two pipelines, or two source tables, claim one table."""
 
 
 class KeyMissingError(PipelineError):

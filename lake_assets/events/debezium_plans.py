@@ -152,14 +152,16 @@ def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
         elif reading.type == "string":
             reading = Reading(text.type, (*reading.steps, *text.steps))
         else:
-            reading = Reading(text.type, (*reading.steps, _cast(text.type)))
+            reading = Reading(text.type, (*reading.steps, _cast(reading.type, text.type)))
     return _Column(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
 
 
-def _cast(kind: str) -> str:
+def _cast(of: str, kind: str) -> str:
     cast = f"try_cast({{t}} AS {kind})"
-    # A cast to fewer digits would round.
-    return f"CASE WHEN {cast} = {{t}} THEN {cast} END" if kind.startswith("decimal") else cast
+    # A cast to fewer digits would round, one of a moment to a day would cut.
+    is_whole = of.startswith("decimal") and kind in ("tinyint", "smallint", "int", "bigint")
+    is_day = of.startswith("timestamp") and kind == "date"
+    return f"CASE WHEN {cast} = {{t}} THEN {cast} END" if kind.startswith("decimal") or is_whole or is_day else cast
 
 
 def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:

@@ -17,8 +17,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,9 +37,12 @@ from lake_assets.errors import (
     UnsupportedEventError,
 )
 from lake_assets.events.base import DEPTH
+from lake_assets.events.csv_rows import RowFilter
 from lake_assets.events.rows import ROW, TEXT, TYPES
 
 BLOCK = 8 << 20
+# Arrow counts the bytes of a block in 32 bits.
+LONGEST_ROW = 1 << 30
 ROWS_A_BATCH = 10_000
 TOO_LARGE = "larger than "
 # Characters of a record that is too large.
@@ -159,51 +163,76 @@ def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
 def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
     """The rows of a CSV file (gzip if it is named .gz) with the line on which each begins: the header is line 1.
 
-    A row with more or fewer fields than there are columns is a record with a problem. Blank lines are left out.
+    A row with more or fewer fields than there are columns is a record with a problem, and so is one that is too large.
+    Blank lines are left out.
 
     Raises:
         InputTooLargeError: the file is larger than allowed.
         MalformedRecordError: no header line, a name is there twice, no UTF-8.
         TruncatedInputError: the compressed stream ends too early.
     """
-    line, row = 0, 1  # Arrow counts the header as a row
+    line = count = 0
+    try:
+        try:
+            for record in _csv_rows(file, limits):
+                line, count = record.number, count + 1
+                yield record
+        except pa.ArrowInvalid:
+            # Perhaps a row is larger than a block. Larger blocks take much memory, and few files need them.
+            for record in islice(_csv_rows(file, limits, min(max(limits.record, BLOCK), LONGEST_ROW)), count, None):
+                line = record.number
+                yield record
+    except EOFError as e:
+        raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut ({e})") from e
+    except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
+        raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
+
+
+def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterator[Record]:
+    """The rows; `longest`: bytes of the longest one that is read, where there may be some that Arrow stops at."""
+    row = 1  # Arrow counts the header as a row
     misfits: deque[Any] = deque()
 
     def skip(misfit: Any) -> str:
         misfits.append(misfit)
         return "skip"
 
-    try:
-        with opened(file, limits) as stream:
-            names, lines = _header(file, limits), _first_lines(file, limits)
-            options = pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            )
-            parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
-            # Arrow numbers the rows that do not fit only where it reads with one thread.
-            read = pa_csv.ReadOptions(block_size=BLOCK, use_threads=False)
-            line = next(lines, 1)
+    names = _header(file, limits, longest)
+    options = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    # Arrow numbers the rows that do not fit only where it reads with one thread.
+    read = pa_csv.ReadOptions(block_size=longest + 1 if longest else BLOCK, use_threads=False)
+    with opened(file, limits) as stream:
+        rows = RowFilter(stream, longest, KEPT) if longest else None
+        lines, left_out = (rows.lines(), rows.left_out) if rows else (_first_lines(file, limits), ())
 
-            def unfit() -> Iterator[Record]:
-                nonlocal line, row
-                while misfits and misfits[0].number == row + 1:
-                    misfit, row, line = misfits.popleft(), row + 1, next(lines, line + 1)
+        def unfit() -> Iterator[Record]:
+            nonlocal row
+            while True:
+                if left_out and left_out[0].after == row:
+                    long = left_out.popleft()
+                    yield Record(long.line, long.text, too_large(limits))
+                elif misfits and misfits[0].number == row + 1:
+                    misfit, row = misfits.popleft(), row + 1
                     problem = f"a row of {misfit.actual_columns} fields, where the header has {len(names)}"
-                    yield Record(line, misfit.text, problem)
+                    yield Record(next(lines), misfit.text, problem)
+                else:
+                    return
 
-            for batch in pa_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=options):
-                for values in batch.to_pylist():
-                    yield from unfit()
-                    row, line = row + 1, next(lines, line + 1)
-                    yield Record(line, orjson.dumps({TEXT: values}).decode())
-            yield from unfit()
-    except EOFError as e:
-        raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut ({e})") from e
-    except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
-        raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
+        source = io.BufferedReader(rows, 1 << 20) if rows else stream
+        batches = pa_csv.open_csv(source, read_options=read, parse_options=parse, convert_options=options)
+        next(lines)  # the header's
+        for batch in batches:
+            for values in batch.to_pylist():
+                yield from unfit()
+                row += 1
+                yield Record(next(lines), orjson.dumps({TEXT: values}).decode())
+        yield from unfit()
 
 
 def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
@@ -220,12 +249,13 @@ def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
             end = rows.line_num
 
 
-def _header(file: Path, limits: Limits) -> list[str]:
+def _header(file: Path, limits: Limits, longest: int | None) -> list[str]:
     with opened(file, limits) as stream:
         # Rows that do not fit are no matter here: their number is told when they are read.
         parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
-        first = pa_csv.open_csv(stream, read_options=pa_csv.ReadOptions(block_size=BLOCK), parse_options=parse)
-        names: list[str] = first.schema.names
+        source = io.BufferedReader(RowFilter(stream, BLOCK, KEPT)) if longest else stream
+        read = pa_csv.ReadOptions(block_size=BLOCK + 1)
+        names: list[str] = pa_csv.open_csv(source, read_options=read, parse_options=parse).schema.names
     if len(set(names)) < len(names):
         raise MalformedRecordError(f"{file}: two columns have one name: {', '.join(names)}")
     return names
@@ -248,7 +278,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
             fields: list[pa.Field] = list(parquet.schema_arrow)
             types = orjson.dumps({f.name: spark_type(f.type) for f in fields}).decode()
             for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH):
-                for row in _micros(batch).to_pylist():
+                for row in _python_rows(_micros(batch)):
                     number += 1
                     values = orjson.dumps(_plain(row), option=orjson.OPT_NON_STR_KEYS).decode()
                     yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}")
@@ -286,6 +316,7 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda t: pa.types.is_int8(t) or pa.types.is_int16(t) or pa.types.is_int32(t), "int"),
     (lambda t: pa.types.is_uint8(t) or pa.types.is_uint16(t), "int"),
     (pa.types.is_integer, "bigint"),
+    (pa.types.is_duration, "bigint"),
     (lambda t: pa.types.is_float16(t) or pa.types.is_float32(t), "float"),
     (pa.types.is_floating, "double"),
     (pa.types.is_date, "date"),
@@ -305,12 +336,33 @@ def _micros(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def _python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return batch.to_pylist()
+    except (OverflowError, ValueError, KeyError):
+        # Python has neither years beyond 9999 nor all time zones: as text, a value does not fit its type and is told.
+        for i, field in enumerate(batch.schema):
+            text = _as_text(field.type)
+            if text != field.type:
+                batch = batch.set_column(i, field.name, batch.column(i).cast(text))
+        return batch.to_pylist()
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    """A type with text where it has dates and moments."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_as_text(kind.value_type))
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
+
+
 def _plain(value: Any) -> Any:
     match value:
         case dict():
             return {k: _plain(v) for k, v in value.items()}
-        case list():
+        case list() | tuple():  # an entry of a map is a tuple
             return [_plain(v) for v in value]
+        case timedelta():
+            return value // timedelta(microseconds=1)
         case float():
             return value if value - value == 0 else {value: "Infinity", -value: "-Infinity"}.get(float("inf"), "NaN")
         case bytes():

@@ -28,7 +28,7 @@ from lake_assets.events.model import (
     Hints,
     SourceTable,
 )
-from lake_assets.events.types import Reading, read_text, widest
+from lake_assets.events.types import Reading, normal, read_text, widest
 from lake_assets.lake.names import literal
 
 # Every number outside of a string as a string: functions that read JSON go through a double where a number has a
@@ -227,7 +227,10 @@ def _cast(kind: str) -> Reading:
 
 def _reading(kinds: Sequence[str | None], name: str, hints: Hints, read: Callable[[str | None], Reading]) -> Reading:
     if name in hints.types:
-        return read_text(hints.types[name])
+        declared = normal(hints.types[name])
+        # The text of a type that the events name may be one that only this type explains: bytes in hex, `infinity`.
+        said = _united(kinds, read) if declared != "string" else None
+        return said if said and said.type == declared else read_text(declared)
     if name in hints.known and not any(kinds):
         return read_text(hints.known[name])
     return _united(kinds, read) or Reading("string")

@@ -176,6 +176,7 @@ class StagingSpec:
             values null.
         order_by: columns whose values are the order of changes, instead of what the records say; see `FinalSpec`.
         max_rejected: how many records of a batch may be rejected; None: any number.
+        refused: why it cannot have a table, since its name belongs to something else; the steps fail with that.
         batch: how much of the raw table a step takes.
         shown: its asset.
     """
@@ -197,6 +198,7 @@ class StagingSpec:
     keys: tuple[tuple[str, ...], ...] = ()
     start: int = 0
     not_renamed: frozenset[str] = frozenset()
+    refused: str = ""
     batch: BatchSize = BatchSize()
     shown: Shown = field(default_factory=Shown, repr=False)
 

@@ -49,6 +49,7 @@ from lake_assets.merge.small import fitting, in_one_piece, is_small
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.staging_table import (
     PARTITIONED_BY,
+    check_source,
     columns_in,
     make,
     prepare,
@@ -84,6 +85,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         RebuildError: there is no event to rebuild the table from. Nothing is written.
         RejectedLimitError: more records than declared cannot be read. Nothing is written.
         SchemaConflictError: a column's type cannot become what the stream says now. Nothing is written.
+        TableClaimedError: the table's name belongs to something else: another pipeline, or another source table.
     """
     began = time.monotonic()
     name = str(spec.table)
@@ -91,6 +93,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     if raw is None:
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
     table = lake.find(spec.table)
+    check_source(spec, table)
     rebuild = rebuild and table is not None
     again: str | None
     if rebuild:
@@ -212,6 +215,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         if not before.count():
             return Outcome(name, "nothing")
         table = lake.find(spec.table)
+        check_source(spec, table)
         if table is None or reason_to_reread(spec, table):
             # Read alone, they would pass for all records of what is declared now.
             return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.errors import TableClaimedError
 from lake_assets.events.model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.names import literal
@@ -30,6 +32,29 @@ from lake_assets.merge.tables import (
 
 SOURCE_TABLE_PROPERTY = "lake-assets.source-table"
 PARTITIONED_BY = f"days({ARRIVED_AT})"
+
+
+def source_of(table: Table) -> str | None:
+    """Return the source table whose events a staging table was made for."""
+    return table.properties.get(SOURCE_TABLE_PROPERTY)
+
+
+def check_source(spec: StagingSpec, table: Table | None) -> None:
+    """Raise TableClaimedError where a source table's name in the lake belongs to something else.
+
+    Args:
+        spec: the staging table as it is declared.
+        table: the table of that name; None: there is none.
+    """
+    advice = f"Declare another `name` for {spec.source_table}, or `exclude` it from the stream"
+    if spec.refused:
+        raise TableClaimedError(f"no table is made for {spec.source_table} of {spec.raw}: {spec.refused}. {advice}")
+    if table is None or source_of(table) in (None, str(spec.source_table)):
+        return
+    raise TableClaimedError(
+        f"{spec.table} holds the events of {source_of(table)}, and {spec.source_table} is declared for it. {advice}. "
+        f"To make {spec.table} again of {spec.source_table}, drop it and the tables that are made of it"
+    )
 
 
 def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> list[Change]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import ModelError, PipelineError
+from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.events.model import TECHNICAL
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.audits import PLACEHOLDER, Assertion, Relationship
 from lake_assets.merge.schema import is_former
 from lake_assets.merge.selection import COPY, ROW, select
-from lake_assets.merge.specs import FinalSpec
+from lake_assets.merge.specs import FinalSpec, StagingSpec
+from lake_assets.merge.staging_table import check_source
 from lake_assets.merge.target import OWN_COLUMNS
 from lake_assets.models.errors_at import column_problems, located
 from lake_assets.models.plan import plan
@@ -56,6 +57,8 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
     found: list[str] = []
     unknown: list[str] = []
     for spec in specs:
+        if isinstance(spec, StagingSpec):
+            found += _refusal(lake, spec)
         if not isinstance(spec, ModelSpec):
             continue
         schemas: dict[TableId, dict[str, str]] = {}
@@ -76,6 +79,14 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
     found += _of_partitions(specs, lake, made)
     found += _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
     return Checked(tuple(found), (*unknown, *_unknown_tables(specs, lake, made)))
+
+
+def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
+    try:
+        check_source(spec, lake.find(spec.table))
+    except TableClaimedError as e:
+        return [str(e)]
+    return []
 
 
 def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:

@@ -52,6 +52,7 @@ from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, St
 from lake_assets.pipeline.graph import Spec, ordered, sources
 from lake_assets.pipeline.pending import Pending, pending_of
 from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
+from lake_assets.pipeline.shared_names import Claim, refused
 from lake_assets.pipeline.yaml_file import read_pipeline
 
 ATTEMPTS = 4
@@ -108,72 +109,89 @@ class Pipeline:
             TableClaimedError: two declarations make one table.
             PipelineError: models that depend on each other in a circle, or read what nothing makes.
         """
-        specs: list[Spec] = []
-        for stream in self.config.streams:
-            raw = self._raw(lake, stream)
-            specs.append(raw)
-            below = (stream.namespace,) if stream.namespace else ()
-            for source, declared in self._tables(lake, stream, raw.table):
-                name = declared.name or stream.prefix + source.name
-                batch = _batch(declared.max_wait, declared, stream, self.config)
-                rename = {old: new for old, new in declared.rename.items() if old != new}
-                staging = StagingSpec(
-                    TableId(("staging", *below), name),
-                    raw.table,
-                    source,
-                    stream.format,
-                    self.name,
-                    rename,
-                    not_renamed=frozenset(declared.rename.keys() - rename.keys()),
-                    types=declared.types,
-                    key=declared.keys[0] if len(declared.keys) == 1 else (),
-                    keys=declared.keys if len(declared.keys) > 1 else (),
-                    by_row=declared.by_row,
-                    start=declared.start_position,
-                    on_conflict=declared.on_conflict or stream.on_conflict,
-                    on_misfit=declared.on_misfit or stream.on_misfit,
-                    order_by=tuple(declared.order_by),
-                    max_rejected=raw.max_rejected,
-                    batch=replace(batch, wait=0.0),
-                    shown=shown([declared, stream, self.config], own=not declared.final),
-                )
-                specs.append(staging)
-                if declared.final:
-                    by = declared.partitions.declared if declared.partitions else None
-                    specs.append(
-                        FinalSpec(
-                            TableId(("final", *below), name),
-                            staging.table,
-                            self.name,
-                            key=staging.key,
-                            rename=rename,
-                            properties=declared.properties,
-                            format=stream.format,
-                            mode=declared.mode,
-                            deletes=declared.deletes,
-                            on_change=declared.on_change,
-                            track=tuple(declared.track) if declared.track is not None else None,
-                            columns=read_columns(declared.columns),
-                            partition_by=(by.field,) if by else tuple(map(PartitionField.parse, declared.partition_by)),
-                            sort_by=tuple(declared.sort_by),
-                            horizon=seconds_of(declared.horizon) if declared.horizon is not None else None,
-                            on_gap=declared.on_gap,
-                            on_replaced=declared.on_replaced,
-                            by_row=declared.by_row,
-                            write=declared.write,
-                            keys=staging.keys,
-                            order_by=tuple(declared.order_by),
-                            batch=batch,
-                            shown=shown([declared, stream, self.config]),
-                            audits=read_audits(TableId(("final", *below), name), declared.audits),
-                            partitions=by,
-                        )
-                    )
+        claims = [
+            (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
+        ]
+        models = [TableId.parse(m.name) for m in self.config.models]
+        refusals = refused(lake, [claim for _, _, claim, _ in claims], models)
+        specs: list[Spec] = [raw for _, raw in self._streams(lake)]
+        for stream, raw, claim, declared in claims:
+            staging = self._staging(stream, raw, claim, declared)
+            if claim in refusals:
+                specs.append(replace(staging, table=claim.instead, refused=refusals[claim]))
+                continue
+            specs.append(staging)
+            if claim.final:
+                specs.append(self._final(stream, claim.final, staging, declared))
         specs += self._models({s.table for s in specs})
         self._check_foreign(specs)
         if alone:
             self._check_sources(lake, specs)
         return ordered(specs, self.name)
+
+    def _streams(self, lake: LakeBase) -> list[tuple[Stream, RawSpec]]:
+        return [(stream, self._raw(lake, stream)) for stream in self.config.streams]
+
+    def _claims(self, lake: LakeBase, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, LayerTables]]:
+        below = (stream.namespace,) if stream.namespace else ()
+        for source, declared in self._tables(lake, stream, raw.table):
+            name = declared.name or stream.prefix + source.name
+            final = TableId(("final", *below), name) if declared.final else None
+            yield Claim(source, raw.table, TableId(("staging", *below), name), final, declared.is_pattern), declared
+
+    def _staging(self, stream: Stream, raw: RawSpec, claim: Claim, declared: LayerTables) -> StagingSpec:
+        batch = _batch(declared.max_wait, declared, stream, self.config)
+        rename = {old: new for old, new in declared.rename.items() if old != new}
+        return StagingSpec(
+            claim.staging,
+            raw.table,
+            claim.source,
+            stream.format,
+            self.name,
+            rename,
+            not_renamed=frozenset(declared.rename.keys() - rename.keys()),
+            types=declared.types,
+            key=declared.keys[0] if len(declared.keys) == 1 else (),
+            keys=declared.keys if len(declared.keys) > 1 else (),
+            by_row=declared.by_row,
+            start=declared.start_position,
+            on_conflict=declared.on_conflict or stream.on_conflict,
+            on_misfit=declared.on_misfit or stream.on_misfit,
+            order_by=tuple(declared.order_by),
+            max_rejected=raw.max_rejected,
+            batch=replace(batch, wait=0.0),
+            shown=shown([declared, stream, self.config], own=not declared.final),
+        )
+
+    def _final(self, stream: Stream, table: TableId, staging: StagingSpec, declared: LayerTables) -> FinalSpec:
+        by = declared.partitions.declared if declared.partitions else None
+        return FinalSpec(
+            table,
+            staging.table,
+            self.name,
+            key=staging.key,
+            rename=staging.rename,
+            properties=declared.properties,
+            format=stream.format,
+            mode=declared.mode,
+            deletes=declared.deletes,
+            on_change=declared.on_change,
+            track=tuple(declared.track) if declared.track is not None else None,
+            columns=read_columns(declared.columns),
+            partition_by=(by.field,) if by else tuple(map(PartitionField.parse, declared.partition_by)),
+            sort_by=tuple(declared.sort_by),
+            horizon=seconds_of(declared.horizon) if declared.horizon is not None else None,
+            on_gap=declared.on_gap,
+            on_replaced=declared.on_replaced,
+            by_row=declared.by_row,
+            write=declared.write,
+            keys=staging.keys,
+            order_by=tuple(declared.order_by),
+            batch=_batch(declared.max_wait, declared, stream, self.config),
+            shown=shown([declared, stream, self.config]),
+            audits=read_audits(table, declared.audits),
+            partitions=by,
+        )
 
     def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
         made = {*made, *(TableId.parse(m.name) for m in self.config.models)}

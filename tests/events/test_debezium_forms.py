@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ from lake_assets.events import SourceTable, event_format
 from lake_assets.events.connect_types import UNAVAILABLE_VALUE
 from lake_assets.events.inferred import Inferred, parse_schema, type_of
 from lake_assets.events.model import DELETE, INSERT, READ, TRUNCATE, UPDATE, Hints, Seen
+from tests.support.debezium import BIGINT, TIMESTAMP, Event, Table, decimal
 from tests.support.parsing import Parsed, lines_of, parse
 
 DEBEZIUM = event_format("debezium")
@@ -164,6 +166,18 @@ def test_numbers_that_a_double_does_not_hold_stay_exact(spark_lake: Lake) -> Non
         "id": Decimal("12345678901234567890123"),
         "amount": Decimal("1234567890123456789012345678.0123456789"),
     }
+
+
+@pytest.mark.spark
+def test_a_declared_type_neither_rounds_nor_cuts_what_the_schema_says(spark_lake: Lake) -> None:
+    table = Table({"id": BIGINT, "n": decimal(6, 2), "at": TIMESTAMP})
+    day = dt.datetime(2024, 1, 2)  # noqa: DTZ001
+    rows = [("5.00", day), ("5.50", day), ("5.00", day.replace(hour=12))]
+    events = [Event(table, "c", (i, i), {"id": i, "n": n, "at": at}) for i, (n, at) in enumerate(rows)]
+    hints = Hints(table=SourceTable("public", "t"), types={"n": "bigint", "at": "date"})
+    found = parse(spark_lake.spark(), DEBEZIUM, [json.dumps(r) for e in events for r in e.records()], hints)
+    assert (found[0].row["n"], found[0].row["at"], found[0].bad) == (5, day.date(), None)
+    assert [(e.bad or "").split(":")[0] for e in found[1:]] == ["n does not fit bigint", "at does not fit date"]
 
 
 MARK64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()

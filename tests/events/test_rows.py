@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import gzip
+import io
+import json
 import random
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import MalformedRecordError, TruncatedInputError, UnsupportedEventError
 from lake_assets.events import SourceTable, event_format
-from lake_assets.events.files import csv_records, parquet_records, reader_of, spark_type
+from lake_assets.events.csv_rows import RowFilter
+from lake_assets.events.files import Limits, csv_records, parquet_records, reader_of, spark_type
 from lake_assets.events.model import DELETE, INSERT, UPDATE, Hints
 from tests.support.parsing import Parsed, lines_of, parse
 
@@ -275,3 +282,64 @@ def test_files_are_known_by_their_names() -> None:
     assert reader_of(Path("a/b.csv.gz")) is reader_of(Path("b.CSV")) is csv_records
     assert reader_of(Path("b.parquet")) is parquet_records
     assert reader_of(Path("b.jsonl")) is None
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_csv_row_that_is_larger_than_a_block_is_read_and_one_that_is_too_large_is_a_reject(
+    tmp_path: Path, place: str
+) -> None:
+    block, limits = 8 << 20, Limits(record=10 << 20)
+    long = ['2,"' + "x" * (block + 1) + '\n"', "3," + "y" * (3 * block)]
+    others = ["4,b", "5,b,c", "", "6,"]
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["ID,V", *([*long, *others] if place == "first" else [*others, *long])]))
+    found = {r.number: r for r in csv_records(file, limits)}
+    first, rest = (2, 5) if place == "first" else (6, 2)
+    assert sorted(found) == sorted([first, first + 2, rest, rest + 1, rest + 3])
+    assert json.loads(found[first].text) == {"@text": {"ID": "2", "V": "x" * (block + 1) + "\n"}}
+    assert (found[first + 2].problem or "").startswith("larger than 10.0 MiB")
+    assert found[first + 2].text.startswith("3,yy")
+    assert len(found[first + 2].text) <= 1_000
+    assert json.loads(found[rest].text) == {"@text": {"ID": "4", "V": "b"}}
+    assert found[rest + 1].problem == "a row of 3 fields, where the header has 2"
+    assert json.loads(found[rest + 3].text) == {"@text": {"ID": "6", "V": None}}
+
+
+@given(
+    st.lists(st.sampled_from(["a", ",", '"', '""', ',"', '",', "\n", "\r\n", "\r", "é", '"\n', '\n"']), max_size=40),
+    st.integers(1, 9),
+)
+def test_rows_begin_where_pythons_reader_says(pieces: list[str], chunk: int) -> None:
+    class Chunks(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(chunk)
+
+    text = "".join(pieces)
+    rows = RowFilter(Chunks(text.encode()), 1 << 20, 10)
+    assert rows.read() == text.encode()
+    reader, begins, end = csv.reader(io.StringIO(text, newline="")), list[int](), 0
+    for fields in reader:
+        if fields:
+            begins.append(end + 1)
+        end = reader.line_num
+    assert list(islice(rows.lines(), len(begins))) == begins
+
+
+PARQUET: list[tuple[str, pa.DataType, Any, str, Any]] = [
+    ("map", pa.map_(pa.string(), pa.decimal128(4, 2)), [("a", Decimal("1.50"))], "string", [["a", "1.50"]]),
+    ("map", pa.map_(pa.string(), pa.binary()), [("a", b"x"), ("b", None)], "string", [["a", "eA=="], ["b", None]]),
+    ("map", pa.map_(pa.string(), pa.float64()), [("a", float("nan"))], "string", [["a", "NaN"]]),
+    ("duration", pa.duration("ns"), 1_500, "bigint", 1),
+    ("far date", pa.date32(), 2**30, "date", f"<value out of range: {2**30}>"),
+    ("far moment", pa.timestamp("us", "UTC"), 2**62, "timestamp", "17036-07-06 14:00:27.387904Z"),
+    ("far dates", pa.list_(pa.timestamp("s")), [2**38], "array<timestamp_ntz>", ["10680-07-14 06:09:04.000"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "spark", "text"), [p[1:] for p in PARQUET], ids=[p[0] for p in PARQUET])
+def test_parquet_values_that_json_or_python_lack_are_told(
+    tmp_path: Path, kind: pa.DataType, value: Any, spark: str, text: Any
+) -> None:
+    pq.write_table(pa.table({"x": pa.array([value, None], kind)}), tmp_path / "t.parquet")
+    found = [json.loads(text) for _, text, _ in parquet_records(tmp_path / "t.parquet")]
+    assert found == [{"@types": {"x": spark}, "row": {"x": x}} for x in (text, None)]

@@ -273,6 +273,17 @@ def test_every_postgres_type_is_read(spark_lake: Lake) -> None:
 
 
 @pytest.mark.spark
+def test_a_type_that_is_declared_as_the_events_name_it_changes_nothing(spark_lake: Lake) -> None:
+    typed = [t for t in TYPES if t[2] != "string"]
+    columns = [(f"c{i}", kind, value) for i, (kind, value, _, _) in enumerate(typed)]
+    declared = {f"c{i}": spark.upper() for i, (_, _, spark, _) in enumerate(typed)}
+    (event,) = parse(spark_lake.spark(), V2, [v2("I", [(*ID, 1), *columns])], Hints(table=T, types=declared))
+    assert event.bad is None
+    for i, (kind, value, _, expected) in enumerate(typed):
+        assert event.row[f"c{i}"] == expected, (kind, value)
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
