@@ -228,7 +228,7 @@ def plan(
     by = identity(tree, found)
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"
-        if broken := _not_by_ranges(time, by):
+        if broken := rows_depend(time, by):
             return ModelPlan(qualified, sources, found, "full", broken, key_why, tree, None, more)
         return ModelPlan(qualified, sources, found, "ranges", why, key_why, tree, None, more)
     if why := why or everything(tree.root, set(sources), each=True):
@@ -254,13 +254,13 @@ def plan(
     return ModelPlan(qualified, sources, found, "keys", why, key_why, tree, retracted, more)
 
 
-def _not_by_ranges(time: str, by: Identity | Doubt | None) -> str:
-    """Why ranges of a column cannot be computed by themselves; empty: they can."""
+def rows_depend(column: str, by: Identity | Doubt | None) -> str:
+    """Return why rows with some values of a column cannot be computed without the others; empty: they can."""
     if isinstance(by, Doubt):
         return by.no_identity
-    if by is None or by.is_rounded or (by.kind == "group" and time in by.columns):
+    if by is None or by.is_rounded or (by.kind == "group" and column in by.columns):
         return ""
-    return f"{by.doubt.why}, and rows of several {time} depend on each other"
+    return f"{by.doubt.why}, and rows of several {column} depend on each other"
 
 
 def annotated(expression: exp.Expr) -> str:
