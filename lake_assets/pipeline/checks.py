@@ -17,7 +17,7 @@ from lake_assets.merge.selection import COPY, ROW, select
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.target import OWN_COLUMNS
 from lake_assets.models.errors_at import column_problems, located
-from lake_assets.models.plan import plan
+from lake_assets.models.plan import check_outputs, output_columns, plan
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.audits import AUDITED, parse_assertion
 from lake_assets.pipeline.graph import Spec
@@ -64,15 +64,20 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
             known = made.get(source) or (_columns(table) if table else None)
             if known:
                 schemas[source] = known
-        if missing := [str(t) for t in spec.sources if t not in schemas]:
-            unknown.append(f"columns of {spec.table}: {_not_made(missing)}")
-            continue
+        time = spec.span.column if spec.span else ""
         try:
-            query = plan(str(spec.table), spec.sql, schemas, spec.key).query
+            if missing := [str(t) for t in spec.sources if t not in schemas]:
+                unknown.append(f"columns of {spec.table}: {_not_made(missing)}")
+                outputs = output_columns(str(spec.table), spec.sql)
+                check_outputs(str(spec.table), outputs, spec.key, time)
+            else:
+                query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
+                outputs = [s.alias_or_name for s in query.selects]
         except ModelError as e:
             found += str(located(e, spec.origin)).splitlines()
         else:
-            made[spec.table] = dict.fromkeys((s.alias_or_name for s in query.selects), "string")
+            if outputs:
+                made[spec.table] = dict.fromkeys(outputs, "string")
     found += _of_partitions(specs, lake, made)
     found += _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
     return Checked(tuple(found), (*unknown, *_unknown_tables(specs, lake, made)))
@@ -92,6 +97,7 @@ def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId
                 ("key", spec.key),
                 ("columns", isinstance(spec, FinalSpec) and spec.columns),
                 ("partitions", spec.partitions),
+                ("range", isinstance(spec, ModelSpec) and spec.span),
                 ("audits", spec.audits),
             )
             if value
