@@ -238,3 +238,26 @@ def test_a_source_that_nothing_makes_is_named_with_the_nearest_table(tmp_path: P
     assert "agg.a reads finall.users, which the lake does not have and no declaration makes" in said
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM final.user}\n")
     assert "(did you mean final.users?)" in told(file, lake)[0]
+
+
+def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, lake: Lake) -> None:
+    lake.ensure_namespace(("staging",))
+    names = ["id", "ctiy", "age", "_op", "_position"]
+    fields = [NestedField(n, c, StringType()) for n, c in enumerate(names, 1)]
+    lake.catalog.create_table(("staging", "people"), Schema(*fields))
+    table = "{{table: public.people, mode: scd2, rename: {{ctiy: city}}, types: {{later: int}}, {}}}"
+    stream = "    []\n  streams:\n    - name: ev\n      format: simplified\n      tables:\n        - "
+    wrong = "key: idd, order_by: [agee], track: [ctiy, age], partition_by: [days(at)], sort_by: [cty]"
+    file = write(tmp_path, stream + table.format(wrong) + "\n")
+    assert told(file, lake) == [
+        f"final.people: `{setting}` names {missing}, and there are {there}"
+        for setting, missing, there in (
+            ("key", "idd (did you mean id?)", "age, city, id, later"),
+            ("order_by", "agee (did you mean age?)", "age, city, id, later"),
+            ("track", "ctiy (did you mean city?)", "age, city, id, later"),
+            ("partition_by", "at", "age, city, effective_from, effective_to, id, is_current, later"),
+            ("sort_by", "cty (did you mean city?)", "age, city, effective_from, effective_to, id, is_current, later"),
+        )
+    ]
+    right = "key: id, order_by: [age], track: [city, later], partition_by: [days(effective_from)], sort_by: [city]"
+    assert told(write(tmp_path, stream + table.format(right) + "\n"), lake) == []
