@@ -11,9 +11,10 @@ from rich.tree import Tree
 
 from lake_assets.commands.output import console, print_json, size
 from lake_assets.commands.pipelines import AsJson, find_pipeline
-from lake_assets.errors import PipelineError
+from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 from lake_assets.models.explain import Explanation, Operator
 from lake_assets.models.explain import explain as explained
 from lake_assets.models.spec import ModelSpec, spec_of
@@ -38,12 +39,17 @@ def explain(
 
 def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec:
     if pipeline is None:
-        return spec_of(name, lake.table(name))
+        try:
+            return spec_of(name, lake.table(name))
+        except TableNotFoundError as e:
+            raise TableNotFoundError(f"{e}. A model that was never run is explained with --pipeline FILE") from e
     specs = [s for s in find_pipeline(pipeline).specs(lake) if isinstance(s, ModelSpec)]
     spec = next((s for s in specs if s.table == name), None)
     if spec is None:
-        there = ", ".join(str(s.table) for s in specs) or "none"
-        raise PipelineError(f"{pipeline} has no SQL model {name}; it has {there}")
+        there = [str(s.table) for s in specs]
+        raise PipelineError(
+            f"{pipeline} has no SQL model {name}{nearest(str(name), there)}; it has {', '.join(there) or 'none'}"
+        )
     return spec
 
 

@@ -88,8 +88,8 @@ def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec 
                     "verify final tables and SQL models"
                 )
     names = ", ".join(c.name for c in searched)
-    where = "" if pipeline else " Name the pipeline that makes it with --pipeline, or set LAKE_PIPELINES to its folder"
-    raise PipelineError(f"no table {wanted} in pipeline {names}{nearest(str(wanted), declared)}.{where}")
+    where = "" if pipeline else ". Name the pipeline that makes it with --pipeline, or set LAKE_PIPELINES to its folder"
+    raise PipelineError(f"no table {wanted} in pipeline {names}{nearest(str(wanted), declared)}{where}")
 
 
 def run(

@@ -13,6 +13,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
 from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.rebuild import ROWS_AFTER, ROWS_BEFORE
@@ -35,7 +36,7 @@ def rebuild(
     For tables whose sources have lost the history they need, were dropped and made again, or whose query, key, columns
     or types were changed. Readers see the old table or the new one. What is made of it follows with the next run.
     """
-    lake = Lake.load()
+    lake = Lake.load_existing()
     found = _pipeline_of(lake, TableId.parse(table), pipeline)
     if as_json:
         print_json(outcome_json(found.rebuild(lake, table)))
@@ -52,11 +53,15 @@ def _pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
         PipelineError: none does.
     """
     searched = [find_pipeline(named)] if named else [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
+    declared: list[str] = []
     for candidate in searched:
-        if any(s.table == table for s in candidate.specs(lake, alone=False)):
+        tables = [s.table for s in candidate.specs(lake, alone=False)]
+        if table in tables:
             return candidate
+        declared += map(str, tables)
     names = ", ".join(c.name for c in searched)
-    raise PipelineError(f"no table {table} in pipeline {names}: name the pipeline that makes it with --pipeline FILE")
+    where = "" if named else ". Name the pipeline that makes it with --pipeline, or set LAKE_PIPELINES to its folder"
+    raise PipelineError(f"no table {table} in pipeline {names}{nearest(str(table), declared)}{where}")
 
 
 def _show(outcome: Outcome) -> None:

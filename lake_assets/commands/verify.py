@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.commands.output import console, print_json
@@ -55,6 +56,8 @@ def _show(found: Verification) -> None:
     at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in found.sources.items())
     of = f" in a sample of {found.sample:.4%} of the keys" if found.sample < 1 else ""
     console.print(f"{found.table} @ {found.snapshot}, computed again from {at}")
+    for column, why in found.not_compared.items():
+        console.print(f"[yellow]not compared: {escape(column)}[/]: {escape(why)}", soft_wrap=True)
     if found.equal:
         console.print(f"[bold green]equal[/]: {found.found:,} rows{of}")
         return
@@ -62,6 +65,8 @@ def _show(found: Verification) -> None:
         f"[bold red]{found.different:,} rows differ[/]: computed again there are {found.expected:,} rows, the "
         f"table holds {found.found:,}{of}"
     )
+    if found.doubt:
+        console.print(f"[yellow]which need not be wrong[/]: {escape(found.doubt)}", soft_wrap=True)
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name, justify in (("expected", "right"), ("found", "right"), *((c, "left") for c in found.differences[0].row)):
         shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
 from lake_assets.lake.catalog import knowing
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.names import TableId, folder_of
+from lake_assets.lake.names import TableId, folder_of, nearest
 from lake_assets.lake.private import make_private
 from lake_assets.lake.redaction import hide, hide_in
 from lake_assets.lake.spark import adopt_session, open_session
@@ -125,8 +125,10 @@ class LakeBase:
             return self.catalog.load_table(table_id.parts)
         except (NoSuchTableError, NoSuchNamespaceError) as e:
             there = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
+            where = hide_in(self.config.catalog.get("uri", self.config.name))
+            known = (str(t) for namespace in self.catalog.list_namespaces() for t in self.tables(namespace))
             raise TableNotFoundError(
-                f"no table {table_id} in the lake at {hide_in(self.config.catalog.get('uri', self.config.name))}; "
+                f"no table {table_id}{nearest(str(table_id), known)} in the lake at {where}; "
                 f"{'.'.join(table_id.namespace)} holds: {there}"
             ) from e
         except (pydantic.ValidationError, ValidationError) as e:

@@ -49,9 +49,26 @@ def aggregates(expression: exp.Expr) -> list[exp.Expr]:
     return found
 
 
+def collation(query: exp.Expr) -> exp.Expr | None:
+    """Return the first part of a query that compares different texts as equal; None: there is none."""
+    return next(
+        (
+            node
+            for node in query.find_all(exp.Collate, exp.Anonymous)
+            if isinstance(node, exp.Collate) or node.name.lower() == "collate"
+        ),
+        None,
+    )
+
+
 def warnings(query: exp.Expr) -> list[str]:
     """What may come out otherwise when the same rows are read in another order."""
     found: dict[str, None] = {}
+    if (collated := collation(query)) is not None:
+        found[
+            f"{collated.sql('spark')} compares different texts as equal: which of them stands for a group, a minimum "
+            "or a maximum depends on the order in which rows are read. Use lower() or upper()"
+        ] = None
     for window in query.find_all(exp.Window):
         call = window.this.this if isinstance(window.this, _WRAPPERS) else window.this
         order = window.args.get("order")

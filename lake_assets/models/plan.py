@@ -17,6 +17,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
+from lake_assets.lake.names import nearest
 from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
@@ -199,13 +200,7 @@ def plan(
             f"LATERAL VIEW {(wide.this if isinstance(wide, exp.Aliases) else wide).sql(DIALECT)} t AS a, b"
         )
     qualified, unlike = looked_up(name, query, {t: schemas[t] for t in sources})
-    outputs = [c.alias_or_name for c in qualified.selects]  # type: ignore[union-attr]
-    if len({o.lower() for o in outputs}) < len(outputs):
-        raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
-    for said, wanted in (("key", list(key or ())), ("range column", [time] if time else [])):
-        if missing := [k for k in wanted if k not in outputs]:
-            there = ", ".join(outputs)
-            raise ModelError(f"model {name}: {said} {', '.join(missing)} is no output column; there are {there}")
+    check_outputs(name, [c.alias_or_name for c in qualified.selects], key or (), time)
     tree, obstacle = _compiled(name, sql, query, qualified, schemas, keys)
     if unlike:
         if query.find(exp.Qualify):
@@ -228,7 +223,7 @@ def plan(
     by = identity(tree, found)
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"
-        if broken := _not_by_ranges(time, by):
+        if broken := rows_depend(time, by):
             return ModelPlan(qualified, sources, found, "full", broken, key_why, tree, None, more)
         return ModelPlan(qualified, sources, found, "ranges", why, key_why, tree, None, more)
     if why := why or everything(tree.root, set(sources), each=True):
@@ -254,13 +249,40 @@ def plan(
     return ModelPlan(qualified, sources, found, "keys", why, key_why, tree, retracted, more)
 
 
-def _not_by_ranges(time: str, by: Identity | Doubt | None) -> str:
-    """Why ranges of a column cannot be computed by themselves; empty: they can."""
+def output_columns(name: str, sql: str) -> list[str]:
+    """Return the output columns of a model as far as its text alone tells: none where a star or a call has no name.
+
+    Raises:
+        ModelError: see `parse`.
+    """
+    selects = parse(name, sql).selects
+    return [] if any(s.is_star or not s.alias_or_name for s in selects) else [s.alias_or_name for s in selects]
+
+
+def check_outputs(name: str, outputs: Sequence[str], key: Sequence[str], time: str) -> None:
+    """Raise ModelError where output columns share a name, or a key or range column is not among them.
+
+    Args:
+        name: the model's table, for messages.
+        outputs: the output columns; none: they are not known, and nothing is checked.
+        key, time: as declared.
+    """
+    if len({o.lower() for o in outputs}) < len(outputs):
+        raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
+    for what, declared in (("key", list(key)), ("range column", [time] if time else [])):
+        if outputs and (missing := [k for k in declared if k not in outputs]):
+            near = nearest(missing[0], outputs)
+            there = ", ".join(outputs)
+            raise ModelError(f"model {name}: {what} {', '.join(missing)} is no output column{near}; there are {there}")
+
+
+def rows_depend(column: str, by: Identity | Doubt | None) -> str:
+    """Return why rows with some values of a column cannot be computed without the others; empty: they can."""
     if isinstance(by, Doubt):
         return by.no_identity
-    if by is None or by.is_rounded or (by.kind == "group" and time in by.columns):
+    if by is None or by.is_rounded or (by.kind == "group" and column in by.columns):
         return ""
-    return f"{by.doubt.why}, and rows of several {time} depend on each other"
+    return f"{by.doubt.why}, and rows of several {column} depend on each other"
 
 
 def annotated(expression: exp.Expr) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from lake_assets.lake.sql import DIALECT
+from lake_assets.models.functions import collation
 
 
 def named_windows_inlined(query: exp.Query) -> exp.Query:
@@ -56,8 +57,11 @@ def time_windows_called(query: exp.Query) -> exp.Query:
 def as_a_whole(query: exp.Query) -> str:
     """A call that is itself in the whole query alone; empty: there is none.
 
-    Within, columns have other names: what names fields by its columns would name others.
+    Within, columns have other names: what names fields by its columns would name others. And what is equal under a
+    collation is not the same text: a part of the result that is computed again may show another one than the rest.
     """
+    if (collated := collation(query)) is not None:
+        return f"{collated.sql(DIALECT)}: texts that it compares as equal may stand for each other"
     for call in query.find_all(exp.Struct, exp.ArraysZip, exp.Anonymous):
         if isinstance(call, exp.ArraysZip):
             return f"{call.sql(DIALECT)}: it names fields by its columns"

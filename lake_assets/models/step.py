@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
@@ -248,7 +248,7 @@ class Step:
             self.full()
             return by.no_identity
         keyed = top_key(tree)
-        if keyed and (by is None or (by.kind == "group" and by.node is keyed[0].inputs[0])):
+        if keyed and (by is None or (by.node is keyed[0].inputs[0] and _is_by(by, keyed[1]))):
             return f"{self._groups(tree, *keyed, deltas)}: {why}"
         return f"{self._renewed(tree, by, deltas) if by else self._changes(tree, deltas)}: {why}"
 
@@ -481,6 +481,11 @@ def found_below(tree: Tree) -> Node:
         node = node.input
     assert isinstance(node, Aggregate)
     return node.input
+
+
+def _is_by(by: Identity, keys: Collection[str]) -> bool:
+    """Whether all columns of a key are exact and rows are replaced by them: a rounded one does not find its rows."""
+    return by.kind == "group" and set(keys) <= set(by.columns)
 
 
 def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -37,10 +37,11 @@ from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.steps import rebuild_advice
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.plan import as_named, looked_up, parse, text_over
+from lake_assets.models.plan import ModelPlan, as_named, looked_up, parse, plan, text_over
 from lake_assets.models.rewrite import is_text, qualify_as_where
-from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query
+from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query, keys_of
 from lake_assets.models.spec import ModelSpec
+from lake_assets.models.stability import Level, state
 
 _EXPECTED, _FOUND = "_expected", "_found"
 _PARTS = 1_000_000
@@ -75,6 +76,9 @@ class Verification:
         different: how many different rows are not as often on both sides.
         differences: some of them.
         sample: the share of the rows (or of the keys) that was compared.
+        not_compared: columns whose values depend on the order in which rows are read, each with the reason: both sides
+            are results that the query can give, whatever they hold there.
+        doubt: why rows that differ may be right: the query does not determine which rows it returns. Empty: it does.
     """
 
     table: str
@@ -85,18 +89,21 @@ class Verification:
     different: int
     differences: tuple[Difference, ...]
     sample: float = 1.0
+    not_compared: Mapping[str, str] = field(default_factory=dict[str, str])
+    doubt: str = ""
 
     @property
     def equal(self) -> bool:
-        """Whether both sides are the same multiset of rows."""
+        """Whether both sides are the same multiset of rows, as far as they are compared."""
         return not self.different
 
 
 def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
     """Compare a table with what its sources give at the snapshots that its watermark names, as multisets of rows.
 
-    NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size,
-    everything else has to be the same.
+    NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size.
+    Columns whose values depend on the order in which rows are read (ties) are left out. Everything else has to be the
+    same.
 
     Args:
         lake: the lake.
@@ -119,11 +126,17 @@ def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, 
         raise NotRunError(f"{spec.table} was never run: run pipeline {spec.pipeline!r} first")
     with contextlib.ExitStack() as scope:
         expected, pinned = _expected_of(lake, spec, table, scope)
+        not_compared, doubt = {}, ""
+        if isinstance(spec, ModelSpec):
+            not_compared, doubt = _in_doubt(planned_at(lake, spec, pinned))
         found = _at(lake, spec.table, current)
         # A column may have been renamed since without a snapshot of its own.
         wanted = dict(expected.dtypes)
         for there in (columns_of(lake, spec.table), dict(found.dtypes)):
             _check_columns(spec, wanted, there)
+        if not (wanted := {c: kind for c, kind in wanted.items() if c not in not_compared}):
+            why = "; ".join(dict.fromkeys(not_compared.values()))
+            raise ModelError(f"{spec.table} has no column that could be compared: {why}")
         expected, found = (rows.select(*(F.col(quote(c)) for c in wanted)) for rows in (expected, found))
         if sample < 1:
             picked = _picked(table, found, sample)
@@ -140,8 +153,27 @@ def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, 
             )
     return Verification(
         str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
-        differences, sample,
+        differences, sample, not_compared, doubt,
     )  # fmt: skip
+
+
+def _in_doubt(model: ModelPlan) -> tuple[dict[str, str], str]:
+    """Return the columns of a model that another computation may fill otherwise, each with the reason, and why it may
+    give other rows.
+
+    Floating-point sums are not among the columns: they are compared up to rounding.
+    """
+    if model.tree is None:
+        return {}, "; ".join(model.warnings)
+    whole = state(model.tree.root)
+    doubts = {o: whole.columns[c] for o, c in model.tree.outputs.items() if c in whole.columns}
+    return {o: d.why for o, d in doubts.items() if d.level == Level.ARBITRARY}, whole.rows.why if whole.rows else ""
+
+
+def planned_at(lake: LakeBase, spec: ModelSpec, pinned: Mapping[TableId, int | None]) -> ModelPlan:
+    """Return the plan of a model for its sources at some snapshots."""
+    schemas = {t: dict(_at(lake, t, snapshot).dtypes) for t, snapshot in pinned.items()}
+    return plan(str(spec.table), spec.sql, schemas, spec.key, lambda t: keys_of(lake.table(t)))
 
 
 def _expected_of(

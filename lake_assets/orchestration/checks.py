@@ -155,7 +155,13 @@ def _compared(found: Verification, declared: EqualsQuery) -> dg.AssetCheckResult
     if found.differences:
         rows = [{"_expected": d.expected, "_found": d.found, **d.row} for d in found.differences]
         said["rows"] = _table(rows)
-    return dg.AssetCheckResult(passed=found.equal, severity=_SEVERITIES[declared.severity], metadata=said)
+    if found.not_compared:
+        said["not_compared"] = dict(found.not_compared)
+    if found.doubt:
+        said["doubt"] = found.doubt
+    # Rows that need not be wrong stop nobody.
+    severity = dg.AssetCheckSeverity.WARN if found.doubt else _SEVERITIES[declared.severity]
+    return dg.AssetCheckResult(passed=found.equal, severity=severity, metadata=said)
 
 
 def comparison_definitions(

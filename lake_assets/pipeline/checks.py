@@ -11,6 +11,7 @@ from lake_assets.capture.types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.events.model import TECHNICAL
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.names import nearest
 from lake_assets.merge.audits import PLACEHOLDER, Assertion, Relationship
 from lake_assets.merge.schema import is_former
 from lake_assets.merge.selection import COPY, ROW, select
@@ -18,7 +19,7 @@ from lake_assets.merge.specs import FinalSpec, StagingSpec
 from lake_assets.merge.staging_table import check_source
 from lake_assets.merge.target import OWN_COLUMNS
 from lake_assets.models.errors_at import column_problems, located
-from lake_assets.models.plan import plan
+from lake_assets.models.plan import check_outputs, output_columns, plan
 from lake_assets.models.spec import ModelSpec
 from lake_assets.pipeline.audits import AUDITED, parse_assertion
 from lake_assets.pipeline.graph import Spec
@@ -67,15 +68,21 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
             known = made.get(source) or (_columns(table) if table else None)
             if known:
                 schemas[source] = known
-        if missing := [str(t) for t in spec.sources if t not in schemas]:
-            unknown.append(f"columns of {spec.table}: {_not_made(missing)}")
-            continue
+        time = spec.span.column if spec.span else ""
         try:
-            query = plan(str(spec.table), spec.sql, schemas, spec.key).query
+            if missing := [str(t) for t in spec.sources if t not in schemas]:
+                unknown.append(f"columns of {spec.table}: {_not_made(missing)}")
+                outputs = output_columns(str(spec.table), spec.sql)
+                check_outputs(str(spec.table), outputs, spec.key, time)
+            else:
+                query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
+                outputs = [s.alias_or_name for s in query.selects]
         except ModelError as e:
             found += str(located(e, spec.origin)).splitlines()
         else:
-            made[spec.table] = dict.fromkeys((s.alias_or_name for s in query.selects), "string")
+            if outputs:
+                made[spec.table] = dict.fromkeys(outputs, "string")
+    found += _of_finals(specs, lake)
     found += _of_partitions(specs, lake, made)
     found += _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
     return Checked(tuple(found), (*unknown, *_unknown_tables(specs, lake, made)))
@@ -102,7 +109,12 @@ def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId
             for setting, value in (
                 ("key", spec.key),
                 ("columns", isinstance(spec, FinalSpec) and spec.columns),
+                ("order_by", isinstance(spec, FinalSpec) and spec.order_by),
+                ("track", isinstance(spec, FinalSpec) and spec.track),
+                ("partition_by", isinstance(spec, FinalSpec) and spec.partition_by and not spec.partitions),
+                ("sort_by", isinstance(spec, FinalSpec) and spec.sort_by),
                 ("partitions", spec.partitions),
+                ("range", isinstance(spec, ModelSpec) and spec.span),
                 ("audits", spec.audits),
             )
             if value
@@ -114,6 +126,33 @@ def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId
 
 def _not_made(tables: Sequence[str]) -> str:
     return f"{', '.join(tables)} {'does' if len(tables) == 1 else 'do'} not exist before the first run"
+
+
+def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
+    """Columns that settings of final tables name, and neither staging nor the table has."""
+    declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
+    found: list[str] = []
+    for spec in specs:
+        staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
+        if not isinstance(spec, FinalSpec) or staging is None:
+            continue
+        arrived = {*_names_of(spec, staging), *declared.get(spec.staging, ())}
+        try:
+            table = {*(_columns_of(lake, spec) or ()), *arrived}
+        except PipelineError:  # told with the audits
+            continue
+        partitions = () if spec.partitions else spec.partition_by
+        for setting, columns, there in (
+            ("key", spec.key, arrived),
+            ("order_by", spec.order_by, arrived),
+            ("track", spec.track or (), arrived),
+            ("partition_by", [p.column for p in partitions], table),
+            ("sort_by", spec.sort_by, table),
+        ):
+            if missing := [c for c in columns if c not in there]:
+                near, has = nearest(missing[0], there), ", ".join(sorted(there))
+                found.append(f"{spec.table}: `{setting}` names {', '.join(missing)}{near}, and there are {has}")
+    return found
 
 
 def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
@@ -183,14 +222,19 @@ def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
     """
     staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
     if isinstance(spec, FinalSpec) and staging is not None:
-        there = [f.name for f in staging.schema().fields]
-        names = [n for n in there if n not in TECHNICAL and not is_former(n, there)]
-        renamed = dict.fromkeys(spec.rename.get(n, n) for n in names)
+        renamed = _names_of(spec, staging)
         own = OWN_COLUMNS.get("scd2" if spec.mode == "scd2" else spec.deletes, {})
         row = [ROW, COPY] if spec.by_row else []
         return dict.fromkeys([*select(str(spec.table), spec.columns, list(renamed)), *row, *own], "string")
     table = lake.find(spec.table)
     return _columns(table) if table else None
+
+
+def _names_of(spec: FinalSpec, staging: Table) -> dict[str, None]:
+    """The columns that have arrived in staging, by their names in the lake."""
+    there = [f.name for f in staging.schema().fields]
+    names = [n for n in there if n not in TECHNICAL and not is_former(n, there)]
+    return dict.fromkeys(spec.rename.get(n, n) for n in names)
 
 
 def _columns(table: Table) -> dict[str, str]:

@@ -25,6 +25,7 @@ from lake_assets.events.files import Limits
 from lake_assets.lake import LakeBase, TableId, clock, metadata_versions
 from lake_assets.lake.foreign_errors import as_named
 from lake_assets.lake.metadata_commits import MovedError
+from lake_assets.lake.names import nearest
 from lake_assets.merge import leftovers
 from lake_assets.merge.arriving import Read
 from lake_assets.merge.batches import LEFT
@@ -253,7 +254,7 @@ class Pipeline:
             raise PipelineError(
                 "\n".join(
                     f"{_read_at(spec, source)}pipeline {self.name!r}: {spec.table} reads {source}, which the lake does "
-                    "not have and no declaration makes"
+                    f"not have and no declaration makes{nearest(str(source), map(str, (*made, *there)))}"
                     for spec, source in missing
                 )
                 + f". Declared are: {declared}"

@@ -29,10 +29,13 @@ from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.tables import check_owner_in, columns_of, key_in
 from lake_assets.merge.target import FROM
+from lake_assets.merge.views import held
 from lake_assets.models.apply import Writer
 from lake_assets.models.frames import SIGN, Frames
+from lake_assets.models.identity import identity
+from lake_assets.models.plan import ModelPlan, rows_depend
 from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import expected_rows
+from lake_assets.models.verify import expected_rows, planned_at
 from lake_assets.pipeline.pipeline import retried
 
 RECOMPUTED_PROPERTY = "lake-assets.recomputed"
@@ -44,18 +47,21 @@ class _Expected:
 
     Attributes:
         key: what tells its rows apart; empty: nothing does.
+        as_a_whole: why one partition cannot be computed without the others; empty: it can.
     """
 
     rows: DataFrame
     key: tuple[str, ...]
     gate: Gate
+    as_a_whole: str = ""
 
 
 def recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, keys: Sequence[str]) -> Outcome:
     """Compute partitions of a table again and write the rows that differ, in one commit; none where none differs.
 
     A row that the table holds in one of the partitions and that belongs to another one is moved there, so that no two
-    rows share a key.
+    rows share a key. Where values depend on the order of rows (ties) across partitions, all partitions are computed:
+    some of one computation and some of another are no result that the query can give.
 
     Args:
         lake: the lake.
@@ -98,7 +104,8 @@ def _recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, by: Partitions, keys
         said = {RECOMPUTED_PROPERTY: f"{len(keys)} partitions"}
         frames = Frames(lake.spark(), scope)
         writer = Writer(lake, spec.table, types, marks, marks, said, frames, expected.gate, quiet=True)
-        _write(lake, writer, expected, head, by.condition(keys, types[by.by]))
+        where = "true" if expected.as_a_whole else by.condition(keys, types[by.by])
+        _write(lake, writer, expected, head, where)
     done = lake.table(spec.table)
     found = find_property(done, RECOMPUTED_PROPERTY)
     snapshot = found[1] if found and done.metadata.current_snapshot_id != head else None
@@ -107,6 +114,8 @@ def _recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, by: Partitions, keys
     if snapshot:
         audits = expected.gate.audit_published(snapshot.snapshot_id, head)
     why = "what differs is written" if snapshot else "no row differs"
+    if expected.as_a_whole:
+        why = f"all partitions are computed, because {expected.as_a_whole}: {why}"
     return Outcome(
         name, "absorbed", (), inserted, updated, deleted, "recompute", f"{len(keys)} partitions: {why}",
         time.monotonic() - began, snapshot.snapshot_id if snapshot else None, audits=audits,
@@ -119,9 +128,18 @@ def _expected(lake: LakeBase, spec: FinalSpec | ModelSpec, table: Table, scope: 
         keys = {"scd1": target.key, "scd2": (*target.key, FROM), "append": ()}
         return _Expected(rows, keys[target.mode], target.gate)
     scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
-    rows, _ = expected_rows(lake, spec, table, scope)
+    rows, pinned = expected_rows(lake, spec, table, scope)
     key = key_in(table)
-    return _Expected(rows, key, Gate(lake, spec.table, spec.audits, key))
+    why = _as_a_whole(spec, planned_at(lake, spec, pinned))
+    return _Expected(held(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
+
+
+def _as_a_whole(spec: ModelSpec, model: ModelPlan) -> str:
+    """Return why partitions of a model cannot be computed by themselves; empty: they can."""
+    if model.tree is None:
+        return "; ".join(model.warnings)
+    assert spec.partitions is not None
+    return rows_depend(spec.partitions.by, identity(model.tree, model.key))
 
 
 def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where: str) -> None:

@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 READING = [
     "status", "rejected", "rejected summary", "rejected list", "rejected explain raw.x 3", "rejected replay shop",
-    "verify agg.x", "explain agg.x", "capture final.users", "changes final.users",
+    "verify agg.x", "explain agg.x", "rebuild agg.x", "repair", "capture final.users", "changes final.users",
 ]  # fmt: skip
 
 
@@ -110,11 +110,14 @@ def lake(here: Path) -> Lake:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("capture raw.event", "no table raw.event in the lake at"),
+        ("capture raw.event", "no table raw.event (did you mean raw.events?) in the lake at"),
+        ("capture rwa.events", "no table rwa.events (did you mean raw.events?) in the lake at"),
         ("capture events", "'events' is no table name: write namespace.table"),
         ("capture raw.events --from yesterday", "yesterday"),
         ("changes final.users", "final holds: no tables"),
         ("explain raw.events", "raw.events is no SQL model"),
+        ("explain agg.city_populaton --pipeline shop", "(did you mean agg.city_population?); it has"),
+        ("rebuild agg.city_populaton", "(did you mean agg.city_population?). Name the pipeline that makes it"),
         ("explain agg.m --pipeline shop", "shop has no SQL model agg.m; it has agg.city_population"),
         ("verify agg.city_populaton", "(did you mean agg.city_population?). Name the pipeline that makes it"),
         ("verify final.users", "final.users was never run: run pipeline 'shop' first"),

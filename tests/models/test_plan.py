@@ -81,6 +81,23 @@ def test_the_reason_for_a_strategy_is_told(sql: str, strategy: str, why: str) ->
     assert why in found.why
 
 
+@pytest.mark.parametrize("collated", ["name COLLATE UTF8_LCASE", "collate(name, 'UTF8_LCASE')"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT city_id, max({}) AS m FROM final.users GROUP BY city_id",
+        "SELECT id, max({}) OVER (PARTITION BY city_id) AS m FROM final.users",
+        "SELECT {} AS c, count(*) AS n FROM final.users GROUP BY 1",
+        "SELECT DISTINCT {} AS c FROM final.users",
+    ],
+)
+def test_texts_that_a_collation_holds_for_equal_are_all_computed_at_once(sql: str, collated: str) -> None:
+    found = planned(sql.format(collated))
+    assert found.strategy == "full"
+    assert "texts that it compares as equal may stand for each other" in found.why
+    assert "compares different texts as equal" in found.warnings[0]
+
+
 def test_the_key_of_a_source_that_is_kept_through_is_the_key() -> None:
     keys = {TableId.parse("final.users"): [["id"]], TableId.parse("final.cities"): [["id"]]}
 

@@ -109,6 +109,20 @@ def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_come_out_other
     assert found == {**dict.fromkeys(names, "keys"), "distinct": "full"}
 
 
+def test_a_sum_that_rows_are_grouped_by_does_not_find_the_rows_that_it_made(lake: Lake) -> None:
+    names = ["distinct_beside", "grouped_by_sum"]
+    history = History(
+        lake, names, "alike", "INSERT INTO final.t VALUES (1, 1, 1, 0.1D), (2, 1, 2, 0.2D), (3, 1, 1, 0.3D)"
+    )
+    # Added up in this order, the numbers give 0.6 and no longer 0.6000000000000001.
+    history.run(
+        "CALL lake.system.rewrite_data_files(table => 'final.t', strategy => 'sort', sort_order => 'x DESC', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    outcomes = history.run("UPDATE final.t SET x = 0.9D WHERE id = 1")
+    assert {outcomes[f"agg.{n}"].strategy for n in names} == {"keys"}
+
+
 def test_values_that_depend_on_ties_are_those_of_one_computation(lake: Lake) -> None:
     choose = random.Random(3)
     names = ["numbered", "first_of_each", "first_joined", "placed"]

@@ -14,6 +14,7 @@ from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import (
     DefinitionChangedError,
     LakeError,
+    ModelError,
     NotRunError,
     PipelineError,
     SnapshotExpiredError,
@@ -91,6 +92,31 @@ def test_floats_may_differ_in_their_last_digits_only(lake: Lake) -> None:
     world.sql("UPDATE agg.m SET x = 0.1D WHERE id = 1")
     world.sql("UPDATE agg.m SET x = 1.0D WHERE id = 3")
     assert world.verify("m").different == 2  # NaN is no number that 1.0 could be near
+
+
+def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
+    world = World(
+        lake,
+        numbered="SELECT id, g, row_number() OVER (PARTITION BY 1 ORDER BY length(g)) AS n FROM final.t",
+        one="SELECT id, g FROM (SELECT id, g, row_number() OVER (PARTITION BY g ORDER BY 1) AS n FROM final.t) WHERE n = 1",
+        nothing_else="SELECT collect_list(id) AS ids FROM final.t",
+    )
+    world.run()
+    # Another computation numbers them otherwise, and takes the other row of `a`.
+    world.sql("UPDATE agg.numbered SET n = 5 - n WHERE n > 1")
+    world.sql("UPDATE agg.one SET id = 3 - id WHERE g = 'a'")
+    found = world.verify("numbered")
+    assert found.equal
+    assert "row_number() depends on how ties are broken" in found.not_compared["n"].lower()
+    one = world.verify("one")
+    assert (one.different, list(one.not_compared)) == (2, [])
+    assert "depends on how ties are broken" in one.doubt
+    with pytest.raises(ModelError, match="no column that could be compared: .* depends on the order"):
+        world.verify("nothing_else")
+    # What does not depend on ties is compared as ever.
+    world.sql("UPDATE agg.numbered SET g = 'b' WHERE id = 1")
+    assert world.verify("numbered").different == 2
+    assert world.verify("numbered").doubt == ""
 
 
 def test_a_sample_picks_the_same_keys_on_both_sides(lake: Lake) -> None:

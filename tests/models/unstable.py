@@ -67,6 +67,12 @@ ROUNDED: Mapping[str, Rounded] = {
     "sum_of_sums": Rounded("SELECT v, sum(s) AS s FROM (SELECT g, v, sum(x) AS s FROM final.t GROUP BY g, v) GROUP BY v"),
     "distinct": Rounded("SELECT DISTINCT s FROM (SELECT g, sum(x) AS s FROM final.t GROUP BY g)", is_set=True),
     "distinct_with_key": Rounded("SELECT DISTINCT g, s FROM (SELECT g, sum(x) AS s FROM final.t GROUP BY g)"),
+    "distinct_beside": Rounded(
+        "SELECT DISTINCT v, s FROM (SELECT v, sum(x) OVER (PARTITION BY g) AS s FROM final.t)", is_set=True
+    ),
+    "grouped_by_sum": Rounded(
+        "SELECT v, s FROM (SELECT v, sum(x) OVER (PARTITION BY g) AS s FROM final.t) GROUP BY v, s", is_set=True
+    ),
     "united": Rounded(
         "SELECT v, sum(x) OVER (PARTITION BY v) AS s FROM final.t UNION ALL SELECT g, y FROM final.c", ("s",)
     ),

@@ -11,7 +11,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import ModelError, PipelineError
 from lake_assets.models.spec import ModelSpec
-from lake_assets.pipeline.checks import mistakes
+from lake_assets.pipeline.checks import check, mistakes
 
 HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 
@@ -207,3 +207,57 @@ def test_the_command_prints_all_and_exits_with_one(
     assert (result.exit_code, result.stdout.count("line 5")) == (1, 2)
     file = write(tmp_path, "    - {name: agg.a, sql: 'SELECT id FROM final.users'}\n")
     assert CliRunner().invoke(cli.application(), ["check", str(file)]).exit_code == 0
+
+
+def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tmp_path: Path, lake: Lake) -> None:
+    file = write(
+        tmp_path,
+        "    - {name: agg.a, sql: SELECT id AS user FROM final.later, key: usr}\n"
+        "    - {name: agg.b, sql: SELECT city FROM final.users, range: {column: cty}}\n"
+        "    - {name: agg.c, sql: SELECT name FROM final.later, partitions: nam}\n"
+        "    - {name: agg.d, sql: SELECT usr FROM agg.e}\n"
+        "    - {name: agg.e, sql: SELECT id AS user FROM final.later}\n"
+        "    - {name: agg.f, sql: SELECT * FROM final.later, key: id, range: {column: day}}\n"
+        "  streams:\n"
+        "    - {name: ev, format: simplified, tables: [public.later]}\n",
+    )
+    found = check(Pipeline.load(file), lake)
+    said = sorted(line.replace(f"{file.parent}/", "") for line in found.mistakes)
+    assert said == [
+        "agg.c: `partitions` names nam, and the table has name",
+        "defs.yaml, line 5: model agg.a: key usr is no output column (did you mean user?); there are user",
+        "defs.yaml, line 6: model agg.b: range column cty is no output column (did you mean city?); there are city",
+        "defs.yaml, line 8: model agg.d: no column usr (did you mean user?): agg.e has user",
+    ]
+    assert "key, range of agg.f: agg.f does not exist before the first run" in found.open
+
+
+def test_a_source_that_nothing_makes_is_named_with_the_nearest_table(tmp_path: Path, lake: Lake) -> None:
+    file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM finall.users}\n")
+    (said,) = told(file, lake)
+    assert "agg.a reads finall.users, which the lake does not have and no declaration makes" in said
+    file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM final.user}\n")
+    assert "(did you mean final.users?)" in told(file, lake)[0]
+
+
+def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, lake: Lake) -> None:
+    lake.ensure_namespace(("staging",))
+    names = ["id", "ctiy", "age", "_op", "_position"]
+    fields = [NestedField(n, c, StringType()) for n, c in enumerate(names, 1)]
+    lake.catalog.create_table(("staging", "people"), Schema(*fields))
+    table = "{{table: public.people, mode: scd2, rename: {{ctiy: city}}, types: {{later: int}}, {}}}"
+    stream = "    []\n  streams:\n    - name: ev\n      format: simplified\n      tables:\n        - "
+    wrong = "key: idd, order_by: [agee], track: [ctiy, age], partition_by: [days(at)], sort_by: [cty]"
+    file = write(tmp_path, stream + table.format(wrong) + "\n")
+    assert told(file, lake) == [
+        f"final.people: `{setting}` names {missing}, and there are {there}"
+        for setting, missing, there in (
+            ("key", "idd (did you mean id?)", "age, city, id, later"),
+            ("order_by", "agee (did you mean age?)", "age, city, id, later"),
+            ("track", "ctiy (did you mean city?)", "age, city, id, later"),
+            ("partition_by", "at", "age, city, effective_from, effective_to, id, is_current, later"),
+            ("sort_by", "cty (did you mean city?)", "age, city, effective_from, effective_to, id, is_current, later"),
+        )
+    ]
+    right = "key: id, order_by: [age], track: [city, later], partition_by: [days(effective_from)], sort_by: [city]"
+    assert told(write(tmp_path, stream + table.format(right) + "\n"), lake) == []

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
 from lake_assets.errors import NotRunError, PipelineError
 from lake_assets.lake.watermark import read_marks
 from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.models.spec import ModelSpec
+from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.recompute import recompute
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.streams import Feed
@@ -96,6 +97,32 @@ def test_damaged_partitions_are_as_their_sources_say_again(lake: Lake, declared:
     # What is absorbed later fits to it.
     feed.deliver([Event(PEOPLE, "c", (99, 99), {"id": 99, "city": "b", "age": 1})])
     assert sum(n for row, n in rows(feed, "final.people").items() if 99 in row) == 1
+
+
+def test_partitions_whose_rows_depend_on_each_other_by_ties_are_recomputed_together(lake: Lake) -> None:
+    lake.ensure_namespace(("final",))
+    numbered = "SELECT id, p, row_number() OVER (PARTITION BY g ORDER BY v) AS n FROM final.t"
+    models = [
+        {"name": "agg.numbered", "sql": numbered, "partitions": "p"},
+        {"name": "agg.within", "sql": numbered.replace("BY g", "BY p"), "partitions": "p"},
+    ]
+    pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "models": models}))
+    spark = lake.spark()
+    spark.sql("CREATE TABLE final.t (id INT, g INT, p STRING, v INT) USING iceberg")
+    spark.sql("INSERT INTO final.t SELECT /*+ COALESCE(1) */ id, 1, IF(id % 2 = 0, 'a', 'b'), 1 FROM range(8)")
+    pipeline.run(lake)
+    # Read in another order, the same rows have other numbers.
+    spark.sql(
+        "CALL lake.system.rewrite_data_files(table => 'final.t', strategy => 'sort', sort_order => 'id DESC', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    pipeline.run(lake)
+    whole, within = (recompute(lake, s, ["a"]) for s in pipeline.specs(lake) if isinstance(s, ModelSpec))
+    assert sorted(r["n"] for r in spark.table("agg.numbered").collect()) == list(range(1, 9))
+    assert "all partitions are computed, because" in whole.why
+    assert "all partitions" not in within.why
+    for p in "ab":
+        assert sorted(r["n"] for r in spark.table("agg.within").where(f"p = '{p}'").collect()) == [1, 2, 3, 4]
 
 
 def test_what_cannot_be_recomputed_is_named(lake: Lake) -> None:
