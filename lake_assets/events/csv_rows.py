@@ -36,6 +36,7 @@ class RowFilter(io.RawIOBase):
 
     Attributes:
         left_out: the rows that were left out so far; whoever needs one takes it out.
+        last_line: the line on which the last row that was read begins.
     """
 
     def __init__(self, source: IO[bytes], longest: int, kept: int) -> None:
@@ -51,7 +52,7 @@ class RowFilter(io.RawIOBase):
         self._ready = bytearray()
         self._row = bytearray()
         self._size = self._rows = 0
-        self._line = self._begins = 1
+        self._line = self._begins = self.last_line = 1
         self._last = b""
         self._quoted = self._closed = False
         self._at_field = self._is_first = True
@@ -72,6 +73,11 @@ class RowFilter(io.RawIOBase):
         buffer[:count] = self._ready[:count]
         del self._ready[:count]
         return count
+
+    @property
+    def ends_in_quotes(self) -> bool:
+        """Whether the last row that was read holds a quote that no other one closes."""
+        return self._quoted
 
     def lines(self) -> Iterator[int]:
         """The line on which each row begins that is not left out, the header first; of rows that have been read."""
@@ -129,4 +135,4 @@ class RowFilter(io.RawIOBase):
                 self._lines.append(self._begins)
                 self._rows += 1
         self._row, self._size = bytearray(), 0
-        self._begins = self._line
+        self.last_line, self._begins = self._begins, self._line

@@ -13,13 +13,15 @@ import gzip
 import io
 import json
 import os
+import stat
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +46,15 @@ BLOCK = 8 << 20
 # Arrow counts the bytes of a block in 32 bits.
 LONGEST_ROW = 1 << 30
 ROWS_A_BATCH = 10_000
+# How the problems begin of records that are kept in part.
 TOO_LARGE = "larger than "
+NO_VALUE = "no value that can be read: "
+NOT_UTF8 = "not UTF-8"
+KEPT_IN_PART = (TOO_LARGE, NO_VALUE, NOT_UTF8)
 # Characters of a record that is too large.
 KEPT = 1_000
+# A line after a file's last one: in a row of its own, unless a quote is open.
+_END = "\0end"
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class _LimitedStream(io.RawIOBase):
     def __init__(self, file: Path, limit: int) -> None:
         self.file, self.limit, self.count = file, limit, 0
         self.raw = raw = open_regular(file)
-        self.source: Any = gzip.GzipFile(fileobj=raw) if file.suffix == ".gz" else raw
+        self.source: Any = gzip.GzipFile(fileobj=raw) if is_compressed(file) else raw
 
     def readable(self) -> bool:
         """See `io.RawIOBase`."""
@@ -116,16 +124,27 @@ def open_regular(file: Path) -> io.FileIO:
     """The bytes of a file, which is no link: whoever may write to a landing folder must not have other files read.
 
     Raises:
-        LandingFolderError: it is a link.
+        LandingFolderError: it is a link, or has become a pipe or a device since the folder was listed.
     """
+    # A pipe that nobody writes to would be waited for.
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return io.FileIO(file, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW))
+        raw = io.FileIO(file, opener=lambda path, given: os.open(path, given | flags))
     except OSError as e:
         if e.errno != errno.ELOOP:
             raise
         raise LandingFolderError(
             f"{file} is a link, and links in landing folders are not followed: put the file itself there"
         ) from e
+    if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+        raw.close()
+        raise LandingFolderError(f"{file} is no file any more, but a pipe or a device: remove it")
+    return raw
+
+
+def is_compressed(file: Path) -> bool:
+    """Whether a file is a gzip stream, by its name."""
+    return file.suffix.lower() == ".gz"
 
 
 def opened(file: Path, limits: Limits) -> io.BufferedReader:
@@ -156,7 +175,7 @@ def too_large(limits: Limits) -> str:
 
 def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
     """What reads a file that is no JSON lines: by its name (.csv, .csv.gz, .parquet)."""
-    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
+    suffix = Path(file.stem if is_compressed(file) else file.name).suffix.lower()
     return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)
 
 
@@ -169,7 +188,7 @@ def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]
     Raises:
         InputTooLargeError: the file is larger than allowed.
         MalformedRecordError: no header line, a name is there twice, no UTF-8.
-        TruncatedInputError: the compressed stream ends too early.
+        TruncatedInputError: the compressed stream is cut or damaged, or a quote is never closed.
     """
     line = count = 0
     try:
@@ -182,8 +201,8 @@ def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]
             for record in islice(_csv_rows(file, limits, min(max(limits.record, BLOCK), LONGEST_ROW)), count, None):
                 line = record.number
                 yield record
-    except EOFError as e:
-        raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut ({e})") from e
+    except (EOFError, zlib.error) as e:
+        raise TruncatedInputError(f"{file}, after line {line}: the compressed stream is cut or damaged ({e})") from e
     except (pa.ArrowInvalid, gzip.BadGzipFile, UnicodeDecodeError) as e:
         raise MalformedRecordError(f"{file}, after line {line}: no CSV with one header line ({e})") from e
 
@@ -232,21 +251,40 @@ def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterato
                 yield from unfit()
                 row += 1
                 yield Record(next(lines), orjson.dumps({TEXT: values}).decode())
+        if rows and rows.ends_in_quotes:
+            raise _never_closed(file, rows.last_line)
         yield from unfit()
+        if rows is None:
+            for _ in lines:  # to the end, for what is wrong there
+                pass
 
 
 def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
     """The line on which each row begins, the header first.
 
-    Arrow does not tell it: quoted values hold line breaks, and blank lines are no rows.
+    Arrow does not tell it: quoted values hold line breaks, and blank lines are no rows. Nor does it tell that a quoted
+    value goes on to the end of the file.
+
+    Raises:
+        TruncatedInputError: it does.
     """
     csv.field_size_limit(sys.maxsize)  # as Arrow, which has none
     with io.TextIOWrapper(opened(file, limits), encoding="utf-8", errors="replace", newline="") as stream:
-        rows, end = csv.reader(stream), 0
+        rows, end, begins = csv.reader(chain(stream, [_END])), 0, 1
         for fields in rows:
+            if fields == [_END]:
+                return
             if fields:
-                yield end + 1
+                yield (begins := end + 1)
             end = rows.line_num
+    raise _never_closed(file, begins)
+
+
+def _never_closed(file: Path, line: int) -> TruncatedInputError:
+    return TruncatedInputError(
+        f"{file}: a quote in the row that begins on line {line} is never closed, so the row continues to the end of "
+        "the file. Nothing of it was taken in: close the quote, or deliver the whole file"
+    )
 
 
 def _header(file: Path, limits: Limits, longest: int | None) -> list[str]:
@@ -256,8 +294,7 @@ def _header(file: Path, limits: Limits, longest: int | None) -> list[str]:
         source = io.BufferedReader(RowFilter(stream, BLOCK, KEPT)) if longest else stream
         read = pa_csv.ReadOptions(block_size=BLOCK + 1)
         names: list[str] = pa_csv.open_csv(source, read_options=read, parse_options=parse).schema.names
-    if len(set(names)) < len(names):
-        raise MalformedRecordError(f"{file}: two columns have one name: {', '.join(names)}")
+    _check_names(file, names)
     return names
 
 
@@ -266,7 +303,7 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
 
     Raises:
         InputTooLargeError: the file is larger than allowed.
-        MalformedRecordError: the file is no Parquet file, or is cut (its footer is missing).
+        MalformedRecordError: the file is no Parquet file, or is cut (its footer is missing), or a name is there twice.
         UnsupportedEventError: a column's type has no counterpart.
     """
     number = 0
@@ -276,14 +313,64 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
             if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limits.file:
                 raise _file_too_large(file, limits.file)
             fields: list[pa.Field] = list(parquet.schema_arrow)
-            types = orjson.dumps({f.name: spark_type(f.type) for f in fields}).decode()
+            _check_names(file, [f.name for f in fields])
+            types = orjson.dumps({f.name: _type_of(file, f) for f in fields}).decode()
             for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH):
-                for row in _python_rows(_micros(batch)):
+                for values, problem in _rows(_micros(batch)):
                     number += 1
-                    values = orjson.dumps(_plain(row), option=orjson.OPT_NON_STR_KEYS).decode()
-                    yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}")
-    except (pa.ArrowInvalid, OSError) as e:
+                    yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}", problem)
+    except MemoryError as e:
+        raise InputTooLargeError(
+            f"{file}, after row {number}: its rows take more memory than there is. Nothing of the file was taken in: "
+            "split it, or write smaller values"
+        ) from e
+    except (pa.ArrowException, OSError, ValueError) as e:  # a name that is no UTF-8 is a ValueError
         raise MalformedRecordError(f"{file}, after row {number}: no whole Parquet file ({e})") from e
+
+
+def _type_of(file: Path, field: pa.Field) -> str:
+    try:
+        return spark_type(field.type)
+    except UnsupportedEventError as e:
+        raise UnsupportedEventError(f"{file}, column {field.name}: {e}") from e
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str | None]]:
+    """Each row as JSON, with what is wrong with it: values that Python or JSON cannot hold."""
+    try:
+        rows = [_json(row) for row in _python_rows(batch)]
+    except _NO_VALUES:
+        for i in range(batch.num_rows):
+            yield _row(batch.slice(i, 1))
+    else:
+        yield from ((row, None) for row in rows)
+
+
+def _row(one: pa.RecordBatch) -> tuple[str, str | None]:
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, column in zip(one.schema.names, one.columns, strict=True):
+        try:
+            values[name] = orjson.Fragment(_json(column[0].as_py()))
+        except _NO_VALUES as e:
+            problems.append(f"{name} ({type(e).__name__}: {e})")
+    return orjson.dumps(values).decode(), NO_VALUE + ", ".join(problems) if problems else None
+
+
+# What Arrow and orjson raise for values that Python or JSON cannot hold: texts that are no UTF-8, dates and moments out
+# of Python's range, unknown time zones.
+_NO_VALUES = (ValueError, OverflowError, LookupError, TypeError)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(_plain(value), option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _check_names(file: Path, names: list[str]) -> None:
+    """Raise MalformedRecordError where two columns have one name: only one of them would be taken in."""
+    if len(set(names)) < len(names):
+        twice = sorted({n for n in names if names.count(n) > 1})
+        raise MalformedRecordError(f"{file}: two columns have one name: {', '.join(map(repr, twice))}")
 
 
 def spark_type(kind: pa.DataType) -> str:
@@ -320,6 +407,7 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda t: pa.types.is_float16(t) or pa.types.is_float32(t), "float"),
     (pa.types.is_floating, "double"),
     (pa.types.is_date, "date"),
+    (pa.types.is_duration, "bigint"),
     (lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t), "binary"),
 )
 
@@ -339,7 +427,7 @@ def _micros(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         return batch.to_pylist()
-    except (OverflowError, ValueError, KeyError):
+    except _NO_VALUES:
         # Python has neither years beyond 9999 nor all time zones: as text, a value does not fit its type and is told.
         for i, field in enumerate(batch.schema):
             text = _as_text(field.type)

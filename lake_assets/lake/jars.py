@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -68,8 +69,10 @@ def _cache() -> Path:
 def _read(folder: Path) -> list[Path] | None:
     """The jars listed in `folder`, or None if they have to be resolved (again)."""
     try:
-        listed: dict[str, str] = json.loads((folder / "jars.json").read_text(encoding="utf-8"))
+        listed: Any = json.loads((folder / "jars.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return None
+    if not isinstance(listed, dict) or not listed:
         return None
     files = [folder / name for name in listed]
     if any(not f.is_file() or _sha256(f) != SHA256.get(f.name, listed[f.name]) for f in files):

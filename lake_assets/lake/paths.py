@@ -17,11 +17,13 @@ def local_path(value: Any) -> Any:
     """Return a setting's text as a path, with `~` expanded; `file:` URLs become the path that they name.
 
     Raises:
-        ValueError: a URL of anything but this machine's files.
+        ValueError: a URL of anything but this machine's files, or no path at all.
     """
     if not isinstance(value, str | Path):
         return value
     text = str(value)
+    if "\0" in text or "%00" in text:
+        raise ValueError(f"{text!r} is no path: it holds a NUL character")
     url = _URL.match(text)
     if url is None:
         return Path(text).expanduser()

@@ -70,7 +70,12 @@ def _value(details: Any) -> str:
     value = hide(details["input"], str(details["loc"][-1]) if details["loc"] else "")
     if value is None:
         return ", found nothing"
-    return f", found {value!r}"[: _SHOWN + 9] if isinstance(value, str | int | float | list | dict) else ""
+    if not isinstance(value, str | int | float | list | dict):
+        return ""
+    try:
+        return f", found {value!r}"[: _SHOWN + 9]
+    except ValueError:  # Python does not write numbers of more than 4,300 digits
+        return ", found a number of thousands of digits"
 
 
 def _known(model: type[BaseModel], place: Place) -> str:

@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+# Far more than settings are; what aliases repeat counts each time.
+MOST_VALUES = 1_000_000
+
 
 class YamlError(Exception):
     """What is wrong with a YAML text: lines (None: not known) and what is wrong there."""
@@ -25,14 +28,14 @@ def load(text: str) -> tuple[Any, yaml.Node | None]:
     """The content of a YAML text, and its nodes, which know their lines.
 
     Raises:
-        YamlError: it is no YAML, is nested too deeply, or holds a setting twice, of which YAML would keep the last one.
-            Values are not quoted: they may be passwords.
+        YamlError: it is no YAML, is nested too deeply, refers to itself, stands for too many values, or holds a setting
+            twice, of which YAML would keep the last one. Values are not quoted: they may be passwords.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if found := list(_twice(node)):
-            raise YamlError(*((line, f"{name}: set twice in one place") for line, name in found))
-        return yaml.safe_load(text), node
+        _check(node)
+        # Values, with their lines in what is wrong with them: the loader of PyYAML raises whatever Python does.
+        return yaml.load(text, Loader=_Loader), node
     except yaml.MarkedYAMLError as e:
         problem = ": ".join(filter(None, (e.context, e.problem)))
         raise YamlError((e.problem_mark.line + 1 if e.problem_mark else None, f"no valid YAML: {problem}")) from None
@@ -42,27 +45,71 @@ def load(text: str) -> tuple[Any, yaml.Node | None]:
         raise YamlError((None, "no settings: nested too deeply to be read")) from None
 
 
-def check_written_once(text: str) -> None:
-    """Look for settings that stand twice in one place of a text that somebody else has read as YAML.
+class _Loader(yaml.SafeLoader):
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """A node's value (PyYAML's).
+
+        Raises:
+            yaml.constructor.ConstructorError: there is none, such as of 2024-13-45 or of a number of 5,000 digits.
+        """
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError):
+            kind = node.tag.rpartition(":")[2]
+            problem = f"reads as {kind}, and is none: write it in quotes if it is text"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+def check_written(text: str) -> None:
+    """Look for what only the text shows, where somebody else has read it as YAML.
 
     Raises:
-        YamlError: there are some.
+        YamlError: a setting stands twice in one place, or aliases make the text refer to itself or stand for too many
+            values.
     """
-    found = [at for node in yaml.compose_all(text, Loader=yaml.SafeLoader) for at in _twice(node)]
-    if found:
+    for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+        _check(node)
+
+
+def _check(node: yaml.Node | None) -> None:
+    if node is None:
+        return
+    if _size(node, {}) > MOST_VALUES:
+        raise YamlError(
+            (None, f"stands for more than {MOST_VALUES:,} values: an alias (*name) repeats all that its anchor holds")
+        )
+    if found := list(_twice(node, set())):
         raise YamlError(*((line, f"{name}: set twice in one place") for line, name in found))
 
 
-def _twice(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
-    """Settings that one mapping holds twice, with their lines."""
+def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """How many values a node stands for, aliases followed. `known` are the nodes that were begun (None) or counted."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if (key := id(node)) not in known:
+        known[key] = None
+        known[key] = 1 + sum(_size(inner, known) for inner in _inner(node))
+    if (size := known[key]) is None:
+        raise YamlError((node.start_mark.line + 1, "refers to itself by an alias (*name)"))
+    return size
+
+
+def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
+    for item in node.value:
+        yield from item if isinstance(node, yaml.MappingNode) else (item,)
+
+
+def _twice(node: yaml.Node, seen: set[int]) -> Iterator[tuple[int, str]]:
+    """Settings that one mapping holds twice, with their lines; `seen` are the nodes that were looked at."""
+    if isinstance(node, yaml.ScalarNode) or id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         names: set[str] = set()
-        for key, value in node.value:
+        for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in names and key.value != "<<":
                     yield key.start_mark.line + 1, key.value
                 names.add(key.value)
-            yield from _twice(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _twice(value)
+    for inner in _inner(node):
+        yield from _twice(inner, seen)

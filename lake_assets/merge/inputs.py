@@ -14,9 +14,25 @@ import orjson
 
 from lake_assets.errors import InputError, LandingFolderError, TruncatedInputError
 from lake_assets.events.base import is_too_deep
-from lake_assets.events.files import DEFAULT_LIMITS, KEPT, Limits, Record, opened, reader_of, too_large
+from lake_assets.events.files import (
+    DEFAULT_LIMITS,
+    KEPT,
+    NOT_UTF8,
+    Limits,
+    Record,
+    is_compressed,
+    opened,
+    reader_of,
+    too_large,
+)
 from lake_assets.merge.specs import BatchSize
 
+# What files that are no UTF-8 begin with.
+_BEGINS = {
+    b"\x1f\x8b": ". It begins like a gzip stream: give it a name that ends in .gz",
+    b"\xff\xfe": ". It begins like UTF-16: write UTF-8",
+    b"\xfe\xff": ". It begins like UTF-16: write UTF-8",
+}
 _LEFT = "Nothing of it was taken in; files before it were. Deliver the whole file (write elsewhere, then rename)"
 
 
@@ -33,7 +49,7 @@ def listing(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             names = [
-                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and e.is_file()
+                e.name for e in entries if e.name[0] not in "._" and not e.name.endswith(_UNFINISHED) and _is_file(e)
             ]
     except FileNotFoundError:
         return []
@@ -47,6 +63,16 @@ def listing(folder: Path) -> list[Path]:
 
 
 _UNFINISHED = (".tmp", ".part")
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        # A link in a circle, or into a folder that this user cannot enter, leads to no file.
+        if entry.is_symlink():
+            return False
+        raise
 
 
 def name_of(file: Path) -> str:
@@ -76,14 +102,15 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
         TruncatedInputError: the file ends in the middle of a record (or of its compressed stream).
         InputTooLargeError: the file is larger than allowed.
     """
-    number = 0
-    if file.suffix == ".gz" and not file.stat().st_size:
+    number, begins = 0, b""
+    if is_compressed(file) and not file.stat().st_size:
         raise TruncatedInputError(f"{file}, after line 0: an empty file is no gzip stream. {_LEFT}")
     try:
         with opened(file, limits) as stream:
             # In pieces: a line may be larger than the memory.
             while raw := stream.readline(limits.record + 2):
                 number += 1
+                begins = begins or raw[:2]
                 text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 record = as_record(number, text, limits)
                 if not raw.endswith(b"\n"):
@@ -92,7 +119,7 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
                     elif record.text and (record.problem or not _is_json(record.text)):
                         raise TruncatedInputError(
                             f"{file}, line {number}: the file ends in the middle of a record ({record.text[-60:]!r}). "
-                            f"{_LEFT}"
+                            f"{_LEFT}{_BEGINS.get(begins, '')}"
                         )
                 if record.text.strip():
                     yield record
@@ -121,7 +148,7 @@ def as_record(number: int, raw: bytes, limits: Limits) -> Record:
     try:
         return Record(number, raw.decode("utf-8"))
     except UnicodeDecodeError as e:
-        return Record(number, raw.decode("utf-8", "backslashreplace"), f"not UTF-8 ({e})")
+        return Record(number, raw.decode("utf-8", "backslashreplace"), f"{NOT_UTF8} ({e})")
 
 
 def _is_json(text: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.errors import InputError
 from lake_assets.events import EventFormat, SourceTable, event_format
 from lake_assets.events.base import DEPTH, decode, schema_key
-from lake_assets.events.files import TOO_LARGE
+from lake_assets.events.files import KEPT_IN_PART
 from lake_assets.events.model import MANY, Boundary
 from lake_assets.lake import LakeBase
 from lake_assets.merge import rejects
@@ -90,8 +90,8 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     known = {str(r) for r in routes_of(raw)}
     routed: list[tuple[int, str | None, str | None]] = []
     for row in rows.to_pylist():
-        # What stands in escapes was no UTF-8, and is none now; of what was too large only the beginning is there.
-        if row["problem"].startswith(("not UTF-8", TOO_LARGE)):
+        # What stands in escapes was no UTF-8, and is none now; of others a part is there.
+        if row["problem"].startswith(KEPT_IN_PART):
             continue
         found = route(reader, row["record"], spec.about, spec.limits.depth)
         if found.problem is None:

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from lake_assets.errors import PipelineError
-from lake_assets.lake.yaml_text import YamlError, check_written_once
+from lake_assets.lake.yaml_text import YamlError, check_written
 from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.scaffold import PipelineScaffolder
 from lake_assets.pipeline import Pipeline, PipelineConfig
@@ -53,7 +53,7 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
         path = context.path if context.path.is_file() else context.path / "defs.yaml"
         if path.is_file():
             try:
-                check_written_once(path.read_text(encoding="utf-8"))
+                check_written(path.read_text(encoding="utf-8"))
             except YamlError as e:
                 raise PipelineError(e.in_file(path)) from e
         return self.build_pipeline(Pipeline(config, path))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import JarsError
-from lake_assets.lake import jars
+from lake_assets.lake import LakeBase, LakeConfig, jars, server, spark, warm
+from lake_assets.lake.spark import packages
+from lake_assets.orchestration import LakePySparkResource, resources
 
 NAMES = ("org.one_a-1.jar", "org.two_b-2.jar")
 
@@ -97,3 +99,47 @@ def test_a_cache_that_cannot_be_written_is_named(
     with pytest.raises(JarsError, match="LAKE_JARS"):
         jars.resolve(["a:b:1"])
     assert not resolver.calls
+
+
+def _locally(config: LakeConfig) -> object:
+    return LakeBase(config).spark()
+
+
+def _through_dagster(config: LakeConfig) -> object:
+    return LakePySparkResource().session_of(config)
+
+
+def _as_a_warm_jvm(config: LakeConfig) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm._Loan, "keeping", warm.Keeping(str(config.home), (), 1, 1))
+        return LakePySparkResource().session_of(config)
+
+
+def _as_a_server(config: LakeConfig) -> object:
+    return server.command(config)
+
+
+@pytest.mark.parametrize("start", [_locally, _through_dagster, _as_a_warm_jvm, _as_a_server])
+def test_no_spark_is_started_with_a_changed_jar(
+    resolver: Resolver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[LakeConfig], object]
+) -> None:
+    """Java is missing, too: whatever came as far as starting it would say that."""
+    config = LakeConfig(home=tmp_path / "lake")
+    kept = jars.resolve(packages(config))
+    for module in (spark, resources, server):
+        monkeypatch.setattr(module, "find_java", lambda: tmp_path / "java")
+    resolver.fails = "unresolved: no network"
+    changed = bytearray(kept[1].read_bytes())
+    changed[3] ^= 1
+    kept[1].write_bytes(changed)
+    with pytest.raises(JarsError, match="no network"):
+        start(config)
+    assert len(resolver.calls) == 2
+
+
+@pytest.mark.parametrize("listed", ["{}", "[]", '["a"]', '{"../../elsewhere.jar": "0"}', "null", '{"a.jar": 1}'])
+def test_a_list_of_jars_that_is_no_list_of_them_is_made_again(resolver: Resolver, listed: str) -> None:
+    kept = jars.resolve(["a:b:1"])
+    (kept[0].parent / "jars.json").write_text(listed)
+    assert jars.resolve(["a:b:1"]) == kept
+    assert len(resolver.calls) == 2
