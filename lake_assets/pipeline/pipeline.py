@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from lake_assets.errors import (
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
 from lake_assets.lake import LakeBase, TableId, clock, metadata_versions
-from lake_assets.lake.foreign_errors import as_named
+from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata_commits import MovedError
 from lake_assets.merge import leftovers
 from lake_assets.merge.arriving import Read
@@ -508,11 +507,11 @@ def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
-            with attempt:
+            with attempt, named_errors(spec.table):
                 tables = _written_by(spec)
                 for table in tables:
                     _make_ready(lake, table)
-                with _named_errors(spec), leftovers.at_work(lake, tables):
+                with leftovers.at_work(lake, tables):
                     return step()
     except RetryError as e:
         cause = e.last_attempt.exception()
@@ -522,16 +521,6 @@ def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             f"done. Last: {cause}"
         ) from cause
     raise AssertionError("unreachable: the loop returns or raises")
-
-
-@contextlib.contextmanager
-def _named_errors(spec: Spec) -> Generator[None]:
-    try:
-        yield
-    except Exception as e:
-        if (named := as_named(e, str(spec.table))) is not None:
-            raise named from e
-        raise
 
 
 def _written_by(spec: Spec) -> tuple[TableId, ...]:
