@@ -58,7 +58,7 @@ _TRUSTED = re.compile(
     r"|java\.lang\.RuntimeException|org\.apache\.spark\.SparkException"
 )
 # Iceberg tells of a clock that was set back so.
-_CLOCK = re.compile(r"java\.lang\.IllegalArgumentException: Invalid \w+ timestamp \d")
+_CLOCK = re.compile(r"java\.lang\.IllegalArgumentException: (?:Invalid \w+ timestamp \d|\[BUG\] Expected sorted)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
 _CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
 

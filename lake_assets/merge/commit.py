@@ -39,6 +39,7 @@ _LOST_RACE = (
     # The clock was set back while the step was at work: before the next attempt the table's times are taken back.
     "Invalid update timestamp",
     "Invalid snapshot timestamp",
+    "[BUG] Expected sorted",
     "Found new conflicting delete files",
     "missing data files",
     "is not an ancestor of",

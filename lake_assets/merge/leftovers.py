@@ -59,8 +59,8 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
     folder = lake.config.home / _FOLDER
     make_private(folder)
     note = folder / f"{owner()}-{uuid.uuid4().hex[:12]}.json"
-    note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
     try:
+        note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
         yield
     except Exception:
         note.unlink(missing_ok=True)  # whoever wrote files has removed them
@@ -115,6 +115,7 @@ class _Note:
 def _notes(lake: LakeBase) -> Iterator[_Note]:
     for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
         found = _NOTE.fullmatch(file.name)
+        gone = is_gone(found[1]) if found else True
         try:
             age = timedelta(seconds=max(0.0, time.time() - file.stat().st_mtime))
             said = json.loads(file.read_text())
@@ -123,10 +124,10 @@ def _notes(lake: LakeBase) -> Iterator[_Note]:
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, LakeError):
-            # Cut: its process was killed before it wrote anything else.
-            file.unlink(missing_ok=True)
+            # Cut: its process was killed before it wrote anything else, or is about to write it.
+            if gone is not False:
+                file.unlink(missing_ok=True)
             continue
-        gone = is_gone(found[1]) if found else True
         # Of another machine nothing is known but the time.
         yield _Note(file, tables, began, age, age >= FILES_AFTER if gone is None else gone)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,19 @@ from pyiceberg.exceptions import CommitFailedException
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import (
+    LOST_FILE_ADVICE,
     AuditFailedError,
     ConcurrentWriteError,
     CorruptMetadataError,
+    LakeError,
     ModelError,
     PipelineError,
 )
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
 from lake_assets.lake import LakeBase, TableId, clock, metadata_versions
-from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
+from lake_assets.lake.lost_files import lost_file
 from lake_assets.lake.metadata_commits import MovedError
 from lake_assets.merge import leftovers
 from lake_assets.merge.arriving import Read
@@ -507,7 +511,7 @@ def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
-            with attempt, named_errors(spec.table):
+            with attempt, named_errors(spec.table), _lost_files(lake, spec):
                 tables = _written_by(spec)
                 for table in tables:
                     _make_ready(lake, table)
@@ -521,6 +525,27 @@ def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             f"done. Last: {cause}"
         ) from cause
     raise AssertionError("unreachable: the loop returns or raises")
+
+
+@contextlib.contextmanager
+def _lost_files(lake: LakeBase, spec: Spec) -> Generator[None]:
+    """An error of the body that has no name is about a lost file where a table of the step has one."""
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, LakeError) or as_named(e, "") is not None or said_by_spark(e):
+            raise
+        for name in (*_written_by(spec), *sources(spec)):
+            is_ledger = isinstance(spec, RawSpec) and name == ledger_of(spec.table)
+            advice = (
+                f"Restore the file from a backup; or drop {name}: the next run makes it again from {spec.table}"
+                if is_ledger
+                else LOST_FILE_ADVICE
+            )
+            table = lake.find(name)
+            if table is not None and (lost := lost_file(table, advice)) is not None:
+                raise lost from e
+        raise
 
 
 def _written_by(spec: Spec) -> tuple[TableId, ...]:

@@ -142,6 +142,7 @@ def test_what_a_row_says_is_neither_a_broken_file_nor_a_lost_race(quoted: str, t
         "org.apache.iceberg.exceptions.ValidationException: Found conflicting files that can contain records matching x",
         # A clock that is set back while a step is at work: it is done again, with the table's times taken back.
         "java.lang.IllegalArgumentException: Invalid update timestamp 1: before last snapshot log entry at 9",
+        "[BUG] Expected sorted snapshot log entries.\n\nJVM stacktrace:\njava.lang.IllegalArgumentException: [BUG] Expected sorted",
         "org.apache.iceberg.exceptions.ValidationException: Invalid snapshot timestamp 1: before last updated timestamp",
     ],
 )

@@ -65,6 +65,11 @@ def captured(lake: Lake) -> object:
         return held
 
 
+def disk_is_full(file: Path, *_: object) -> None:
+    file.touch()
+    raise OSError("the disk is full")
+
+
 def test_a_note_is_there_while_a_step_is_at_work_and_after_a_kill(plain_lake: Lake) -> None:
     folder = plain_lake.config.home / "at-work"
     with at_work(plain_lake, [T]):
@@ -73,6 +78,11 @@ def test_a_note_is_there_while_a_step_is_at_work_and_after_a_kill(plain_lake: La
     assert list(folder.iterdir()) == []
     with pytest.raises(ValueError, match="its own"), at_work(plain_lake, [T]):
         raise ValueError("its own")
+    assert list(folder.iterdir()) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_text", disk_is_full)
+        with pytest.raises(OSError, match="full"), at_work(plain_lake, [T]):
+            raise AssertionError("unreachable")
     assert list(folder.iterdir()) == []
     with pytest.raises(KeyboardInterrupt), at_work(plain_lake, [T]):
         raise KeyboardInterrupt
@@ -212,10 +222,12 @@ def test_two_sweeps_beside_each_other_remove_everything_once(plain_lake: Lake) -
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"tables": 1, "began": 2}', '{"tables": [["x"]], "began": 2}'])
 def test_a_note_that_was_cut_is_dropped(plain_lake: Lake, content: str) -> None:
     make(plain_lake)
-    file = note(plain_lake, GONE, time.time())
-    file.write_text(content)
+    file, own = note(plain_lake, GONE, time.time()), note(plain_lake, owner(), time.time())
+    for written in (file, own):
+        written.write_text(content)
     assert sweep(plain_lake, NOW) == []
     assert not file.exists()
+    assert own.exists(), "it is about to be written"
 
 
 def test_a_table_that_is_gone_has_nothing_to_sweep(plain_lake: Lake) -> None:

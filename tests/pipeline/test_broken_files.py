@@ -126,3 +126,36 @@ def test_a_table_whose_own_data_is_gone_goes_on_as_its_error_advises(
     failed = {o.table: o for o in faults.run()}
     faults.follow(failed[own], advice)
     faults.finish()
+
+
+@pytest.mark.parametrize("length", [None, 0, 40, -8])
+@pytest.mark.parametrize("part", ["data", "manifest", "manifest list"])
+@pytest.mark.parametrize("table", ["raw.events", "raw.events_files"])
+def test_a_broken_file_that_landing_reads_is_named_and_its_advice_works(
+    plain_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, part: str, length: int | None
+) -> None:
+    """Without Spark: landing reads its tables with PyIceberg, whose errors do not say which file it is."""
+    people = People(plain_lake)
+    faults = Faults(people, tmp_path, monkeypatch)
+    for _ in range(2):
+        people.land()
+        people.run("raw.events")
+    file = faults.keep(FILES[part](plain_lake, table))[-1]
+    content = file.read_bytes()
+    if length is None:
+        file.unlink()
+    else:
+        file.write_bytes(content[:length])
+    monkeypatch.setattr(catalog, "_known", catalog.Known())
+    people.land()
+    outcome = people.run("raw.events")["raw.events"]
+    if outcome.exception:  # the raw table's own files are only written
+        assert isinstance(outcome.exception, CorruptMetadataError | MissingDataFileError), outcome.error
+        assert file.name in str(outcome.error)
+        faults.follow(outcome, "restore")
+    else:
+        assert table == "raw.events"
+        file.write_bytes(content)
+    assert people.run("raw.events")["raw.events"].exception is None
+    landed = plain_lake.table("raw.events").scan().to_arrow()["source_file"].to_pylist()
+    assert len(set(landed)) == 3

@@ -264,7 +264,9 @@ class Faults:
             options.append(("relieve", self.relieve))
         if "`lake-assets rebuild` that table" in said and (owner := self._owner(said)):
             options.append((f"rebuild {owner}", lambda: self.command(f"rebuild {owner}")))
-        if drop := re.search(r"[Dd]rop ([\w.]+), run the pipeline", said):
+        if "run again" in said and not options:
+            options.append(("run again", lambda: True))
+        if drop := re.search(r"[Dd]rop ([\w.]+)(?:, run the pipeline|: the next run)", said):
             options.append(("drop", lambda: self._drop(drop[1])))
         assert options, f"no advice in {said}"
         self.choose.shuffle(options)
