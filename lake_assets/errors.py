@@ -46,6 +46,10 @@ class StorageFullError(LakeError):
     """A disk has no room left for what a step writes."""
 
 
+class StorageUnavailableError(TransientError):
+    """Files of a table cannot be reached: the network or the object store does not answer, or denies access."""
+
+
 class LakeNotFoundError(LakeError):
     """There is no lake where one is read: its catalog was never made."""
 
@@ -99,6 +103,13 @@ class NotAnAncestorError(HistoryError):
 
 class WindowError(HistoryError):
     """A window that cannot be one (its start is newer than its end)."""
+
+
+# What can be done about a file that a snapshot names and that cannot be read.
+LOST_FILE_ADVICE = (
+    "Restore the file from a backup; or roll the table that it belongs to back to a snapshot without it; or "
+    "`lake-assets rebuild` that table, where its sources still hold what it is made of"
+)
 
 
 class MissingDataFileError(HistoryError):

@@ -18,7 +18,7 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException
 
-from lake_assets.errors import CorruptMetadataError
+from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError
 
 _HEADER = fastavro.parse_schema(
     {
@@ -80,8 +80,8 @@ class unreadable:
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, _: object) -> None:
         if isinstance(e, _UNREADABLE):
             raise CorruptMetadataError(
-                f"metadata file {self._path} cannot be read ({type(e).__name__}: {e}). Restore it from a backup; "
-                "nothing was captured"
+                f"metadata file {self._path} cannot be read ({type(e).__name__}: {e}). Nothing was captured. "
+                f"{LOST_FILE_ADVICE}"
             ) from e
 
 

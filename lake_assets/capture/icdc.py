@@ -201,7 +201,11 @@ def _own_files(table: Table) -> tuple[str, ...]:
     if vectors := table.properties.get(VECTORS_PROPERTY):
         files.append(vectors)
     if snapshot is not None:
-        files += [m.manifest_path for m in snapshot.manifests(table.io)] + [snapshot.manifest_list]
+        try:
+            files += [m.manifest_path for m in snapshot.manifests(table.io)]
+        except (OSError, EOFError, ValueError) as e:
+            log.warning("manifests of ICDC table %s stay behind, as their list cannot be read: %s", folder, e)
+        files.append(snapshot.manifest_list)
     return tuple(f for f in files if f.startswith(f"{folder}/") and name in f.removeprefix(f"{folder}/"))
 
 

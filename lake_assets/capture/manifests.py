@@ -16,7 +16,7 @@ from pyiceberg.io import FileIO, InputStream
 
 from lake_assets.capture.avro import AvroKind, decode, decode_block, decode_blocks, header_of, unreadable
 from lake_assets.capture.manifest_index import INDEXES, Block, ManifestIndex
-from lake_assets.errors import CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
+from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -254,7 +254,7 @@ class ManifestReader:
         if len(content) != manifest.length:
             raise CorruptMetadataError(
                 f"manifest {manifest.path} has {len(content)} bytes where its snapshot says {manifest.length}: it was "
-                "cut or replaced. Restore it from a backup; nothing was captured"
+                f"cut or replaced. Nothing was captured. {LOST_FILE_ADVICE}"
             )
         return content
 
@@ -267,7 +267,8 @@ class ManifestReader:
             return self._io.new_input(path).open()
         except FileNotFoundError as e:
             raise MissingDataFileError(
-                f"metadata file {path} is gone: restore it from a backup, or start from a full capture (start=None)"
+                f"metadata file {path} is gone. {LOST_FILE_ADVICE}. Where it belongs to the past alone, a full capture "
+                "(start=None) does not need it"
             ) from e
 
 
@@ -311,7 +312,7 @@ class _Live:
         if self._manifest.entries is not None and self._seen != self._manifest.entries:
             raise CorruptMetadataError(
                 f"manifest {self._manifest.path} has {self._seen} entries where its snapshot says "
-                f"{self._manifest.entries}: it was cut or replaced. Restore it from a backup; nothing was captured"
+                f"{self._manifest.entries}: it was cut or replaced. Nothing was captured. {LOST_FILE_ADVICE}"
             )
 
 

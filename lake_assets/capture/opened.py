@@ -17,7 +17,7 @@ from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.row_ids import RowIds, row_ids
 from lake_assets.capture.vectors import gone
-from lake_assets.errors import MissingDataFileError
+from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
 from lake_assets.lake import LakeBase
 
 
@@ -164,5 +164,6 @@ def check_files(io: FileIO, planned: Plan) -> None:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise MissingDataFileError(
             f"{missing[0]}{more} is gone, though a snapshot names it: it was deleted behind the table's back, by an "
-            "orphan removal with too short an age or by hand. Restore it, or start from a full capture (start=None)"
+            f"orphan removal with too short an age or by hand. {LOST_FILE_ADVICE}. Where it belongs to the past alone, "
+            "a full capture (start=None) does not need it"
         )

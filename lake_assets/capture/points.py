@@ -100,7 +100,8 @@ def _missing(table: Table, name: TableId, snapshot_id: int) -> NoReturn:
     else:
         raise SnapshotNotFoundError(
             f"{name} has no snapshot {snapshot_id}, and none of its {len(meta.snapshots)} snapshots came from it: "
-            "another table's?"
+            "it is another table's; or the table was rolled back, or its catalog restored, while it was read: then run "
+            "again"
         )
     oldest = min(meta.snapshots, key=lambda s: s.timestamp_ms, default=None)
     raise SnapshotExpiredError(

@@ -22,7 +22,7 @@ from lake_assets.capture.deletes import DeleteIndex
 from lake_assets.capture.manifests import POSITION_DELETES, Entry
 from lake_assets.capture.planning import Plan, Side
 from lake_assets.capture.row_ids import RowIds
-from lake_assets.errors import CorruptMetadataError
+from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError
 
 _MAGIC, _PUFFIN = b"\xd1\xd3\x39\x64", b"PFA1"
 _BLOB = "deletion-vector-v1"
@@ -125,8 +125,8 @@ def _decoded(blob: bytes, e: Entry) -> BitMap64:
         body, (checksum,) = blob[4 : 4 + length], struct.unpack(">I", blob[4 + length : 8 + length])
         if body[:4] != _MAGIC or zlib.crc32(body) != checksum:
             raise CorruptMetadataError(
-                f"the deletion vector at byte {e.offset} of {e.path} is broken (its checksum differs): restore the "
-                "file from a backup; nothing was captured"
+                f"the deletion vector at byte {e.offset} of {e.path} is broken (its checksum differs). Nothing "
+                f"was captured. {LOST_FILE_ADVICE}"
             )
         return BitMap64.deserialize(body[4:])
 

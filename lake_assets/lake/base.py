@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
+from lake_assets.lake import catalog as catalogs
 from lake_assets.lake.catalog import knowing
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId, folder_of, nearest
@@ -196,7 +197,7 @@ def _prepare_sqlite(uri: str, home: Path) -> str:
             f"the catalog's folder {path.parent} does not exist: make it, or point LAKE_HOME (or catalog.uri) elsewhere"
         )
     # Write-ahead logging lets readers go on beside a writer; it is a property of the file and stays.
-    with sqlite3.connect(path, timeout=60) as connection:
+    with sqlite3.connect(path, timeout=catalogs.LOCK_SECONDS) as connection:
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
     connection.close()
-    return f"{uri}{'&' if '?' in uri else '?'}timeout=60"
+    return f"{uri}{'&' if '?' in uri else '?'}timeout={catalogs.LOCK_SECONDS:g}"

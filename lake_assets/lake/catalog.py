@@ -29,6 +29,8 @@ _ADVICE = (
     "`lake-assets repair` shows what is there, and lets the catalog name the newest version that can be read; other "
     "tables go on meanwhile"
 )
+# For so long everybody waits for the lock of a SQLite catalog; the JVM as well.
+LOCK_SECONDS = 60.0
 # What SQLite and Postgres say, and what to do.
 _DATABASE_ADVICE = {
     "is locked": "another process has held its lock for a minute; end that process, or let it finish",

@@ -1,11 +1,25 @@
-"""Errors of Spark, Iceberg and the operating system that have a name here: what is wrong, where, and what to do."""
+"""Errors of Spark, Iceberg and the operating system that have a name here: what is wrong, where, and what to do.
+
+Spark's errors are told apart by their text, and some quote values of rows, which say what they like. So the text counts
+only up to the first exception, or error condition, that may quote one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
+from collections.abc import Generator
 
-from lake_assets.errors import CorruptMetadataError, LakeError, MissingDataFileError, StorageFullError
+from lake_assets.errors import (
+    LOST_FILE_ADVICE,
+    CatalogUnavailableError,
+    CorruptMetadataError,
+    LakeError,
+    MissingDataFileError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 
 _PATH = r"(?P<path>(?:[a-z][a-z0-9+.-]*:/|/)[^\s,;'\"]+)"
 _MISSING = (
@@ -13,20 +27,71 @@ _MISSING = (
     re.compile(rf"File {_PATH} does not exist"),
     re.compile(rf"Failed to open input stream for file: {_PATH}"),
     re.compile(rf"{_PATH} \(No such file or directory\)"),
+    re.compile(rf"Cannot open file, does not exist: {_PATH}"),
 )
 _BROKEN = (
     re.compile(rf"Checksum error: {_PATH}"),
-    re.compile(rf"Failed to (?:open|fetch) file: {_PATH}"),
-    re.compile(rf"Cannot (?:read|open)[^:]*(?:manifest|metadata)[^:]*: {_PATH}", re.IGNORECASE),
-    re.compile(rf"Failed to (?:read|open|parse)[^:]*(?:manifest|metadata)[^:]*: {_PATH}", re.IGNORECASE),
     re.compile(rf"{_PATH} is not a Parquet file"),
     re.compile(r"Could not read footer for file: .*?path=(?P<path>[^;\s]+)"),
 )
-_ADVICE = (
-    "Nothing was published. Restore the file from a backup; or roll the table that it belongs to back to a snapshot "
-    "without it; or `lake-assets rebuild` that table, where its sources still hold what it is made of"
+# A file that cannot be opened may be broken; or whoever has it does not answer.
+_NOT_READ = (
+    re.compile(rf"Failed to (?:open|fetch) file: {_PATH}"),
+    re.compile(rf"Cannot (?:read|open)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
+    re.compile(rf"Failed to (?:read|open|parse)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
 )
-_NO_ROOM = ("No space left on device", "There is not enough space on the disk", "Disk quota exceeded")
+_SIGNS_OF_DAMAGE = ("EOFException", "Avro", "ChecksumException", "ParquetDecodingException", "CorruptedFile", "Json")
+_AWAY = re.compile(
+    r"(?:UnknownHost|Connect|NoRouteToHost|PortUnreachable|SocketTimeout|HttpHostConnect|ConnectTimeout|SSL\w*"
+    r"|SdkClient|ApiCallTimeout|ApiCallAttemptTimeout|AccessDenied|AccessControl)Exception\b[^\n]*"
+    r"|Status Code: (?:403|429|5\d\d)|AWS Error NETWORK_CONNECTION[^\n]*|AWS Error ACCESS_DENIED[^\n]*"
+)
+_ADVICE = f"Nothing was published. {LOST_FILE_ADVICE}"
+_NO_ROOM = ("No space left on device", "There is not enough space on the disk", "Disk quota exceeded", "SQLITE_FULL")
+_LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED", "database is locked")
+
+_EXCEPTION = re.compile(r"\b[A-Za-z_$][\w$]*(?:\.[\w$]+)*(?:Exception|Error)\b")
+# What carries other errors, and what files, databases and networks raise. Anything else may quote rows.
+_TRUSTED = re.compile(
+    r"(?:java\.(?:io|nio|net|sql|util\.concurrent)|org\.(?:sqlite|postgresql)|org\.apache\.(?:iceberg|hadoop|parquet|avro)"
+    r"|software\.amazon|com\.(?:amazonaws|azure|google\.cloud)|py4j)\.[\w$.]+"
+    r"|java\.lang\.RuntimeException|org\.apache\.spark\.SparkException"
+)
+# Iceberg tells of a clock that was set back so.
+_CLOCK = re.compile(r"java\.lang\.IllegalArgumentException: (?:Invalid \w+ timestamp \d|\[BUG\] Expected sorted)")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
+_CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
+
+
+def said_by_spark(error: BaseException) -> str:
+    """The text of an error of Spark's, as far as no value of a row can be in it; empty: it is none of Spark's."""
+    if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
+        return ""
+    # Frames of the stack name methods only.
+    said = "\n".join(line for line in str(error).splitlines() if not line.lstrip().startswith("at "))
+    quoting = [
+        m.start() for m in _EXCEPTION.finditer(said) if not (_TRUSTED.fullmatch(m[0]) or _CLOCK.match(said, m.start()))
+    ]
+    quoting += [m.start() for m in _CONDITION.finditer(said) if not m[1].startswith(_CARRIERS)]
+    return said[: min(quoting, default=len(said))]
+
+
+@contextlib.contextmanager
+def named_errors(table: object) -> Generator[None]:
+    """Errors of the body have their names here where they have one; `table` is what it is about."""
+    try:
+        yield
+    except Exception as e:
+        if (named := as_named(e, str(table))) is not None:
+            raise named from e
+        raise
+
+
+def is_unreadable(error: Exception, location: str) -> bool:
+    """Whether an error says that a file below a table's location is gone or broken."""
+    named = error if isinstance(error, LakeError) else as_named(error, "")
+    folder = location.rstrip("/").removeprefix("file://").removeprefix("file:")
+    return isinstance(named, MissingDataFileError | CorruptMetadataError) and f"{folder}/" in str(named)
 
 
 def as_named(error: Exception, table: str) -> LakeError | None:
@@ -38,19 +103,37 @@ def as_named(error: Exception, table: str) -> LakeError | None:
     """
     if isinstance(error, LakeError):
         return None
-    said = str(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" ({error.filename})" if error.filename else ""
-        return _full(table, where)
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _full(table, f" ({error.filename})" if error.filename else "")
+        said = f"{type(error).__name__}: {error}"
+    else:
+        said = said_by_spark(error)
     if any(sign in said for sign in _NO_ROOM):
         return _full(table, "")
+    if any(sign in said for sign in _LOCKED):
+        return CatalogUnavailableError(
+            f"{table}: the catalog is locked: end that process which has held its lock for a minute, or let it finish. "
+            "Run again afterwards: what was committed stays, and nothing is half-published"
+        )
     if found := _first(_MISSING, said):
         return MissingDataFileError(
             f"{table}: {found} is gone, though a table names it: it was deleted behind the table's back. {_ADVICE}"
         )
     if found := _first(_BROKEN, said):
-        return CorruptMetadataError(f"{table}: {found} cannot be read: it is broken or was cut. {_ADVICE}")
-    return None
+        return _broken(table, found)
+    found, away = _first(_NOT_READ, said), _AWAY.search(said)
+    if away or (found and not found.startswith(("file:", "/")) and not any(s in said for s in _SIGNS_OF_DAMAGE)):
+        where, why = found or "a file of a table", f" ({away[0].strip()[:200]})" if away else ""
+        return StorageUnavailableError(
+            f"{table}: {where} cannot be reached{why}. Nothing was published, and the file may be as it should: see "
+            "that the storage answers and that this user may read and write it, then run again"
+        )
+    return _broken(table, found) if found else None
+
+
+def _broken(table: str, path: str) -> CorruptMetadataError:
+    return CorruptMetadataError(f"{table}: {path} cannot be read: it is broken or was cut. {_ADVICE}")
 
 
 def _full(table: str, where: str) -> StorageFullError:

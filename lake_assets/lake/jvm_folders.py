@@ -15,15 +15,15 @@ from pathlib import Path
 
 from lake_assets.lake.processes import OWNER, is_gone, owner
 
-_PREFIX = "lake-assets-jvm"
-_NAME = re.compile(rf"{_PREFIX}-({OWNER})-\w+")
+PREFIX = "lake-assets-jvm"
+_NAME = re.compile(rf"{PREFIX}-({OWNER})-\w+")
 _own: list[tuple[Path, int]] = []
 
 
 def new_folder() -> Path:
     """Make a folder for a JVM of this process; it goes with the process, or with the next start of another one."""
     sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{owner()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{owner()}-"))
     _own.append((folder, os.getpid()))
     atexit.register(remove_own)
     return folder
@@ -48,7 +48,7 @@ def sweep() -> list[Path]:
     Those of other containers and machines, whose processes cannot be seen from here, stay.
     """
     swept: list[Path] = []
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*"):
         found = _NAME.fullmatch(folder.name)
         try:
             is_own = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from lake_assets.errors import ConfigError, SparkUnavailableError
+from lake_assets.lake import catalog
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
 from lake_assets.lake.jars import resolve
 from lake_assets.lake.java import find_java
@@ -91,7 +92,7 @@ def _jdbc(uri: str) -> dict[str, str]:
     if parsed.scheme.startswith("sqlite"):
         path = uri.split(":///", 1)[1].split("?")[0]
         # Both wait for each other's locks; the journal mode is a property of the file, set when it is made.
-        return {"uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": "60000"}
+        return {"uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": f"{catalog.LOCK_SECONDS * 1000:.0f}"}
     if parsed.scheme.startswith("postgresql"):
         conf = {"uri": f"jdbc:postgresql://{parsed.hostname}:{parsed.port or 5432}{parsed.path}"}
         if parsed.username:

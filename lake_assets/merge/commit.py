@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError, LakeError
 from lake_assets.lake import LakeBase, TableId, quote, refs
+from lake_assets.lake.foreign_errors import said_by_spark
 from lake_assets.lake.names import literal
 from lake_assets.lake.row_counts import rows_added_and_deleted, summary_of
 from lake_assets.lake.spark import set_all
@@ -35,6 +36,10 @@ _LOST_RACE = (
     "TABLE_OR_VIEW_ALREADY_EXISTS",
     "CommitStateUnknownException",
     "Found conflicting files",
+    # The clock was set back while the step was at work: before the next attempt the table's times are taken back.
+    "Invalid update timestamp",
+    "Invalid snapshot timestamp",
+    "[BUG] Expected sorted",
     "Found new conflicting delete files",
     "missing data files",
     "is not an ancestor of",
@@ -85,12 +90,12 @@ def as_race(table: TableId) -> Generator[None]:
 
 def lost_race(error: Exception) -> bool:
     """Whether an error of Spark's is a commit that lost against another writer's."""
-    said = str(error)
+    said = said_by_spark(error)
     return any(text in said for text in _LOST_RACE)
 
 
 def _first(error: Exception) -> str:
-    said = str(error).strip().splitlines()
+    said = said_by_spark(error).strip().splitlines()
     return next((line for line in said if any(text in line for text in _LOST_RACE)), said[0]).strip(" :")[:300]
 
 

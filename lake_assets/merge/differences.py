@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.watermark import Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing, on_branch, say_counts
 from lake_assets.merge.views import held, new_name, over
 
+log = logging.getLogger(__name__)
 _FLOATING = ("float", "double")
 _SIGN, _COPIES, _GOES = "__lake_sign", "__lake_copies", "__lake_goes"
 
@@ -27,8 +30,8 @@ def write_differences(
     base: Marks,
     gate: Gate,
     more: Mapping[str, str] | None = None,
-) -> None:
-    """Let a table hold `rows` and no others.
+) -> bool:
+    """Let a table hold `rows` and no others; returns whether it does. Not where the rows that it has cannot be read.
 
     The commit carries the watermarks even where no row differs. Audits run on a branch before anybody sees it.
 
@@ -47,6 +50,27 @@ def write_differences(
         ConcurrentWriteError: another writer was quicker.
         AuditFailedError: a blocking audit does not pass.
     """
+    try:
+        _write(lake, table, rows, types, key, marks, base, gate, more)
+    except Exception as e:
+        if not is_unreadable(e, lake.table(table).location()):
+            raise
+        log.warning("%s: all rows are written again, as those that it has cannot be read: %s", table, e)
+        return False
+    return True
+
+
+def _write(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    types: Mapping[str, str],
+    key: Sequence[str],
+    marks: Marks,
+    base: Marks,
+    gate: Gate,
+    more: Mapping[str, str] | None,
+) -> None:
     spark = lake.spark()
     with on_branch(lake, table, marks, base, gate.blocking) as branch:
         stored = spark.table(branch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import time
 import uuid
@@ -58,8 +59,8 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
     folder = lake.config.home / _FOLDER
     make_private(folder)
     note = folder / f"{owner()}-{uuid.uuid4().hex[:12]}.json"
-    note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
     try:
+        note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
         yield
     except Exception:
         note.unlink(missing_ok=True)  # whoever wrote files has removed them
@@ -75,22 +76,29 @@ def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
         files_after: files that no snapshot names are removed so long after they were written.
     """
     swept: list[str] = []
-    try:
+    with _for_now("ICDC tables"):
         swept += [str(left.table) for left in icdc.sweep(lake)]
-        notes = list(_notes(lake))
-        busy = {t for note in notes if not note.is_left for t in note.tables}
-        for note in notes:
-            # A table that others write has to wait: their files are named by no snapshot yet.
-            if note.is_left and note.age >= files_after and not busy.intersection(note.tables):
-                for name in note.tables:
-                    swept += _sweep_files(lake, name, note.began, files_after)
-                note.file.unlink(missing_ok=True)
-    except (LakeError, OSError, ValueError) as e:
-        # The next run tries again: nobody's step fails because of what others have left.
-        log.warning("leftovers of killed runs stay for now: %s", e)
+    notes: list[_Note] = []
+    with _for_now("files"):
+        notes += _notes(lake)
+    busy = {t for note in notes if not note.is_left for t in note.tables}
+    for note in notes:
+        # A table that others write has to wait: their files are named by no snapshot yet.
+        if note.is_left and note.age >= files_after and not busy.intersection(note.tables):
+            with _for_now(f"files of {', '.join(map(str, note.tables))}"):
+                swept += _sweep_note(lake, note, files_after)
     if swept:
         log.info("removed what killed runs had left behind: %s", ", ".join(swept))
     return swept
+
+
+@contextlib.contextmanager
+def _for_now(what: str) -> Generator[None]:
+    """The next run tries again: nobody's step fails because of what others have left, or because it cannot be read."""
+    try:
+        yield
+    except Exception as e:  # of whatever kind: broken files make PyIceberg raise many
+        log.warning("%s that killed runs have left stay for now: %s", what, e)
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,7 @@ class _Note:
 def _notes(lake: LakeBase) -> Iterator[_Note]:
     for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
         found = _NOTE.fullmatch(file.name)
+        gone = is_gone(found[1]) if found else True
         try:
             age = timedelta(seconds=max(0.0, time.time() - file.stat().st_mtime))
             said = json.loads(file.read_text())
@@ -115,41 +124,59 @@ def _notes(lake: LakeBase) -> Iterator[_Note]:
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, LakeError):
-            # Cut: its process was killed before it wrote anything else.
-            file.unlink(missing_ok=True)
+            # Cut: its process was killed before it wrote anything else, or is about to write it.
+            if gone is not False:
+                file.unlink(missing_ok=True)
             continue
-        gone = is_gone(found[1]) if found else True
         # Of another machine nothing is known but the time.
         yield _Note(file, tables, began, age, age >= FILES_AFTER if gone is None else gone)
 
 
-def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) -> list[str]:
-    """Remove the files of a table that were written since `began` and that no snapshot names."""
+def _sweep_note(lake: LakeBase, note: _Note, after: timedelta) -> list[str]:
+    """Remove the files that a note leads to, and the note; it stays for as long as some of them have to."""
+    swept: list[str] = []
+    youngest = 0.0
+    for name in note.tables:
+        files, young = _sweep_files(lake, name, note.began, after)
+        swept += files
+        youngest = max([youngest, *young])
+    if youngest:
+        # It is looked at again when that one is old enough.
+        os.utime(note.file, (youngest, youngest))
+    else:
+        note.file.unlink(missing_ok=True)
+    return swept
+
+
+def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) -> tuple[list[str], list[float]]:
+    """Remove the files of a table that were written since `began` and that no snapshot names.
+
+    Returns:
+        What was removed, and when the files were written that are not old enough for it.
+    """
     table = lake.find(name)
     if table is None:
-        return []
+        return [], []
     io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
     scheme, netloc, path = PyArrowFileIO.parse_location(table.location(), io.properties)
     system, until = io.fs_by_scheme(scheme, netloc), time.time() - after.total_seconds()
     written = {
-        info.path
+        info.path: info.mtime_ns / 1e9
         for folder in ("data", "metadata")
         for info in system.get_file_info(FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True))
-        if info.type == FileType.File
-        and info.mtime_ns is not None
-        and began - 60_000 <= info.mtime_ns // 1_000_000
-        and info.mtime_ns / 1e9 <= until
+        if info.type == FileType.File and info.mtime_ns is not None and began - 60_000 <= info.mtime_ns // 1_000_000
     }
     if not written:
-        return []
-    left = sorted(written - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in _named(table)})
+        return [], []
+    left = sorted(written.keys() - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in _named(table)})
     # Whoever has committed meanwhile has named files that were not when they were looked for.
     if lake.table(name).metadata_location != table.metadata_location:
         return _sweep_files(lake, name, began, after)
-    for file in left:
+    old = [file for file in left if written[file] <= until]
+    for file in old:
         with contextlib.suppress(FileNotFoundError):
             system.delete_file(file)
-    return left
+    return old, [written[file] for file in left if written[file] > until]
 
 
 def _named(table: Table) -> Iterator[str]:

@@ -664,9 +664,10 @@ class Target:
         """
         lake, spec, types, marks = self.lake, self.spec, self.wanted, batch.marks
         rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
-        if self._is_made_alike(batch):
-            key = (*self.key, FROM) if self.mode == "scd2" else self.key if self.mode == "scd1" else ()
-            write_differences(lake, spec.table, rows, types, key, marks, batch.base, self.gate)
+        key = (*self.key, FROM) if self.mode == "scd2" else self.key if self.mode == "scd1" else ()
+        if self._is_made_alike(batch) and write_differences(
+            lake, spec.table, rows, types, key, marks, batch.base, self.gate
+        ):
             # Killed before this, the next step does it all again, and finds no row that differs.
             set_properties(lake, spec.table, {DECLARATION_PROPERTY: json.dumps(self._declared), **spec.properties})
             return "rows that differ are written"

@@ -153,8 +153,10 @@ def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
     for snapshot in ancestors(table) if table else ():
         if text := summary_of(snapshot).get(COST):
             cost = json.loads(text)
-            seconds = max(0.0, snapshot.timestamp_ms / 1000 - cost["began"])
-            found.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
+            seconds = snapshot.timestamp_ms / 1000 - cost["began"]
+            # Nothing is done in no time: the clock was set back meanwhile.
+            if seconds > 0:
+                found.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
             if len(found) >= most:
                 break
     return found

@@ -145,13 +145,8 @@ class Step:
             **self.spec.properties,
         }
         said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-        if self._is_made_alike():
-            table, types, key = self.spec.table, self.types, self.model.key
-            self.gate.check(types)
-            write_differences(
-                self.lake, table, self.query, types, key, self.marks, self.base, self.gate, self._said("full")
-            )  # fmt: skip
-            set_properties(self.lake, table, {**declared(self.spec), **self.spec.properties})
+        if self._is_made_alike() and self._write_differences():
+            set_properties(self.lake, self.spec.table, {**declared(self.spec), **self.spec.properties})
             return
         name = self.lake.sql_name(self.spec.table)
         self.lake.ensure_namespace(self.spec.table.namespace)
@@ -162,6 +157,13 @@ class Step:
                 f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({said}) "
                 f"AS SELECT * FROM {view}"
             )
+
+    def _write_differences(self) -> bool:
+        table, types, key = self.spec.table, self.types, self.model.key
+        self.gate.check(types)
+        return write_differences(
+            self.lake, table, self.query, types, key, self.marks, self.base, self.gate, self._said("full")
+        )
 
     def _is_made_alike(self) -> bool:
         """Whether the table was made by the definition of now, and rows can be compared with those that it has."""

@@ -30,6 +30,7 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.floats import guarded_rows
+from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.sql import DIALECT, changed
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge.final import all_rows
@@ -119,6 +120,11 @@ def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, 
         TableReplacedError: a source was dropped and made again.
         ModelError: the query cannot be run over those snapshots.
     """
+    with named_errors(spec.table):
+        return _verified(lake, spec, sample, limit)
+
+
+def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit: int) -> Verification:
     if not 0 < sample <= 1:
         raise PipelineError(f"a sample of {sample} is none: write a share above 0 and up to 1, as 0.01 or 1%")
     table = lake.find(spec.table)

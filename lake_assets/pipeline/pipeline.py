@@ -14,16 +14,19 @@ from pyiceberg.exceptions import CommitFailedException
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import (
+    LOST_FILE_ADVICE,
     AuditFailedError,
     ConcurrentWriteError,
     CorruptMetadataError,
+    LakeError,
     ModelError,
     PipelineError,
 )
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
 from lake_assets.lake import LakeBase, TableId, clock, metadata_versions
-from lake_assets.lake.foreign_errors import as_named
+from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
+from lake_assets.lake.lost_files import lost_file
 from lake_assets.lake.metadata_commits import MovedError
 from lake_assets.lake.names import nearest
 from lake_assets.merge import leftovers
@@ -527,11 +530,11 @@ def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
-            with attempt:
+            with attempt, named_errors(spec.table), _lost_files(lake, spec):
                 tables = _written_by(spec)
                 for table in tables:
                     _make_ready(lake, table)
-                with _named_errors(spec), leftovers.at_work(lake, tables):
+                with leftovers.at_work(lake, tables):
                     return step()
     except RetryError as e:
         cause = e.last_attempt.exception()
@@ -544,12 +547,23 @@ def retried(lake: LakeBase, spec: Spec, step: Callable[[], Outcome]) -> Outcome:
 
 
 @contextlib.contextmanager
-def _named_errors(spec: Spec) -> Generator[None]:
+def _lost_files(lake: LakeBase, spec: Spec) -> Generator[None]:
+    """An error of the body that has no name is about a lost file where a table of the step has one."""
     try:
         yield
     except Exception as e:
-        if (named := as_named(e, str(spec.table))) is not None:
-            raise named from e
+        if isinstance(e, LakeError) or as_named(e, "") is not None or said_by_spark(e):
+            raise
+        for name in (*_written_by(spec), *sources(spec)):
+            is_ledger = isinstance(spec, RawSpec) and name == ledger_of(spec.table)
+            advice = (
+                f"Restore the file from a backup; or drop {name}: the next run makes it again from {spec.table}"
+                if is_ledger
+                else LOST_FILE_ADVICE
+            )
+            table = lake.find(name)
+            if table is not None and (lost := lost_file(table, advice)) is not None:
+                raise lost from e
         raise
 
 

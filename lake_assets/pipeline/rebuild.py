@@ -7,8 +7,9 @@ from dataclasses import replace
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
-from lake_assets.errors import RebuildError
+from lake_assets.errors import CorruptMetadataError, MissingDataFileError, RebuildError
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.foreign_errors import is_unreadable, named_errors
 from lake_assets.merge.commit import has_counts
 from lake_assets.merge.differences import count_differences, incomparable
 from lake_assets.merge.outcome import Outcome
@@ -34,8 +35,8 @@ def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
         heads: what the models of this run have read so far, so that all of them see the same.
 
     Returns:
-        What was done. `rows_before` and `rows_after` are in its details; the numbers of rows inserted, updated and
-        deleted are the differences between the two (in the columns that both have).
+        What was done. `rows_before` (unless files of these are lost) and `rows_after` are in its details; the numbers
+        of rows inserted, updated and deleted are the differences between the two (in the columns that both have).
 
     Raises:
         RebuildError: it is a raw table, or its sources do not hold what it is made of.
@@ -63,7 +64,15 @@ def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
     after = lake.find(spec.table)
     if outcome.status != "absorbed" or after is None:
         raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'there is nothing to make it of'}")
-    return _described(lake, spec, outcome, before, after)
+    try:
+        with named_errors(spec.table):
+            return _described(lake, spec, outcome, before, after)
+    except (MissingDataFileError, CorruptMetadataError) as e:
+        if before is None or not is_unreadable(e, before.location()):
+            raise
+        outcome = _described(lake, spec, outcome, None, after)
+        details = {k: v for k, v in outcome.details.items() if k != ROWS_BEFORE}
+        return replace(outcome, details=details, why=f"{outcome.why}; files of the rows before cannot be read")
 
 
 def _described(lake: LakeBase, spec: Spec, outcome: Outcome, before: Table | None, after: Table) -> Outcome:

@@ -5,48 +5,149 @@ from __future__ import annotations
 import errno
 
 import pytest
+from pyspark.errors import PySparkException
 
 from lake_assets.errors import (
+    CatalogUnavailableError,
     CorruptMetadataError,
     LakeError,
     MissingDataFileError,
     PipelineError,
     StorageFullError,
+    StorageUnavailableError,
 )
 from lake_assets.lake.foreign_errors import as_named
+from lake_assets.merge.commit import lost_race
+
+
+def spark(said: str) -> Exception:
+    return PySparkException(message=said)
+
 
 # As Spark 4.1 with Iceberg 1.12 says it.
 SAID: list[tuple[Exception, type[LakeError], str]] = [
     (
-        RuntimeError(
+        spark(
             "org.apache.iceberg.exceptions.RuntimeIOException: Failed to fetch file: file:/w/t/data/a.parquet\n"
+            "\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(Q.scala:1)\n"
             "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: file:/w/t/data/a.parquet at 1536 exp: 1"
         ),
         CorruptMetadataError,
         "file:/w/t/data/a.parquet",
     ),
     (
-        RuntimeError("RuntimeIOException: Failed to open file: file:/w/t/metadata/snap-1.avro\n\tat x"),
+        spark(
+            "org.apache.iceberg.exceptions.RuntimeIOException: Failed to open file: file:/w/t/metadata/snap-1.avro\n\tat x"
+        ),
         CorruptMetadataError,
         "file:/w/t/metadata/snap-1.avro",
     ),
     (
-        RuntimeError("NotFoundException: Failed to open input stream for file: s3://b/t/data/a.parquet"),
+        spark(
+            "org.apache.iceberg.exceptions.RuntimeIOException: Failed to open file: s3://b/t/metadata/snap-1.avro\n"
+            "Caused by: org.apache.iceberg.shaded.org.apache.avro.InvalidAvroMagicException: Not an Avro data file."
+        ),
+        CorruptMetadataError,
+        "s3://b/t/metadata/snap-1.avro",
+    ),
+    (
+        spark(
+            "An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Job aborted: \n"
+            "org.apache.iceberg.exceptions.RuntimeIOException: Failed to open file: s3://b/t/metadata/snap-1.avro\n"
+            "Caused by: software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request: b"
+        ),
+        StorageUnavailableError,
+        "s3://b/t/metadata/snap-1.avro",
+    ),
+    (
+        spark("org.apache.iceberg.exceptions.RuntimeIOException: Failed to open file: s3://b/t/metadata/snap-1.avro"),
+        StorageUnavailableError,
+        "s3://b/t/metadata/snap-1.avro",
+    ),
+    (
+        OSError("When reading 'k' in bucket 'b': AWS Error NETWORK_CONNECTION during GetObject operation: no answer"),
+        StorageUnavailableError,
+        "NETWORK_CONNECTION",
+    ),
+    (
+        spark("[TASK_WRITE_FAILED] Task failed\nCaused by: java.net.UnknownHostException: bucket.s3.local"),
+        StorageUnavailableError,
+        "bucket.s3.local",
+    ),
+    (
+        spark(
+            "org.apache.iceberg.exceptions.NotFoundException: Failed to open input stream for file: s3://b/t/data/a.parquet"
+        ),
         MissingDataFileError,
         "s3://b/t/data/a.parquet",
     ),
     (
-        RuntimeError("java.io.FileNotFoundException: File file:/w/a.avro does not exist"),
+        spark("(java.io.FileNotFoundException) File file:/w/a.avro does not exist"),
         MissingDataFileError,
         "/w/a.avro",
     ),
-    (RuntimeError("java.io.IOException: No space left on device"), StorageFullError, "spark.local.dir"),
+    (FileNotFoundError("Cannot open file, does not exist: /w/m0.avro"), MissingDataFileError, "/w/m0.avro"),
+    (spark("[TASK_WRITE_FAILED] x\njava.io.IOException: No space left on device"), StorageFullError, "spark.local.dir"),
+    (
+        spark("org.sqlite.SQLiteException: [SQLITE_FULL] Insertion failed because database is full"),
+        StorageFullError,
+        "make room",
+    ),
+    (
+        spark(
+            "org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute\n"
+            "Caused by: org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked (database is locked)"
+        ),
+        CatalogUnavailableError,
+        "end that process",
+    ),
     (
         OSError(errno.ENOSPC, "No space left on device", "/w/raw/data/x.parquet"),
         StorageFullError,
         "/w/raw/data/x.parquet",
     ),
 ]
+TOLD_BY_A_ROW = (
+    "File /etc/x does not exist",
+    "Caused by: java.io.FileNotFoundException: File /etc/x does not exist",
+    "\n\tat a.b\nCaused by: java.io.IOException: No space left on device",
+    "org.apache.iceberg.exceptions.ValidationException: Found conflicting files",
+    "SQLITE_BUSY",
+)
+
+
+@pytest.mark.parametrize("told", TOLD_BY_A_ROW)
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        '[CAST_INVALID_INPUT] The value \'{}\' of the type "STRING" cannot be cast to "BIGINT"',
+        "An error occurred while calling o1.append.\n: org.apache.spark.SparkException: Job aborted due to stage failure: "
+        "Task 0 in stage 1.0 failed: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{}'",
+        'java.lang.NumberFormatException: For input string: "{}"',
+        "[USER_RAISED_EXCEPTION] {}",
+        "pyspark.errors.exceptions.base.PythonException: ValueError: {}",
+    ],
+)
+def test_what_a_row_says_is_neither_a_broken_file_nor_a_lost_race(quoted: str, told: str) -> None:
+    error = spark(quoted.format(told))
+    assert as_named(error, "final.users") is None
+    assert not lost_race(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "org.apache.iceberg.exceptions.CommitFailedException: Metadata location has changed",
+        "[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table `a`.`t` because it already exists",
+        "org.apache.iceberg.exceptions.ValidationException: Found conflicting files that can contain records matching x",
+        # A clock that is set back while a step is at work: it is done again, with the table's times taken back.
+        "java.lang.IllegalArgumentException: Invalid update timestamp 1: before last snapshot log entry at 9",
+        "[BUG] Expected sorted snapshot log entries.\n\nJVM stacktrace:\njava.lang.IllegalArgumentException: [BUG] Expected sorted",
+        "org.apache.iceberg.exceptions.ValidationException: Invalid snapshot timestamp 1: before last updated timestamp",
+    ],
+)
+def test_a_lost_race_is_told_by_what_iceberg_says(said: str) -> None:
+    assert lost_race(spark(said))
 
 
 @pytest.mark.parametrize(("error", "kind", "where"), SAID)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from lake_assets import Lake
-from lake_assets.lake import TableId, refs
+from lake_assets.capture import icdc, icdc_metadata
+from lake_assets.lake import TableId, catalog, refs
 from lake_assets.lake.processes import is_gone, owner
 from lake_assets.merge import leftovers
 from lake_assets.merge.leftovers import at_work, drop_branches, sweep
+from tests.support.faults import files_of
 
 T = TableId.parse("raw.t")
 GONE, ELSEWHERE = owner((2**22 + 1, 1.0)), f"{'0' * 8}_1_1"
@@ -53,6 +56,20 @@ def stray(lake: Lake, name: str) -> Path:
     return file
 
 
+def captured(lake: Lake) -> object:
+    """An ICDC table as a killed run leaves it; it is dropped with what is returned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(icdc_metadata, "owner", lambda: GONE)
+        held = lake.capture(str(T)).icdc()
+        held.__enter__()
+        return held
+
+
+def disk_is_full(file: Path, *_: object) -> None:
+    file.touch()
+    raise OSError("the disk is full")
+
+
 def test_a_note_is_there_while_a_step_is_at_work_and_after_a_kill(plain_lake: Lake) -> None:
     folder = plain_lake.config.home / "at-work"
     with at_work(plain_lake, [T]):
@@ -61,6 +78,11 @@ def test_a_note_is_there_while_a_step_is_at_work_and_after_a_kill(plain_lake: La
     assert list(folder.iterdir()) == []
     with pytest.raises(ValueError, match="its own"), at_work(plain_lake, [T]):
         raise ValueError("its own")
+    assert list(folder.iterdir()) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_text", disk_is_full)
+        with pytest.raises(OSError, match="full"), at_work(plain_lake, [T]):
+            raise AssertionError("unreachable")
     assert list(folder.iterdir()) == []
     with pytest.raises(KeyboardInterrupt), at_work(plain_lake, [T]):
         raise KeyboardInterrupt
@@ -142,13 +164,70 @@ def test_files_stay_until_nobody_can_be_at_work_on_them(plain_lake: Lake) -> Non
     assert sweep(plain_lake, NOW) == [str(before), str(late)], "of another machine, a day ago"
 
 
+def test_what_a_step_wrote_after_its_note_goes_when_it_is_old_enough_as_well(plain_lake: Lake) -> None:
+    """A step writes for a while: when its note is a day old, its last files are not."""
+    make(plain_lake)
+    day, now = timedelta(hours=24), time.time()
+    file = note(plain_lake, GONE, now - 90_000)
+    os.utime(file, (now - 90_000,) * 2)
+    old, young = stray(plain_lake, "data/old.parquet"), stray(plain_lake, "data/young.parquet")
+    for stray_file, age in ((old, 89_000), (young, 80_000)):
+        os.utime(stray_file, (now - age,) * 2)
+    assert sweep(plain_lake, day) == [str(old)]
+    assert file.exists(), "the other one is to be found again"
+    assert sweep(plain_lake, day) == []
+    os.utime(young, (now - 87_000,) * 2)
+    os.utime(file, (now - 87_000,) * 2)
+    assert sweep(plain_lake, day) == [str(young)]
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("part", ["metadata", "manifest list", "manifest"])
+@pytest.mark.parametrize("length", [None, 0, 30, -8])
+def test_a_table_that_cannot_be_read_stops_neither_the_run_nor_the_sweep_of_others(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, part: str, length: int | None
+) -> None:
+    other = TableId.parse("raw.other")
+    make(plain_lake)
+    plain_lake.catalog.create_table(other.parts, rows().schema)
+    note(plain_lake, GONE, time.time(), other).rename(plain_lake.config.home / f"at-work/{GONE}-fedcba987654.json")
+    note(plain_lake, GONE, time.time())
+    left = Path(plain_lake.table(other).location().removeprefix("file://")) / "data" / "left.parquet"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"PAR1")
+    (broken,) = files_of(plain_lake, str(T), part)[-1:]
+    if length is None:
+        broken.unlink()
+    else:
+        broken.write_bytes(broken.read_bytes()[:length])
+    monkeypatch.setattr(catalog, "_known", catalog.Known())
+    assert sweep(plain_lake, NOW) == [str(left)]
+
+
+def test_two_sweeps_beside_each_other_remove_everything_once(plain_lake: Lake) -> None:
+    make(plain_lake)
+    held = [captured(plain_lake) for _ in range(10)]
+    assert len(plain_lake.tables(icdc.NAMESPACE)) == len(held)
+    files = [stray(plain_lake, f"data/{n}.parquet") for n in range(20)]
+    note(plain_lake, GONE, time.time() - 60)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda lake: sweep(lake, NOW), [Lake(plain_lake.config) for _ in range(4)]))
+    sweep(plain_lake, NOW)  # what one of them ran into another one has removed, or the next one does
+    assert plain_lake.tables(icdc.NAMESPACE) == []
+    assert not [f for f in files if f.exists()]
+    assert list((plain_lake.config.home / "at-work").iterdir()) == []
+    assert plain_lake.table(T).scan().to_arrow().num_rows == 2
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"tables": 1, "began": 2}', '{"tables": [["x"]], "began": 2}'])
 def test_a_note_that_was_cut_is_dropped(plain_lake: Lake, content: str) -> None:
     make(plain_lake)
-    file = note(plain_lake, GONE, time.time())
-    file.write_text(content)
+    file, own = note(plain_lake, GONE, time.time()), note(plain_lake, owner(), time.time())
+    for written in (file, own):
+        written.write_text(content)
     assert sweep(plain_lake, NOW) == []
     assert not file.exists()
+    assert own.exists(), "it is about to be written"
 
 
 def test_a_table_that_is_gone_has_nothing_to_sweep(plain_lake: Lake) -> None:

@@ -14,7 +14,8 @@ from lake_assets import Lake
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError
 from lake_assets.lake import catalog
 from lake_assets.lake.repair import examine, repair
-from tests.support.people import CITIES, OLDEST, People
+from tests.support.faults import Faults
+from tests.support.people import AGES, CITIES, OLDEST, People
 
 
 def path_of(location: str) -> Path:
@@ -97,3 +98,64 @@ def test_a_broken_file_is_named_and_stops_its_table_alone(
             if examined.can_be_repaired:
                 repair(lake, examined)
         people.check()
+
+
+OWN_OFTEN = {(Path.unlink, "final.people", "rebuild"), (cut, "agg.ages", "rebuild")}
+OWN = [
+    pytest.param(how, own, advice, marks=() if (how, own, advice) in OWN_OFTEN else pytest.mark.long)
+    for how in (Path.unlink, cut)
+    for own in ("final.people", "agg.cities", "agg.ages")
+    for advice in ("rebuild", "roll back", "restore")
+]
+
+
+@pytest.mark.parametrize(("how", "own", "advice"), OWN)
+def test_a_table_whose_own_data_is_gone_goes_on_as_its_error_advises(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], Any], own: str, advice: str
+) -> None:
+    people = People(lake, CITIES, AGES)
+    faults = Faults(people, tmp_path, monkeypatch)
+    people.land(30)
+    people.run()
+    before = data_files(lake, own)
+    people.land(30)
+    people.check()
+    for file in faults.keep(f for f in data_files(lake, own) if f not in before):
+        how(file)
+    people.land(60)
+    failed = {o.table: o for o in faults.run()}
+    faults.follow(failed[own], advice)
+    faults.finish()
+
+
+@pytest.mark.parametrize("length", [None, 0, 40, -8])
+@pytest.mark.parametrize("part", ["data", "manifest", "manifest list"])
+@pytest.mark.parametrize("table", ["raw.events", "raw.events_files"])
+def test_a_broken_file_that_landing_reads_is_named_and_its_advice_works(
+    plain_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, part: str, length: int | None
+) -> None:
+    """Without Spark: landing reads its tables with PyIceberg, whose errors do not say which file it is."""
+    people = People(plain_lake)
+    faults = Faults(people, tmp_path, monkeypatch)
+    for _ in range(2):
+        people.land()
+        people.run("raw.events")
+    file = faults.keep(FILES[part](plain_lake, table))[-1]
+    content = file.read_bytes()
+    if length is None:
+        file.unlink()
+    else:
+        file.write_bytes(content[:length])
+    monkeypatch.setattr(catalog, "_known", catalog.Known())
+    people.land()
+    outcome = people.run("raw.events")["raw.events"]
+    if outcome.exception:  # the raw table's own files are only written
+        assert isinstance(outcome.exception, CorruptMetadataError | MissingDataFileError), outcome.error
+        assert file.name in str(outcome.error)
+        faults.follow(outcome, "restore")
+    else:
+        assert table == "raw.events"
+        file.write_bytes(content)
+    assert people.run("raw.events")["raw.events"].exception is None
+    landed = plain_lake.table("raw.events").scan().to_arrow()["source_file"].to_pylist()
+    assert len(set(landed)) == 3

@@ -1,0 +1,60 @@
+"""Which file of a table is gone or was cut, for errors that do not say so.
+
+PyIceberg and PyArrow raise whatever a parser comes upon (`EOFError`, `ArrowInvalid`, `UnicodeDecodeError`), often
+without the file. So the files of the table's current snapshot are looked at once something has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+
+from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, LakeError, MissingDataFileError
+
+
+def lost_file(table: Table, advice: str = LOST_FILE_ADVICE) -> LakeError | None:
+    """The error about the first file of a table's current snapshot that cannot be read; None: all can.
+
+    Args:
+        table: as it was loaded.
+        advice: what to do about it.
+    """
+    for path, size in _files(table):
+        why = _wrong(table.io, path, size)
+        if why:
+            kind = MissingDataFileError if why == "is gone" else CorruptMetadataError
+            return kind(f"{'.'.join(table.name())}: {path} {why}. Nothing was published. {advice}")
+    return None
+
+
+def _files(table: Table) -> Iterator[tuple[str, int | None]]:
+    """The files of the current snapshot with their sizes, each after the one that names it."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return
+    yield snapshot.manifest_list, None
+    manifests: list[ManifestFile] = snapshot.manifests(table.io)
+    for manifest in manifests:
+        yield manifest.manifest_path, manifest.manifest_length
+        for entry in manifest.fetch_manifest_entry(table.io):
+            yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
+
+
+def _wrong(io: FileIO, path: str, size: int | None) -> str:
+    try:
+        with io.new_input(path).open() as file:
+            content = file.read() if size is None else b""
+        found = len(io.new_input(path))
+    except FileNotFoundError:
+        return "is gone"
+    except OSError as e:
+        return f"cannot be read ({e})"
+    if size is not None and found != size:
+        return f"has {found} bytes where its table says {size}: it was cut or replaced"
+    # A block of Avro ends as the file's header does, with its sync marker.
+    if size is None and (content[:4] != b"Obj\x01" or content[-16:] not in content[:-16]):
+        return "is broken or was cut"
+    return ""
