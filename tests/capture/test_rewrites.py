@@ -142,3 +142,32 @@ def test_deletes_of_pyiceberg_whose_deleted_entries_have_other_snapshot_ids(lake
     lake.table(t.table).overwrite(lake.table(t.table).scan().to_arrow().slice(0, 8))
     for start, end in ((a, b), (b, None)):
         assert_minimal(lake, t.table, start, end)
+
+
+RESTORED = {
+    "overwritten": "INSERT OVERWRITE {t} VALUES (100, 1, 'other'), (3, 0, '3')",
+    "deleted": "DELETE FROM {t} WHERE id = 3",
+    "updated": "UPDATE {t} SET v = 'c' WHERE id = 5",
+}
+
+
+@pytest.mark.parametrize("done", RESTORED.values(), ids=RESTORED.keys())
+def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str) -> None:
+    """Rows come back under the ids and versions that they had before the window started."""
+    t = History(lake, f"{namespace}.t", 3)
+    a = t.sql(ROWS)
+    b = t.sql("UPDATE {t} SET v = 'b' WHERE id IN (1, 2)")
+    c = t.sql(done)
+    d = Java(lake).restore(t.table, b)
+    for start in (a, c):
+        assert_minimal(lake, t.table, start, d)
+
+
+def test_deletion_vectors_that_a_new_commit_removes(lake: Lake, namespace: str) -> None:
+    t = History(lake, f"{namespace}.t", 3, "merge-on-read")
+    a = t.sql(ROWS)
+    b = t.sql("DELETE FROM {t} WHERE id IN (1, 2)")
+    c = t.sql("INSERT INTO {t} VALUES (50, 0, 'x')", "DELETE FROM {t} WHERE id = 3")
+    d = Java(lake).remove_deletes(t.table)
+    for start in (a, b, c):
+        assert_minimal(lake, t.table, start, d)
