@@ -111,7 +111,9 @@ class RowIds:
         came = [e for e in planned.after.data if (e.path, e.sequence_number) not in former]
         if any(e.path in paths or (e.sequence_number <= self.since and e.snapshot_id not in self.upkeep) for e in came):
             return True
-        if sum(map(self._old_rows, came)) >= sum(e.records for e in planned.before.data):
+        old_rows = [self._old_rows(e) for e in came if e.snapshot_id not in self.upkeep]
+        known = [n for n in old_rows if n is not None]
+        if len(known) < len(old_rows) or sum(known) >= sum(e.records for e in planned.before.data):
             return True
         spans = [_span(e) for e in planned.before.data]
         low, after = min(first for first, _ in spans), max(end for _, end in spans)
@@ -122,10 +124,14 @@ class RowIds:
             for first, last in bounds
         )
 
-    def _old_rows(self, e: Entry) -> int:
-        """How many rows of the start's time a file holds at least."""
+    def _old_rows(self, e: Entry) -> int | None:
+        """How many rows of the start's time a file holds at least; None: its metrics do not tell."""
+        if not self.may_carry(e):
+            return 0
         nulls, newest = _counts(e, "null_value_counts").get(_VERSION), _bound(e, "upper_bounds", _VERSION)
-        return 0 if nulls is None or newest is None or newest > self.since else e.records - nulls
+        if nulls is None or newest is None:
+            return None
+        return e.records - nulls if newest <= self.since else 0
 
     def _keeps_ids(self, e: Entry) -> bool:
         nulls, low = _counts(e, "null_value_counts").get(_ROW_ID), _bound(e, "lower_bounds")

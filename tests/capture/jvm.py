@@ -87,13 +87,14 @@ class Java:
         rewrite.commit()
         return self._current(name)
 
-    def restore(self, name: str, snapshot_id: int) -> int:
+    def restore(self, name: str, snapshot_id: int, *, with_metrics: bool) -> int:
         """Put the data files of a former snapshot in place of those of the current one, by a new commit."""
         table = self.table(name)
         change = table.newOverwrite()
+        former = table.newScan().useSnapshot(snapshot_id)
         for scan, put in (
             (table.newScan(), change.deleteFile),
-            (table.newScan().useSnapshot(snapshot_id), change.addFile),
+            (former.includeColumnStats() if with_metrics else former, change.addFile),
         ):
             files = scan.planFiles().iterator()
             while files.hasNext():

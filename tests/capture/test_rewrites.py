@@ -145,29 +145,28 @@ def test_deletes_of_pyiceberg_whose_deleted_entries_have_other_snapshot_ids(lake
 
 
 RESTORED = {
-    "overwritten": "INSERT OVERWRITE {t} VALUES (100, 1, 'other'), (3, 0, '3')",
-    "deleted": "DELETE FROM {t} WHERE id = 3",
-    "updated": "UPDATE {t} SET v = 'c' WHERE id = 5",
+    "overwritten": ("INSERT OVERWRITE {t} VALUES (100, 1, 'other'), (3, 0, '3')", True),
+    "overwritten, without metrics": ("INSERT OVERWRITE {t} VALUES (100, 1, 'other'), (3, 0, '3')", False),
+    "deleted": ("DELETE FROM {t} WHERE id = 3", True),
+    "updated": ("UPDATE {t} SET v = 'c' WHERE id = 5", True),
 }
 
 
-@pytest.mark.parametrize("done", RESTORED.values(), ids=RESTORED.keys())
-def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str) -> None:
+@pytest.mark.parametrize(("done", "with_metrics"), RESTORED.values(), ids=RESTORED.keys())
+def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str, with_metrics: bool) -> None:
     """Rows come back under the ids and versions that they had before the window started."""
     t = History(lake, f"{namespace}.t", 3)
-    a = t.sql(ROWS)
-    b = t.sql("UPDATE {t} SET v = 'b' WHERE id IN (1, 2)")
+    b = t.sql(ROWS, "UPDATE {t} SET v = 'b' WHERE id IN (1, 2)")
+    assert b is not None
     c = t.sql(done)
-    d = Java(lake).restore(t.table, b)
-    for start in (a, c):
-        assert_minimal(lake, t.table, start, d)
+    d = Java(lake).restore(t.table, b, with_metrics=with_metrics)
+    assert_minimal(lake, t.table, c, d)
 
 
 def test_deletion_vectors_that_a_new_commit_removes(lake: Lake, namespace: str) -> None:
     t = History(lake, f"{namespace}.t", 3, "merge-on-read")
-    a = t.sql(ROWS)
-    b = t.sql("DELETE FROM {t} WHERE id IN (1, 2)")
-    c = t.sql("INSERT INTO {t} VALUES (50, 0, 'x')", "DELETE FROM {t} WHERE id = 3")
-    d = Java(lake).remove_deletes(t.table)
-    for start in (a, b, c):
-        assert_minimal(lake, t.table, start, d)
+    a = t.sql(ROWS, "DELETE FROM {t} WHERE id IN (1, 2)")
+    b = t.sql("INSERT INTO {t} VALUES (50, 0, 'x')", "DELETE FROM {t} WHERE id = 3")
+    c = Java(lake).remove_deletes(t.table)
+    for start in (a, b):
+        assert_minimal(lake, t.table, start, c)
