@@ -261,7 +261,9 @@ class Capture:
         )
         if part is None:
             return view
-        tables, sql, ids = self._tables.of(part), self._lake.sql_name, self._row_ids(part)
+        tables, sql = self._tables.of(part), self._lake.sql_name
+        ids = None if tables.is_restored else self._row_ids(part)
+        ancestor = part.window.ancestor if ids or not part.window.is_forward else None
         return replace(
             view,
             has_both=bool(part.plan.after.data and part.plan.before.data),
@@ -279,7 +281,7 @@ class Capture:
             first_new_id=ids.first_new if ids else None,
             has_new_ids=ids is None or ids.has_new_ids(part.plan),
             is_rewritten=ids is None or ids.is_rewritten(part.plan),
-            ancestor=part.window.ancestor.sequence_number if part.window.ancestor else None,
+            ancestor=ancestor.sequence_number if ancestor else None,
             rows=part.plan.rows,
             commit=part.commit,
             commits=part.commits,
@@ -287,7 +289,7 @@ class Capture:
         )
 
     def _row_ids(self, part: Part) -> RowIds | None:
-        return row_ids(self._source, part.window) if part.has_lineage else None
+        return row_ids(self._source, part.window, part.plan) if part.has_lineage else None
 
     def _files(self, planned: Plan, operations: dict[int, str]) -> Iterator[CapturedFile]:
         for e in planned.after.data:

@@ -16,7 +16,7 @@ from lake_assets.capture.partition_keys import unpartitioned_specs
 from lake_assets.capture.parts import Part
 from lake_assets.capture.planning import Plan
 from lake_assets.capture.row_ids import RowIds, row_ids
-from lake_assets.capture.vectors import gone
+from lake_assets.capture.vectors import Gone, gone
 from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
 from lake_assets.lake import LakeBase
 
@@ -38,6 +38,8 @@ class PartTables:
     went: tuple[str | None, str | None] | None = None
     """Where deletion vectors tell the rows that went: these rows, and the files in which some may be carried along."""
     carried_rows: int = 0
+    is_restored: bool = False
+    """Whether rows came back that deletes had hidden: where rows have lineage, all versions have to be compared."""
 
 
 class OpenTables:
@@ -91,16 +93,20 @@ class OpenTables:
 
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
-        ids = row_ids(self._source, part.window) if part.has_lineage else None
-        if ids is not None and planned.shared and (found := self._by_vectors(part, ids, name)):
-            return found
+        ids = row_ids(self._source, part.window, planned) if part.has_lineage else None
+        path = icdc.vectors_path(self._source, f"{name}_went_before")
+        went = gone(self._source.io, planned, self._unpartitioned, path, ids) if ids and planned.shared else None
+        if went is not None and ids is not None and not went.is_restored:
+            return self._by_vectors(part, ids, went, name)
+        is_restored = went is not None
+        ids = None if is_restored else ids
         before, after = self._sides(part, planned, name)
         if not (before and after):
             return PartTables(after, before)
         if part.has_lineage:
             newer = planned if ids is None else ids.newer(planned)
             if len(newer.after.data) == len(planned.after.data):
-                return PartTables(after, before, newer=after)
+                return PartTables(after, before, newer=after, is_restored=is_restored)
             return PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
         shared, moved = planned.split()
         if shared.is_empty:
@@ -111,12 +117,8 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _by_vectors(self, part: Part, ids: RowIds, name: str) -> PartTables | None:
-        """The tables where deletion vectors tell what went; None: they do not."""
-        path = icdc.vectors_path(self._source, f"{name}_went_before")
-        went = gone(self._source.io, part.plan, self._unpartitioned, path, ids)
-        if went is None:
-            return None
+    def _by_vectors(self, part: Part, ids: RowIds, went: Gone, name: str) -> PartTables:
+        """The tables where deletion vectors tell what went."""
         newer = ids.newer(part.plan)
         came = self._sides(part, newer, f"{name}_newer")[1]
         all_newer = not any(map(ids.may_carry, newer.after.data))

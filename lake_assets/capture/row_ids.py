@@ -31,6 +31,7 @@ class RowIds:
         first_new: the first row id that was not assigned yet at the start: rows from there on are new, or were
             rewritten by an engine that does not keep row ids.
         appends: the snapshots of the window that only added files.
+        upkeep: the snapshots of the window that only exchanged files.
         schema: the table's.
         counts_reserved: whether the table's settings count the reserved columns wherever they count all others.
     """
@@ -38,6 +39,7 @@ class RowIds:
     since: int
     first_new: int
     appends: frozenset[int]
+    upkeep: frozenset[int]
     schema: Schema
     counts_reserved: bool
 
@@ -96,6 +98,41 @@ class RowIds:
             for snapshot, es in commits.items()
         )
 
+    def may_restore(self, planned: Plan) -> bool:
+        """Whether files may have brought back rows that the start did not have, under their old ids and versions.
+
+        An engine that restores a table by a new commit adds former files again. They keep their old sequence numbers,
+        or hold rows of the start's time that none of the files which the window took away has.
+        """
+        if not planned.before.data:
+            return False
+        former = {(e.path, e.sequence_number) for e in planned.before.data}
+        paths = {path for path, _ in former}
+        came = [e for e in planned.after.data if (e.path, e.sequence_number) not in former]
+        if any(e.path in paths or (e.sequence_number <= self.since and e.snapshot_id not in self.upkeep) for e in came):
+            return True
+        old_rows = [self._old_rows(e) for e in came if e.snapshot_id not in self.upkeep]
+        known = [n for n in old_rows if n is not None]
+        if len(known) < len(old_rows) or sum(known) >= sum(e.records for e in planned.before.data):
+            return True
+        spans = [_span(e) for e in planned.before.data]
+        low, after = min(first for first, _ in spans), max(end for _, end in spans)
+        bounds = [(_bound(e, "lower_bounds"), _bound(e, "upper_bounds")) for e in came]
+        return any(
+            (first is not None and first < min(low, self.first_new))
+            or (last is not None and after <= last < self.first_new)
+            for first, last in bounds
+        )
+
+    def _old_rows(self, e: Entry) -> int | None:
+        """How many rows of the start's time a file holds at least; None: its metrics do not tell."""
+        if not self.may_carry(e):
+            return 0
+        nulls, newest = _counts(e, "null_value_counts").get(_VERSION), _bound(e, "upper_bounds", _VERSION)
+        if nulls is None or newest is None:
+            return None
+        return e.records - nulls if newest <= self.since else 0
+
     def _keeps_ids(self, e: Entry) -> bool:
         nulls, low = _counts(e, "null_value_counts").get(_ROW_ID), _bound(e, "lower_bounds")
         return nulls is not None and nulls < e.records and low is not None and low < self.first_new
@@ -112,21 +149,33 @@ def are_stored_by_appends(planned: Plan, window: Window) -> bool:
     )
 
 
-def row_ids(source: Table, window: Window) -> RowIds | None:
-    """What row ids say about a window; None: it does not lead forward from a snapshot of format v3."""
+def row_ids(source: Table, window: Window, planned: Plan) -> RowIds | None:
+    """What row ids say about a window's files; None: nothing that the start's sequence number would settle.
+
+    The window does not lead forward from a snapshot of format v3, or rows of older versions may have come back.
+    """
     if window.since is None or window.start is None or window.start.next_row_id is None:
         return None
-    return RowIds(
+    ids = RowIds(
         since=window.since,
         first_new=window.start.next_row_id,
         appends=_appends(window),
+        upkeep=frozenset(p.snapshot_id for p in window.steps if p.operation == "replace"),
         schema=source.schema(),
         counts_reserved=source.properties.get("write.metadata.metrics.default", "").lower() != "none",
     )
+    return None if ids.may_restore(planned) else ids
 
 
 def _appends(window: Window) -> frozenset[int]:
     return frozenset(p.snapshot_id for p in window.steps if p.operation == "append")
+
+
+def _span(e: Entry) -> tuple[int, int]:
+    """The least row id that a file may hold, and the first one beyond."""
+    first = e.first_row_id or 0
+    low, high = _bound(e, "lower_bounds"), _bound(e, "upper_bounds")
+    return min(first, first if low is None else low), max(first + e.records, 0 if high is None else high + 1)
 
 
 def _came(planned: Plan) -> list[Entry]:
@@ -138,6 +187,6 @@ def _counts(e: Entry, which: str) -> dict[int, int]:
     return {pair["key"]: pair["value"] for pair in e.file.get(which) or ()}
 
 
-def _bound(e: Entry, which: str) -> int | None:
-    raw = next((p["value"] for p in e.file.get(which) or () if p["key"] == _ROW_ID), None)
+def _bound(e: Entry, which: str, column: int = _ROW_ID) -> int | None:
+    raw = next((p["value"] for p in e.file.get(which) or () if p["key"] == column), None)
     return None if raw is None else int.from_bytes(raw, "little", signed=True)

@@ -18,6 +18,11 @@ from lake_assets.capture.bitmaps import Identity, differences, named
 from lake_assets.errors import UnsupportedCaptureError
 from lake_assets.lake import quote
 
+# Options of `to_json` that keep microseconds, which Spark cuts to milliseconds by default.
+EXACT_JSON = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 SIGN = "__lake_sign"
 PAIR = "__lake_pair"
 _POSITION = Identity("_pos", within_file=True)
@@ -97,7 +102,8 @@ def paired(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     went = F.sum(F.when(F.col(SIGN) < 0, 1).otherwise(0)).over(same_key)
     came = F.sum(F.when(F.col(SIGN) > 0, 1).otherwise(0)).over(same_key)
     matched = rows.withColumn("__lake_nth", nth).withColumn("__lake_matches", F.least(went, came))
-    name = F.to_json(F.struct(*(k.alias(f"k{i}") for i, k in enumerate(by)), F.col("__lake_nth").alias("n")))
+    key = F.struct(*(k.alias(f"k{i}") for i, k in enumerate(by)), F.col("__lake_nth").alias("n"))
+    name = F.to_json(key, EXACT_JSON)
     pair = F.coalesce(PAIR, F.when(F.col("__lake_nth") <= F.col("__lake_matches"), name))
     return matched.withColumn(PAIR, pair).drop("__lake_nth", "__lake_matches")
 

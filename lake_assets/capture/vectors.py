@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
 from pyroaring import BitMap64
@@ -38,11 +38,13 @@ class Gone:
         before: files of the start, of those that the end has too with the rows alone that it does not show.
         after: files of the end in which rows of the start may be carried along.
         puffin: the content of the file that the new vectors are in.
+        is_restored: whether rows came back, so that more has to be compared than what went; nothing else is told then.
     """
 
-    before: Side
-    after: Side
-    puffin: bytes
+    before: Side = field(default_factory=Side)
+    after: Side = field(default_factory=Side)
+    puffin: bytes = b""
+    is_restored: bool = False
 
 
 def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, ids: RowIds) -> Gone | None:
@@ -66,13 +68,15 @@ def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, id
             applying = was.applying_to(e), now.applying_to(ends[e.path])
             if all(is_vector(d) for ds in applying for d in ds) and all(len(ds) <= 1 for ds in applying):
                 pairs[e.path] = (e, *applying)
+            elif {_place(d) for d in applying[0]} - {_place(d) for d in applying[1]}:
+                return Gone(is_restored=True)
     bitmaps = _read(io, [d for _, *both in pairs.values() for ds in both for d in ds])
     puffin, vectors, told = _Puffin(path), list[Entry](), set[str]()
     empty = BitMap64()
     for name, (e, before, after) in pairs.items():
         then, here = (bitmaps[_place(ds[0])] if ds else empty for ds in (before, after))
         if not then <= here:
-            continue  # rows came back
+            return Gone(is_restored=True)
         told.add(name)
         if went := here - then:
             rest = BitMap64(range(e.records))

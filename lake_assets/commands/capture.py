@@ -191,7 +191,9 @@ def _rows(
 def _lines(frame: DataFrame) -> Iterator[str]:
     from pyspark.sql import functions as F
 
-    options = {"ignoreNullFields": "false"}
+    from lake_assets.capture.values import EXACT_JSON
+
+    options = {**EXACT_JSON, "ignoreNullFields": "false"}
     lines = frame.select(F.to_json(F.struct("*"), options).alias("line"))
     return (row["line"] for row in lines.toLocalIterator())
 

@@ -87,6 +87,32 @@ class Java:
         rewrite.commit()
         return self._current(name)
 
+    def restore(self, name: str, snapshot_id: int, *, with_metrics: bool) -> int:
+        """Put the data files of a former snapshot in place of those of the current one, by a new commit."""
+        table = self.table(name)
+        change = table.newOverwrite()
+        former = table.newScan().useSnapshot(snapshot_id)
+        for scan, put in (
+            (table.newScan(), change.deleteFile),
+            (former.includeColumnStats() if with_metrics else former, change.addFile),
+        ):
+            files = scan.planFiles().iterator()
+            while files.hasNext():
+                put(files.next().file())
+        change.commit()
+        return self._current(name)
+
+    def remove_deletes(self, name: str) -> int:
+        """Drop all delete files, so that the rows which they hide are seen again."""
+        table = self.table(name)
+        change = table.newRowDelta()
+        files = table.newScan().planFiles().iterator()
+        while files.hasNext():
+            for delete in files.next().deletes():
+                change.removeDeletes(delete)
+        change.commit()
+        return self._current(name)
+
     def append_again(self, name: str) -> int:
         """Append a data file that the table lists already."""
         table = self.table(name)

@@ -142,3 +142,31 @@ def test_deletes_of_pyiceberg_whose_deleted_entries_have_other_snapshot_ids(lake
     lake.table(t.table).overwrite(lake.table(t.table).scan().to_arrow().slice(0, 8))
     for start, end in ((a, b), (b, None)):
         assert_minimal(lake, t.table, start, end)
+
+
+RESTORED = {
+    "overwritten": ("INSERT OVERWRITE {t} VALUES (100, 1, 'other'), (3, 0, '3')", True),
+    "overwritten, without metrics": ("INSERT OVERWRITE {t} VALUES (100, 1, 'other'), (3, 0, '3')", False),
+    "deleted": ("DELETE FROM {t} WHERE id = 3", True),
+    "updated": ("UPDATE {t} SET v = 'c' WHERE id = 5", True),
+}
+
+
+@pytest.mark.parametrize(("done", "with_metrics"), RESTORED.values(), ids=RESTORED.keys())
+def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str, with_metrics: bool) -> None:
+    """Rows come back under the ids and versions that they had before the window started."""
+    t = History(lake, f"{namespace}.t", 3)
+    b = t.sql(ROWS, "UPDATE {t} SET v = 'b' WHERE id IN (1, 2)")
+    assert b is not None
+    c = t.sql(done)
+    d = Java(lake).restore(t.table, b, with_metrics=with_metrics)
+    assert_minimal(lake, t.table, c, d)
+
+
+def test_deletion_vectors_that_a_new_commit_removes(lake: Lake, namespace: str) -> None:
+    t = History(lake, f"{namespace}.t", 3, "merge-on-read")
+    a = t.sql(ROWS, "DELETE FROM {t} WHERE id IN (1, 2)")
+    b = t.sql("INSERT INTO {t} VALUES (50, 0, 'x')", "DELETE FROM {t} WHERE id = 3")
+    c = Java(lake).remove_deletes(t.table)
+    for start in (a, b):
+        assert_minimal(lake, t.table, start, c)
