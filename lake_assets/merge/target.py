@@ -173,8 +173,8 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
         "track": sorted(spec.track) if spec.track is not None else None,
         "columns": written(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
-        # Tables were made without a number for each copy once: they are made anew.
-        "by_row": spec.by_row and [ROW, COPY],
+        # Earlier tables have no number for each copy, or hashes without microseconds: they are rebuilt.
+        "by_row": spec.by_row and [ROW, COPY, "microseconds"],
         "order_by": _order_of(spec, staging),
         GENERATION: generation_of(staging),
     }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
+from lake_assets.merge.selection import hash_of_row
 from tests.merge.test_rejects import ITEMS, Stream
 from tests.merge.test_whole_rows import change_feed, debezium, wal2json
 
@@ -130,3 +131,30 @@ def test_equal_rows_of_one_snapshot_count_however_it_is_cut_into_files(lake: Lak
     assert counted(stream.rows("final.items")) == Counter({(1, "a"): 8})
     assert outcomes["final.items"].deleted == 1
     assert outcomes["final.items"].details["deletes_without_row"] == 1
+
+
+def test_rows_that_differ_in_microseconds_or_the_era_are_not_copies(spark_lake: Lake) -> None:
+    spark = spark_lake.spark()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    moments = [
+        "2024-01-01 00:00:00.000001",
+        "2024-01-01 00:00:00.000002",
+        "2024-01-01 00:00:00",
+        "-0001-01-01 00:00:00",
+    ]
+    values = [
+        value
+        for m in [*moments, "0002-01-01 00:00:00"]
+        for value in (f"TIMESTAMP_NTZ '{m}', NULL", f"NULL, array(TIMESTAMP '{m}Z', NULL)")
+    ]
+    rows = spark.sql(f"SELECT * FROM VALUES {', '.join(f'({v})' for v in values)} AS t (at, list)")
+    item = hash_of_row(["at", "list"])
+    hashes = []
+    try:
+        for z in ("UTC", "America/New_York"):
+            spark.conf.set("spark.sql.session.timeZone", z)
+            hashes.append({r[0] for r in rows.selectExpr(item.value.sql("spark")).collect()})
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert len(hashes[0]) == len(values)
+    assert hashes[0] == hashes[1]
