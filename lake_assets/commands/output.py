@@ -125,6 +125,20 @@ def rejection_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
     )
 
 
+def pipeline_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
+    """How `lake-assets rebuild`, which some errors advise, finds the pipeline; empty where none does.
+
+    Args:
+        outcomes: of the run.
+        pipeline: the file or folder that was given; a shipped pipeline is found without.
+    """
+    if not Path(pipeline).exists() or not any("`lake-assets rebuild" in (o.error or "") for o in outcomes):
+        return ""
+    return (
+        f"`lake-assets rebuild` finds this pipeline's tables with `--pipeline {pipeline}`, or below LAKE_PIPELINES"
+    )
+
+
 def _window(window: Absorbed) -> str:
     said = f"{window.files} file{'s' if window.files != 1 else ''}, {size(window.bytes)}"
     source = window.source.rsplit("/", 1)[-1]

@@ -14,7 +14,16 @@ from pyiceberg.table.snapshots import Operation
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.commands.output import console, outcome_json, outcome_table, print_json, rejection_note, size, stderr
+from lake_assets.commands.output import (
+    console,
+    outcome_json,
+    outcome_table,
+    pipeline_note,
+    print_json,
+    rejection_note,
+    size,
+    stderr,
+)
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.events import SourceTable
 from lake_assets.examples import shipped_pipelines
@@ -117,7 +126,7 @@ def run(
         with console.status("looking at what is pending") as status:
             outcomes = loaded.run(lake, table, on_start=lambda name: status.update(f"absorbing: {name}"))
         console.print(outcome_table(outcomes))
-    if note := rejection_note(outcomes, pipeline):
+    for note in filter(None, (rejection_note(outcomes, pipeline), pipeline_note(outcomes, pipeline))):
         stderr.print(note, markup=False)
     if any(o.status == "failed" for o in outcomes):
         raise typer.Exit(1)
