@@ -107,8 +107,9 @@ class WindowError(HistoryError):
 
 # What can be done about a file that a snapshot names and that cannot be read.
 LOST_FILE_ADVICE = (
-    "Restore the file from a backup; or roll the table that it belongs to back to a snapshot without it; or "
-    "`lake-assets rebuild` that table, where its sources still hold what it is made of"
+    "Where the catalog was restored from a backup, run `lake-assets repair` first. Restore the file from a backup; or "
+    "roll the table that it belongs to back to a snapshot without it; or `lake-assets rebuild` that table, where its "
+    "sources still hold what it is made of"
 )
 
 

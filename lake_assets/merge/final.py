@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import LostEventsError, MissingDataFileError, NotRunError
+from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.watermark import Mark, read_marks
 from lake_assets.merge import append, exactness, scd1, scd2
 from lake_assets.merge.auditing import Finding, forget_failed
@@ -54,9 +55,11 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Out
         AuditFailedError: what the window makes of the table does not pass its audits. Nothing is published.
     """
     try:
-        return _absorb(lake, spec, rebuild)
-    except (LostEventsError, MissingDataFileError) as e:
-        if rebuild:
+        with named_errors(spec.table):
+            return _absorb(lake, spec, rebuild)
+    except (LostEventsError, MissingDataFileError, CorruptMetadataError) as e:
+        # What is wrong with a table's metadata is wrong for a rebuild as well.
+        if rebuild or ".metadata.json" in str(e):
             raise
         if spec.on_gap == "stop":
             raise type(e)(f"{e}. {rebuild_advice(spec.table, spec.staging, option='on_gap')}") from e

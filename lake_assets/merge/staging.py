@@ -16,6 +16,7 @@ from lake_assets.errors import RebuildError, RecordsGoneError
 from lake_assets.events import event_format
 from lake_assets.events.model import INDEX, MANY, MISFITS, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.lake.names import literal
 from lake_assets.lake.watermark import Marks
 from lake_assets.merge import exactness, rejects
@@ -425,7 +426,17 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
         return
     events = lake.spark().table(lake.sql_name(spec.table)).where(F.col(POSITION) >= spec.start)
     lost = events.join(records.select(F.col("position").alias(POSITION)), POSITION, "left_anti")
-    row = lost.agg(F.count("*").alias("n"), F.min(POSITION).alias("low"), F.max(POSITION).alias("high")).collect()[0]
+    counted = lost.agg(F.count("*").alias("n"), F.min(POSITION).alias("low"), F.max(POSITION).alias("high"))
+    try:
+        row = counted.collect()[0]
+    except Exception as e:
+        if not is_unreadable(e, table.location()):
+            raise
+        raise RebuildError(
+            f"{spec.table} is left as it is: a file of it cannot be read ({as_named(e, str(spec.table)) or e}), so "
+            f"that nothing tells whether {spec.raw} still holds the records of all its events. If it does, drop "
+            f"{spec.table}, run the pipeline, then `lake-assets rebuild` what is made of it"
+        ) from e
     if row["n"]:
         raise RecordsGoneError(
             f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "

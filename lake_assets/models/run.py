@@ -21,8 +21,15 @@ from pyspark.errors import (
 
 from lake_assets.capture import Capture, capture
 from lake_assets.capture.types import spark_type
-from lake_assets.errors import DefinitionChangedError, HistoryError, MissingDataFileError, UnsupportedCaptureError
+from lake_assets.errors import (
+    CorruptMetadataError,
+    DefinitionChangedError,
+    HistoryError,
+    MissingDataFileError,
+    UnsupportedCaptureError,
+)
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.merge.auditing import Finding, Gate, forget_failed
 from lake_assets.merge.batches import left_behind
 from lake_assets.merge.commit import counts, snapshot_of
@@ -64,12 +71,14 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
     """
     heads = heads or Heads()
     try:
-        return _absorb_sources(lake, spec, heads, rebuild)
-    except MissingDataFileError as e:
-        if rebuild:
+        with named_errors(spec.table):
+            return _absorb_sources(lake, spec, heads, rebuild)
+    except (MissingDataFileError, CorruptMetadataError) as e:
+        # What is wrong with a table's metadata is wrong for a rebuild as well.
+        if rebuild or ".metadata.json" in str(e):
             raise
         if spec.on_gap == "stop":
-            raise MissingDataFileError(f"{e}. {rebuild_advice(spec.table, *spec.sources, option='on_gap')}") from e
+            raise type(e)(f"{e}. {rebuild_advice(spec.table, *spec.sources, option='on_gap')}") from e
         log.warning("%s: rebuilt: %s", spec.table, e)
         return _absorb_sources(lake, spec, heads, f"the history of a source is lost ({e})")
 

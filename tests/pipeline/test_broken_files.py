@@ -159,3 +159,21 @@ def test_a_broken_file_that_landing_reads_is_named_and_its_advice_works(
     assert people.run("raw.events")["raw.events"].exception is None
     landed = plain_lake.table("raw.events").scan().to_arrow()["source_file"].to_pylist()
     assert len(set(landed)) == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["manifest", "manifest list"])
+@pytest.mark.parametrize("own", ["staging.people", "final.people", "agg.cities", "agg.ages"])
+def test_a_table_whose_own_manifests_are_gone_is_rebuilt(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, what: str
+) -> None:
+    people = People(lake, CITIES, AGES)
+    faults = Faults(people, tmp_path, monkeypatch)
+    people.land(30)
+    people.check()
+    for file in FILES[what](lake, own):
+        file.unlink()
+    monkeypatch.setattr(catalog, "_known", catalog.Known())
+    assert faults.command(f"rebuild {own}"), faults.done
+    people.land(30)
+    faults.finish()

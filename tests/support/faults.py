@@ -33,6 +33,7 @@ PARTS = ("metadata", "manifest list", "manifest", "data")
 # A disk that is full, and how much of it is left to a run: what is written in the first moments of a step, or in others.
 DISK_BYTES, ROOM = 96 << 20, (0, 2_000, 10_000, 40_000, 150_000)
 ROUNDS = 8
+_DROP = re.compile(r"[Dd]rop ([\w.]+)(?:, run the pipeline|: the next run)")
 
 
 def path_of(location: str) -> Path:
@@ -266,7 +267,7 @@ class Faults:
             options.append((f"rebuild {owner}", lambda: self.command(f"rebuild {owner}")))
         if "run again" in said and not options:
             options.append(("run again", lambda: True))
-        if drop := re.search(r"[Dd]rop ([\w.]+)(?:, run the pipeline|: the next run)", said):
+        if drop := _DROP.search(said):
             options.append(("drop", lambda: self._drop(drop[1])))
         assert options, f"no advice in {said}"
         self.choose.shuffle(options)
@@ -289,7 +290,8 @@ class Faults:
         if done.exception and not isinstance(done.exception, SystemExit):
             assert isinstance(done.exception, LakeError), f"{command}: {done.exception!r}"
             self.done.append(f"  {command}: {done.exception}")
-            return False
+            drop = _DROP.search(str(done.exception))
+            return drop is not None and self._drop(drop[1])
         self.done.append(f"  {command}: {done.output[:400]}")
         if command == "repair" and done.exit_code:
             for lost in re.findall(r"^([\w.]+)\s+lost", done.output, re.MULTILINE):
