@@ -118,7 +118,8 @@ def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, 
         DefinitionChangedError: the table holds the result of another query, or of other columns.
         SnapshotExpiredError: a snapshot of a source, or the table's watermark itself, is gone.
         TableReplacedError: a source was dropped and made again.
-        ModelError: the query cannot be run over those snapshots.
+        ModelError: the query cannot be run over those snapshots, or the table differs and each of its columns depends
+            on the order in which rows are read.
     """
     with named_errors(spec.table):
         return _verified(lake, spec, sample, limit)
@@ -140,9 +141,10 @@ def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit:
         wanted = dict(expected.dtypes)
         for there in (columns_of(lake, spec.table), dict(found.dtypes)):
             _check_columns(spec, wanted, there)
-        if not (wanted := {c: kind for c, kind in wanted.items() if c not in not_compared}):
-            why = "; ".join(dict.fromkeys(not_compared.values()))
-            raise ModelError(f"{spec.table} has no column that could be compared: {why}")
+        # Where each column is in doubt, all of them are compared: equal rows need no doubt.
+        is_all_in_doubt = not wanted.keys() - not_compared.keys()
+        if not is_all_in_doubt:
+            wanted = {c: kind for c, kind in wanted.items() if c not in not_compared}
         expected, found = (rows.select(*(F.col(quote(c)) for c in wanted)) for rows in (expected, found))
         if sample < 1:
             picked = _picked(table, found, sample)
@@ -150,6 +152,12 @@ def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit:
         counted = _counted(expected, found)
         rows_expected, rows_found, different = _totals(counted)
         differences: tuple[Difference, ...] = ()
+        if different and is_all_in_doubt:
+            why = "; ".join(dict.fromkeys(not_compared.values()))
+            raise ModelError(
+                f"{spec.table} differs from its query computed again, which proves nothing: each of its columns may "
+                f"come out otherwise ({why}). Add a column that does not depend on the order of rows, such as a count"
+            )
         if different:
             differing = _beyond_rounding(counted.where(_differ()), found)
             different = differing.count()
@@ -159,7 +167,7 @@ def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit:
             )
     return Verification(
         str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
-        differences, sample, not_compared, doubt,
+        differences, sample, {} if is_all_in_doubt else not_compared, doubt,
     )  # fmt: skip
 
 
