@@ -32,6 +32,7 @@ demo: setup ## Run the shipped pipelines end to end on a small data set
 
 ui: setup ## Start Dagster at http://127.0.0.1:3000 (other port: make ui PORT=3001)
 	@$(BIN)/python scripts/check_port.py "$(PORT)" "end what listens there, or choose another port: make ui PORT=3001"
+	@chmod go= dagster_home  # runs, logs and what they print are nobody else's
 	DAGSTER_HOME="$(CURDIR)/dagster_home" $(BIN)/dagster dev -h 127.0.0.1 -p $(PORT) -w workspace.yaml
 
 spark-server: setup ## Start a Spark Connect server that stays warm between runs

@@ -10,7 +10,7 @@ from lake_assets.lake.java import find_java
 from lake_assets.lake.jvm_folders import new_folder
 from lake_assets.lake.launching import arguments_for, with_folder, write_settings
 from lake_assets.lake.private import make_private
-from lake_assets.lake.spark import EXTENSIONS, java_options, packages
+from lake_assets.lake.spark import EXTENSIONS, authentication, java_options, packages
 from lake_assets.lake.tokens import VARIABLE, token_for
 
 PORT = 15002
@@ -39,6 +39,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.driver.defaultJavaOptions": java_options(config),
+        **authentication(config),
         **config.spark.conf,
     }
     settings = config.home / f"spark-server-{port}.conf"

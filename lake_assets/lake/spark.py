@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_LOCAL = re.compile(r"local(\[.*\])?")
 
 # How PyIceberg's catalog properties are spelled in Iceberg's Java catalogs, where they differ.
 _JAVA_NAMES = {
@@ -128,9 +131,20 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Of compiled queries: each table has some of its own, and Spark keeps no more than 100.
         "spark.sql.codegen.cache.maxEntries": "2000",
+        **authentication(config),
         **catalog_conf(config),
         **config.spark.conf,
     }
+
+
+def authentication(config: LakeConfig) -> dict[str, str]:
+    """The settings with which the ports of a local JVM, between its own parts, ask for a secret that it makes itself.
+
+    Without them every user of the machine can send it Java objects, and read what it has cached. A cluster's parts need
+    a secret that is given to each of them: that is for whoever sets up the cluster.
+    """
+    master = config.spark.conf.get("spark.master", config.spark.master)
+    return {"spark.authenticate": "true"} if _LOCAL.fullmatch(master) else {}
 
 
 def java_options(config: LakeConfig) -> str:

@@ -85,7 +85,7 @@ def dagster_dev(folder: Path, **settings: str) -> Generator[Dagster]:
         settings: environment variables.
     """
     home = folder / "dagster_home"
-    home.mkdir(parents=True)
+    home.mkdir(0o700, parents=True)
     shutil.copy(REPOSITORY / "dagster_home" / "dagster.yaml", home)
     log = folder / "dagster.log"
     port = free_port()
