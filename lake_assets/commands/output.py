@@ -134,9 +134,7 @@ def pipeline_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
     """
     if not Path(pipeline).exists() or not any("`lake-assets rebuild" in (o.error or "") for o in outcomes):
         return ""
-    return (
-        f"`lake-assets rebuild` finds this pipeline's tables with `--pipeline {pipeline}`, or below LAKE_PIPELINES"
-    )
+    return f"`lake-assets rebuild` finds this pipeline's tables with `--pipeline {pipeline}`, or below LAKE_PIPELINES"
 
 
 def _window(window: Absorbed) -> str:
