@@ -10,7 +10,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from lake_assets.commands.output import stderr
 from lake_assets.errors import LakeError
 
 INTERRUPTED = 130
@@ -24,9 +23,13 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            stderr.print("interrupted: what was committed stays, and the next run goes on from there")
-            # What is left of Spark may wait for answers that never come.
+            # Not left to `main`: Click would make an exit code of its own of it.
+            _say_interrupted()
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _say_interrupted() -> None:
+    print("interrupted: what was committed stays, and the next run goes on from there", file=sys.stderr)
 
 
 @functools.cache
@@ -75,9 +78,15 @@ def main() -> None:
     """Run the command line: errors are one message and exit code 1; LAKE_DEBUG=1 shows the traceback."""
     try:
         application()()
+    except KeyboardInterrupt:  # while commands are imported, which takes seconds
+        _say_interrupted()
+        sys.exit(INTERRUPTED)
     except Exception as e:
         if os.environ.get("LAKE_DEBUG"):
             raise
+        # Imported when it is needed: PySpark comes with it, and takes seconds in which somebody may press Ctrl-C.
+        from lake_assets.commands.output import stderr
+
         stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         stderr.print(str(e), markup=False, soft_wrap=True)
         if not isinstance(e, LakeError):

@@ -5,11 +5,14 @@ Every user of a machine sees command lines, and settings hold passwords and keys
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from lake_assets.lake.jvm_folders import java_option, new_folder
 from lake_assets.lake.private import write_private
@@ -32,12 +35,26 @@ def start_jvm(settings: Mapping[str, object]) -> None:
     os.environ[_ARGUMENTS] = f"{shlex.join(arguments_for(file))} {before or 'pyspark-shell'}"
     try:
         context._ensure_initialized()
+    except BaseException:
+        # PySpark has removed the folder in which a JVM that is still starting says where it listens: it would fail
+        # there, and stay for ever.
+        if context._gateway is None:
+            _end_children(str(file))
+        raise
     finally:
         file.unlink(missing_ok=True)
         if before is None:
             del os.environ[_ARGUMENTS]
         else:
             os.environ[_ARGUMENTS] = before
+
+
+def _end_children(argument: str) -> None:
+    """End the processes below this one that were started with an argument."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if argument in child.cmdline():
+                child.kill()
 
 
 def with_folder(settings: Mapping[str, object], folder: Path) -> dict[str, object]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lake_assets import Lake, LakeConfig
+from lake_assets import Lake, LakeConfig, cli
 from lake_assets.commands import machine
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
@@ -158,6 +160,22 @@ def test_ctrl_c_is_one_line_and_code_130(call: Call, monkeypatch: pytest.MonkeyP
     assert done.code == 130
     assert done.err.startswith("interrupted: ")
     assert len(done.err.splitlines()) == 1
+
+
+def test_ctrl_c_while_commands_are_imported_is_one_line_and_code_130(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def application() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "application", application)
+    done = call("status")
+    assert (done.code, len(done.err.splitlines())) == (130, 1)
+    assert done.err.startswith("interrupted: ")
+    # What is imported before that can be caught takes no time.
+    loaded = "import sys, lake_assets.cli; print([m for m in ('pyspark', 'pyiceberg', 'dagster') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
 
 
 def test_what_fails_while_an_interrupt_is_handled_is_the_interrupt(

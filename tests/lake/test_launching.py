@@ -50,6 +50,33 @@ def test_a_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
     assert left == []
 
 
+INTERRUPTED = """
+import os, signal, threading, time
+import psutil
+import pyspark
+from lake_assets.lake.launching import start_jvm
+
+def interrupt():
+    while not psutil.Process().children():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    start_jvm({"spark.master": "local[1]"})
+except KeyboardInterrupt:
+    print(len([c for c in psutil.Process().children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]))
+"""
+
+
+def test_an_interrupt_while_a_jvm_starts_leaves_none_behind(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=100,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.returncode) == ("0", 0), done.stderr
+
+
 def test_the_file_of_settings_is_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "spark.conf"
     file.write_text("of somebody else")
