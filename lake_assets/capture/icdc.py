@@ -7,6 +7,7 @@ belong to the source: an ICDC table is dropped without purging, and only the met
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import random
@@ -27,7 +28,7 @@ from lake_assets.capture.manifests import Entry
 from lake_assets.capture.planning import Side
 from lake_assets.capture.points import Point
 from lake_assets.capture.windows import Window
-from lake_assets.errors import CaptureWriteError, CorruptMetadataError
+from lake_assets.errors import CaptureWriteError, CatalogUnavailableError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.processes import is_gone
 
@@ -104,6 +105,8 @@ def write(
                 f.write(content)
         except (OSError, ValueError) as e:
             _delete(source.io, files)
+            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # nothing that rights could change
             raise CaptureWriteError(
                 f"cannot write the metadata of ICDC table {name} to {path} ({e}): a capture is read through a table of "
                 f"its own beside its source. Allow writing below {source.location()}/icdc"
@@ -138,6 +141,8 @@ def write(
     except Exception as e:
         # Whatever a catalog raises, nothing is left behind.
         _delete(source.io, files)
+        if isinstance(e, CatalogUnavailableError):
+            raise
         raise CaptureWriteError(
             f"the catalog does not register ICDC table {table} ({e}): allow making tables in the namespace "
             f"{'.'.join(NAMESPACE)}"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlparse
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFile
 
 from lake_assets import Lake
 from lake_assets.capture import icdc, icdc_metadata
+from lake_assets.errors import CaptureWriteError, CatalogUnavailableError
 from lake_assets.lake.processes import owner
 from tests.capture.oracle import bag
 
@@ -87,3 +92,34 @@ def test_leftovers_of_killed_runs_are_found_and_swept(
     assert files_below(lake.table(table).location()) == before
     assert spark.table(table).count() == 1
     capture.close()  # what is gone already is no error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), OSError),
+        (PermissionError(errno.EACCES, "Permission denied"), CaptureWriteError),
+        (CatalogUnavailableError("database is locked"), CatalogUnavailableError),
+        (ValueError("not allowed"), CaptureWriteError),
+    ],
+)
+def test_rights_are_advised_only_where_they_are_missing(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
+) -> None:
+    """A full disk, and a catalog that is locked, have errors of their own, with other advice."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    rows = pa.table({"n": pa.array([1], pa.int64())})
+    plain_lake.ensure_namespace(("raw",))
+    plain_lake.catalog.create_table("raw.t", rows.schema)
+    plain_lake.table("raw.t").append(rows)
+    before = files_below(plain_lake.table("raw.t").location())
+    if isinstance(error, OSError):
+        monkeypatch.setattr(PyArrowFile, "create", fail)
+    else:
+        monkeypatch.setattr(SqlCatalog, "register_table", fail)
+    with pytest.raises(kind), plain_lake.capture("raw.t").icdc():
+        raise AssertionError("unreachable")
+    assert files_below(plain_lake.table("raw.t").location()) == before

@@ -23,7 +23,8 @@ from tests.conftest import small_lake
 from tests.support.oracle import bag, final_rows
 from tests.support.people import CITIES, People
 
-LAKE_BYTES, TEMPORARY_BYTES = 64 << 20, 48 << 20
+# Spark copies its jars to where it keeps temporary files.
+LAKE_BYTES, TEMPORARY_BYTES = 64 << 20, 400 << 20
 # Of the lake's disk a step finds no room for its note, for its first files, for its last ones.
 ROOMS = (0, 3_000, 20_000, 60_000)
 
@@ -57,7 +58,8 @@ def main() -> None:
     lake = small_lake(home)
     people = People(lake, CITIES)
     people.land()
-    people.run()
+    if failed := {t: o.error for t, o in people.run().items() if o.status == "failed"}:
+        sys.exit(f"before any disk was full: {failed}")
     for where, room in (*((home, r) for r in ROOMS), (temporary, 0)):
         people.land()
         with full(where, room):

@@ -33,7 +33,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         pytest.skip("this user may not mount a small disk: run as root, or allow user namespaces")
     done = subprocess.run(
         [*NAMESPACE, *python("tests.system.full_disk", tmp_path)], cwd=ROOT, env={**os.environ, **SMALL_SPARK},
-        capture_output=True, text=True, timeout=900, check=False,
+        capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     runs = [json.loads(line) for line in done.stdout.splitlines()]
