@@ -263,10 +263,10 @@ def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
     """The line on which each row begins, the header first.
 
     Arrow does not tell it: quoted values hold line breaks, and blank lines are no rows. Nor does it tell that a quoted
-    value goes on to the end of the file.
+    value continues to the end of the file.
 
     Raises:
-        TruncatedInputError: it does.
+        TruncatedInputError: a quote is never closed.
     """
     csv.field_size_limit(sys.maxsize)  # as Arrow, which has none
     with io.TextIOWrapper(opened(file, limits), encoding="utf-8", errors="replace", newline="") as stream:
@@ -403,7 +403,6 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda t: pa.types.is_int8(t) or pa.types.is_int16(t) or pa.types.is_int32(t), "int"),
     (lambda t: pa.types.is_uint8(t) or pa.types.is_uint16(t), "int"),
     (pa.types.is_integer, "bigint"),
-    (pa.types.is_duration, "bigint"),
     (lambda t: pa.types.is_float16(t) or pa.types.is_float32(t), "float"),
     (pa.types.is_floating, "double"),
     (pa.types.is_date, "date"),
