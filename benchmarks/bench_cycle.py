@@ -25,7 +25,7 @@ from figures import Required, show
 from lake_assets import Lake, LakeConfig
 from lake_assets.events.model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import SparkConfig, TableId
-from lake_assets.lake.watermark import Mark
+from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.merge.commit import committing
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.tables import create

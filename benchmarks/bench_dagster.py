@@ -41,7 +41,7 @@ import lake_assets
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.events.generator import KEY, Source, Transaction, Workload
 from lake_assets.events.wire import encoder
-from lake_assets.lake import SparkConfig, server
+from lake_assets.lake import SparkConfig, connect_server
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.sensor import Watch, tick
 from lake_assets.pipeline.config import seconds_of
@@ -208,12 +208,12 @@ def cycle(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, chan
 
 
 @contextlib.contextmanager
-def connect_server(home: Path) -> Generator[str]:
+def spark_server(home: Path) -> Generator[str]:
     """The address of a warm server."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    command, env = server.command(LakeConfig(home=home, spark=SparkConfig(driver_memory="6g")), port)
+    command, env = connect_server.command(LakeConfig(home=home, spark=SparkConfig(driver_memory="6g")), port)
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -277,7 +277,7 @@ def main() -> int:
             found["a cycle through the sensor, local Spark: seconds"] = took
         if "warm" in wanted:
             with (
-                connect_server(home) as remote,
+                spark_server(home) as remote,
                 running(Path(temp) / "warm", home, pipelines, LAKE_SPARK__REMOTE=remote) as dagster,
             ):
                 latency(dagster, lake, pipeline, tables, 1)  # warms up

@@ -2,7 +2,7 @@
 
 A run is a process of its own, as with Dagster's default launcher, but one that is forked from a process that has
 imported what runs need (a fork server). It loads the code location's definitions as they are now. Local Spark is
-borrowed from a JVM that stays when the run has ended (`lake_assets.lake.warm`).
+borrowed from a JVM that stays when the run has ended (`lake_assets.runtime.warm_jvm`).
 
 Each run's process is known by its tag: any process on the same machine sees whether it is there, and can interrupt it.
 Whatever does not run here as this process would (a code location on another machine, in a container, of another
@@ -35,8 +35,8 @@ from dagster._utils import get_run_crash_explanation
 if TYPE_CHECKING:
     from dagster._serdes import ConfigurableClassData
 
-    from lake_assets.lake.processes import RunProcess
-    from lake_assets.lake.warm import Keeping
+    from lake_assets.runtime.processes import RunProcess
+    from lake_assets.runtime.warm_jvm import Keeping
 
 # How long an interrupted run may take to end, where Dagster's run monitoring does not say.
 _KILL_SECONDS = 120.0
@@ -176,8 +176,8 @@ class WarmRunLauncher(DefaultRunLauncher):
         from dagster._grpc.types import ExecuteRunArgs
         from dagster._serdes import serialize_value
 
-        from lake_assets.lake.processes import identity
-        from lake_assets.lake.warm import Keeping
+        from lake_assets.runtime.processes import identity
+        from lake_assets.runtime.warm_jvm import Keeping
 
         assert run.job_code_origin is not None
         args = ExecuteRunArgs(run.job_code_origin, run.run_id, self._instance.get_ref(), set_exit_code_on_failure=True)
@@ -255,7 +255,7 @@ class WarmRunLauncher(DefaultRunLauncher):
 
 def process_of(run: dg.DagsterRun) -> RunProcess | None:
     """The process of a run that this launcher has started; None: another launcher has."""
-    from lake_assets.lake.processes import RunProcess
+    from lake_assets.runtime.processes import RunProcess
 
     return RunProcess.of(run.run_id, run.tags)
 
@@ -273,9 +273,9 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     from dagster._serdes import deserialize_value
 
     from lake_assets.definitions import RUN_PROCESS
-    from lake_assets.lake import warm
-    from lake_assets.lake.processes import RunProcess
     from lake_assets.orchestration.event_files import held_open
+    from lake_assets.runtime import warm_jvm
+    from lake_assets.runtime.processes import RunProcess
 
     # What was imported stays: looking through it for garbage again and again doubles what loading definitions takes.
     gc.freeze()
@@ -283,7 +283,7 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     ref = deserialize_value(args, ExecuteRunArgs).instance_ref
     assert ref is not None
     if keeping.idle_seconds > 0:
-        warm.keep(keeping)
+        warm_jvm.keep(keeping)
     with dg.DagsterInstance.from_ref(ref) as instance, held_open(instance, run_id):
         # Said by the process itself: whoever has started it may be killed meanwhile.
         instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
@@ -292,7 +292,7 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
         run = instance.get_run_by_id(run_id)
     # Of one that was cancelled something may still be at work in the JVM, which ends then.
     if run is not None and run.status is dg.DagsterRunStatus.SUCCESS:
-        warm.give_back()
+        warm_jvm.give_back()
 
 
 def _environment(executable: str) -> Path:

@@ -3,7 +3,7 @@
 import sys
 
 from lake_assets.errors import ConfigError
-from lake_assets.lake.ports import check_free
+from lake_assets.runtime.loopback_ports import check_free
 
 
 def main() -> None:

@@ -135,7 +135,7 @@ install() {
 # --- Java and jars ---------------------------------------------------------------------------------------------------
 
 # Looks where the package itself looks: JAVA_HOME, PATH, the usual places; Java 17 or 21.
-has_java() { "$VENV/bin/python" -c 'from lake_assets.lake.java import find_java; find_java()' 2>/dev/null; }
+has_java() { "$VENV/bin/python" -c 'from lake_assets.runtime.java import find_java; find_java()' 2>/dev/null; }
 
 java() {
   has_java && return

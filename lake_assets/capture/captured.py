@@ -29,7 +29,7 @@ from lake_assets.capture.types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.cached import cached_value
+from lake_assets.lake.cached_values import cached_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

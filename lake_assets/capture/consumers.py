@@ -18,7 +18,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from lake_assets.capture.windows import resolve
 from lake_assets.errors import ConsumerNotFoundError, InvalidNameError, SnapshotExpiredError, SnapshotNotFoundError
-from lake_assets.lake import LakeBase, TableId, quote, refs
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.metadata import refs
 
 PREFIX = "consumer."
 # Without an age of its own a tag has the table's `history.expire.max-ref-age-ms`, and may be expired itself.

@@ -30,7 +30,7 @@ from lake_assets.capture.points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import CaptureWriteError, CatalogUnavailableError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.processes import is_gone
+from lake_assets.runtime.processes import is_gone
 
 NAMESPACE = ("icdc",)
 VECTORS_PROPERTY = PREFIX + "vectors"

@@ -15,8 +15,8 @@ from lake_assets.capture.avro import unreadable
 from lake_assets.capture.planning import Side
 from lake_assets.capture.points import Point
 from lake_assets.capture.windows import Window
-from lake_assets.lake.metadata_json import decode
-from lake_assets.lake.processes import owner
+from lake_assets.lake.metadata.metadata_json import decode
+from lake_assets.runtime.processes import owner
 
 PREFIX = "lake-assets.icdc."
 

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.metadata.metadata_json import decode
 
 # So many of a table's older metadata files are looked into for a snapshot that is gone.
 LOOK_BACK = 20

@@ -9,11 +9,11 @@ import typer
 
 from lake_assets.commands.output import console
 from lake_assets.lake import LakeConfig
-from lake_assets.lake.jars import resolve
-from lake_assets.lake.java import find_java
-from lake_assets.lake.ports import check_free
-from lake_assets.lake.server import PORT, command
-from lake_assets.lake.spark import packages
+from lake_assets.lake.connect_server import PORT, command
+from lake_assets.lake.spark_session import packages
+from lake_assets.runtime.jars import resolve
+from lake_assets.runtime.java import find_java
+from lake_assets.runtime.loopback_ports import check_free
 
 
 def setup() -> None:

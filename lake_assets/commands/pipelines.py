@@ -29,10 +29,10 @@ from lake_assets.events import SourceTable
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
+from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
-from lake_assets.lake.row_counts import row_count
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
-from lake_assets.lake.watermark import PROPERTY as WATERMARK
 from lake_assets.merge import exactness
 from lake_assets.merge.commit import counts
 from lake_assets.merge.landing import Backlog, backlog

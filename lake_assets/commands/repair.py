@@ -14,9 +14,9 @@ from lake_assets.commands.pipelines import AsJson
 from lake_assets.errors import RepairError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.repair import Examined, examine
-from lake_assets.lake.repair import forget as take_out
-from lake_assets.lake.repair import repair as point_at_newest
+from lake_assets.lake.metadata.catalog_repair import Examined, examine
+from lake_assets.lake.metadata.catalog_repair import forget as take_out
+from lake_assets.lake.metadata.catalog_repair import repair as point_at_newest
 
 _STYLES = {"current": "dim", "behind": "yellow", "unreadable": "red", "diverged": "bold red", "lost": "bold red"}
 

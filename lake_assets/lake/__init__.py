@@ -4,8 +4,8 @@ Knows nothing of captures, change events, models or Dagster. What does not belon
 table's history or content.
 """
 
-from lake_assets.lake.base import LakeBase
 from lake_assets.lake.config import LakeConfig, SparkConfig
+from lake_assets.lake.lake_base import LakeBase
 from lake_assets.lake.names import TableId, quote
 
 __all__ = ["LakeBase", "LakeConfig", "SparkConfig", "TableId", "quote"]

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import AuditFailedError, PipelineError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.floats import guarded_rows
+from lake_assets.lake.float_columns import guarded_rows
+from lake_assets.lake.metadata.watermark import ancestors
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import ancestors
 from lake_assets.merge.audits import (
     PLACEHOLDER,
     AcceptedValues,

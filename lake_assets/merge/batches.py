@@ -13,7 +13,7 @@ from dataclasses import replace
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lake_assets.lake.watermark import ancestors
+from lake_assets.lake.metadata.watermark import ancestors
 from lake_assets.merge.specs import BatchSize
 from lake_assets.merge.steps import Window
 

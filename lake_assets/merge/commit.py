@@ -14,12 +14,13 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError, LakeError
-from lake_assets.lake import LakeBase, TableId, quote, refs
+from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import said_by_spark
+from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.row_counts import rows_added_and_deleted, summary_of
+from lake_assets.lake.metadata.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
 from lake_assets.lake.names import literal
-from lake_assets.lake.row_counts import rows_added_and_deleted, summary_of
-from lake_assets.lake.spark import set_all
-from lake_assets.lake.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
+from lake_assets.lake.spark_session import set_all
 from lake_assets.merge.leftovers import branch_name
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import is_unreadable
-from lake_assets.lake.watermark import Marks
+from lake_assets.lake.metadata.watermark import Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing, on_branch, say_counts
 from lake_assets.merge.views import held, new_name, over

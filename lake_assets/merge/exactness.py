@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.watermark import find_property, read_marks
+from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
+from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.merge.rejects import rejected_of
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.staging_table import set_property

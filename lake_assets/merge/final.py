@@ -20,7 +20,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.lake.metadata.watermark import Mark, read_marks
 from lake_assets.merge import append, exactness, scd1, scd2
 from lake_assets.merge.auditing import Finding, forget_failed
 from lake_assets.merge.batches import cut, left_behind

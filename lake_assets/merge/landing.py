@@ -22,7 +22,7 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.events import EventFormat, event_format
 from lake_assets.events.files import Record
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import find_property, read_marks, to_properties
+from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
 from lake_assets.merge import ledger, rejects
 from lake_assets.merge.arriving import Batch, FileBatch, PythonBatch, Read, TableBatch, UnreadableFileError
 from lake_assets.merge.batches import cut

@@ -23,8 +23,8 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.errors import ChangedInputError, ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.watermark import Mark, ancestors, read_marks, to_properties
+from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.watermark import Mark, ancestors, read_marks, to_properties
 from lake_assets.merge.inputs import name_of
 
 PROPERTY = "lake-assets.landed"

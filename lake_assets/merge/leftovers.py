@@ -25,9 +25,10 @@ from pyiceberg.table import Table
 
 from lake_assets.capture import icdc
 from lake_assets.errors import LakeError
-from lake_assets.lake import LakeBase, TableId, refs
-from lake_assets.lake.private import make_private
-from lake_assets.lake.processes import OWNER, is_gone, owner
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata import refs
+from lake_assets.runtime.private_files import make_private
+from lake_assets.runtime.processes import OWNER, is_gone, owner
 
 log = logging.getLogger(__name__)
 _FOLDER = "at-work"

@@ -18,8 +18,8 @@ from lake_assets.errors import ConcurrentWriteError, SnapshotExpiredError
 from lake_assets.events import SourceTable
 from lake_assets.events.model import MANY
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, ancestors, find_property
+from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property
 
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import ConcurrentWriteError, RejectedLimitError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.watermark import find_property
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import find_property
 from lake_assets.merge.commit import as_race
 from lake_assets.merge.specs import Limit
 from lake_assets.merge.views import temp_view

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from lake_assets.capture.consumers import PREFIX, Consumers
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 
 # Upkeep between two steps of a pipeline makes a snapshot or two; so many are kept.
 SNAPSHOTS_KEPT = 20

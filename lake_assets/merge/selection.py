@@ -17,9 +17,9 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from lake_assets.errors import PipelineError
-from lake_assets.lake.functions import is_aggregate, is_generator
 from lake_assets.lake.names import literal, quote
-from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
+from lake_assets.lake.spark_functions import is_aggregate, is_generator
+from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 
 # A hash of all values of a row, where that is its key.
 ROW = "__row"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from lake_assets.capture import Capture
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.spark import set_all
+from lake_assets.lake.spark_session import set_all
 
 SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
 # So many times as much may be captured, where it is known to be mostly of others.

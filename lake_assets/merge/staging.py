@@ -17,8 +17,8 @@ from lake_assets.events import event_format
 from lake_assets.events.model import INDEX, MANY, MISFITS, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
+from lake_assets.lake.metadata.watermark import Marks
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import Marks
 from lake_assets.merge import exactness, rejects
 from lake_assets.merge.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.merge.batches import cut, left_behind

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from lake_assets.errors import TableClaimedError
 from lake_assets.events.model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.metadata.watermark import Marks
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import Marks
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.parsing import Parsed, key_changed
 from lake_assets.merge.rereading import properties_of

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import Mark, Marks, read_marks
+from lake_assets.lake.metadata.watermark import Mark, Marks, read_marks
 
 Fallback = Literal["stop", "rebuild"]
 

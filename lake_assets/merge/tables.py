@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 from lake_assets.capture.types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.merge.commit import committing
 from lake_assets.merge.schema import Change, Columns
 from lake_assets.merge.views import temp_view

@@ -30,8 +30,8 @@ from lake_assets.events.model import (
     UNAVAILABLE,
 )
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.metadata.watermark import Mark, Marks, read_marks
 from lake_assets.lake.names import literal
-from lake_assets.lake.watermark import Mark, Marks, read_marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing, writing
 from lake_assets.merge.differences import incomparable, write_differences

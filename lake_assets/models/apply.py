@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.watermark import Marks
+from lake_assets.lake.metadata.watermark import Marks
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
 from lake_assets.merge.differences import form, same

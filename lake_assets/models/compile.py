@@ -11,8 +11,8 @@ import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.lake.functions import is_generator, is_wide
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.spark_functions import is_generator, is_wide
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.functions import aggregates, whole_call
 from lake_assets.models.grouping import Grouping, grouping
 from lake_assets.models.subqueries import Subqueries

@@ -15,7 +15,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
-from lake_assets.lake.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
-from lake_assets.lake.watermark import ancestors
+from lake_assets.lake.metadata.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
+from lake_assets.lake.metadata.watermark import ancestors
 from lake_assets.merge.steps import Window
 
 COST = "lake-assets.cost"

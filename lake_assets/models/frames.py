@@ -13,7 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sqlglot import exp
 
 from lake_assets.lake import quote
-from lake_assets.lake.cached import cached_value
+from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.merge.views import held, over, temp_view
 from lake_assets.models.tree import text

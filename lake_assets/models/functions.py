@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from lake_assets.lake.functions import is_aggregate, is_wide
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.spark_functions import is_aggregate, is_wide
+from lake_assets.lake.sql_text import DIALECT
 
 _BY_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg)
 _BY_ORDER_NAMES = {"first_value", "last_value", "listagg", "string_agg"}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.watermark import Mark, ancestors, parse_marks
+from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
+from lake_assets.lake.metadata.watermark import Mark, ancestors, parse_marks
 from lake_assets.merge.batches import cut
 from lake_assets.merge.specs import BatchSize
 from lake_assets.merge.steps import Window

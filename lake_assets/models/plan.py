@@ -18,7 +18,7 @@ from sqlglot.optimizer.qualify import qualify
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.names import nearest
-from lake_assets.lake.sql import DIALECT, changed, misread, not_repeatable
+from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.compile import Uncompilable, compiled
 from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
 from lake_assets.models.functions import warnings, wide_generator

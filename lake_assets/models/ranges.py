@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.frames import Frames
 from lake_assets.models.reading import Sources
 from lake_assets.models.rows import followed, over_there, scan_sql, within

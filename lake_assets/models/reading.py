@@ -16,7 +16,7 @@ from lake_assets.capture import Capture
 from lake_assets.capture.types import spark_type
 from lake_assets.capture.values import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.floats import guarded
+from lake_assets.lake.float_columns import guarded
 from lake_assets.merge.small import is_small, planned_once
 from lake_assets.merge.steps import Window
 from lake_assets.merge.views import new_name

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake import quote
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.frames import SIGN
 from lake_assets.models.stability import Doubt, doubt, state, worst
 from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text, users_text

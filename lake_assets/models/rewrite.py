@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.functions import collation
 
 

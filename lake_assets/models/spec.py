@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.merge.audits import Audit, EqualsQuery
 from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.specs import BatchSize, Shown

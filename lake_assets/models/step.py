@@ -14,10 +14,10 @@ from sqlglot import exp
 
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.cached import cached_value
+from lake_assets.lake.cached_values import cached_value
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.lake.names import literal
-from lake_assets.lake.sql import DIALECT
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.merge.auditing import Gate
 from lake_assets.merge.commit import committing
 from lake_assets.merge.differences import incomparable, write_differences

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlglot import exp
 
-from lake_assets.lake.functions import is_generator
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.spark_functions import is_generator
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models import tree
 from lake_assets.models.functions import aggregates
 from lake_assets.models.tree import Aggregate, InnerJoin, Node, Project, SideJoin, column, refs

@@ -13,7 +13,7 @@ from typing import Literal
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 
 Item = tuple[str, exp.Expr]
 

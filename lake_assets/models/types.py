@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.tree import (
     Aggregate,
     Distinct,

@@ -29,10 +29,10 @@ from lake_assets.errors import (
     TableReplacedError,
 )
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.floats import guarded_rows
+from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.sql import DIALECT, changed
-from lake_assets.lake.watermark import Mark, read_marks
+from lake_assets.lake.metadata.watermark import Mark, read_marks
+from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.merge.final import all_rows
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.steps import rebuild_advice

@@ -15,7 +15,7 @@ import psutil
 from dagster._core.events import JobFailureData, RunFailureReason
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
-from lake_assets.lake.processes import RunProcess
+from lake_assets.runtime.processes import RunProcess
 
 # What a run's process says first. Of several (a run that was resumed) the last one counts.
 _STARTED = re.compile(r"Started process for run \(pid: (\d+)\)")

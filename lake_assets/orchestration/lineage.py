@@ -12,7 +12,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.models.plan import parse
 from lake_assets.models.spec import ModelSpec

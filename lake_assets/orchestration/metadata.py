@@ -8,7 +8,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.row_counts import row_count
+from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.merge import exactness
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec

@@ -18,11 +18,12 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 
 from lake_assets.errors import SparkUnavailableError
-from lake_assets.lake import LakeConfig, warm
-from lake_assets.lake.java import find_java
-from lake_assets.lake.launching import start_jvm
-from lake_assets.lake.spark import adopt_session, check_one_kind, check_remote, session_conf
-from lake_assets.lake.tokens import with_token
+from lake_assets.lake import LakeConfig
+from lake_assets.lake.spark_session import adopt_session, check_one_kind, check_remote, session_conf
+from lake_assets.runtime import warm_jvm
+from lake_assets.runtime.connect_tokens import with_token
+from lake_assets.runtime.java import find_java
+from lake_assets.runtime.jvm_launch import start_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,8 +147,8 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
         if remote:
             # A new one: another thread has its own.
             session = SparkSession.builder.config(map={**settings, "spark.remote": remote}).create()
-        elif warm.is_kept():
-            session = warm.session(settings, config.home / "logs" / "spark.log")
+        elif warm_jvm.is_kept():
+            session = warm_jvm.session(settings, config.home / "logs" / "spark.log")
         else:
             # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
             start_jvm(dict(flatten_dict(settings)))

@@ -15,7 +15,7 @@ from sqlglot.errors import ParseError, TokenError
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.merge.audits import (
     PLACEHOLDER,
     AcceptedValues,

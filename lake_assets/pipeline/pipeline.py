@@ -24,10 +24,11 @@ from lake_assets.errors import (
 )
 from lake_assets.events import SourceTable
 from lake_assets.events.files import Limits
-from lake_assets.lake import LakeBase, TableId, clock, metadata_versions
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
-from lake_assets.lake.lost_files import lost_file
-from lake_assets.lake.metadata_commits import MovedError
+from lake_assets.lake.metadata import clock_skew, metadata_versions
+from lake_assets.lake.metadata.lost_files import lost_file
+from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.lake.names import nearest
 from lake_assets.merge import leftovers
 from lake_assets.merge.arriving import Read
@@ -577,7 +578,7 @@ def _written_by(spec: Spec) -> tuple[TableId, ...]:
 def _make_ready(lake: LakeBase, name: TableId) -> None:
     try:
         if (table := lake.find(name)) is not None:
-            clock.take_back(table)
+            clock_skew.take_back(table)
             leftovers.drop_branches(lake, name, table)
             if metadata_versions.is_due(table):
                 metadata_versions.thin(table)

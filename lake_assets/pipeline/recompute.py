@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
 from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.watermark import find_property, read_marks
+from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.merge.auditing import Finding, Gate, forget_failed
 from lake_assets.merge.commit import counts
 from lake_assets.merge.differences import incomparable

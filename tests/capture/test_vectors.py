@@ -15,7 +15,7 @@ from lake_assets import Lake
 from lake_assets.capture import icdc, icdc_metadata
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.lake import TableId
-from lake_assets.lake.processes import owner
+from lake_assets.runtime.processes import owner
 from tests.capture.oracle import assert_exact, bag, snapshots
 
 FORWARD = [

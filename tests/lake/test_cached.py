@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lake_assets.lake.cached import cached_value
+from lake_assets.lake.cached_values import cached_value
 
 
 class Asked:

@@ -11,7 +11,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavailableError, TableNotFoundError
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
-from lake_assets.lake.spark import catalog_conf, check_remote, java_options, packages, session_conf
+from lake_assets.lake.spark_session import catalog_conf, check_remote, java_options, packages, session_conf
 from lake_assets.merge.raw import ensure_raw
 
 HOME = Path("/h")
@@ -93,7 +93,7 @@ def test_the_users_own_spark_settings_win() -> None:
 
 
 def test_a_session_over_connect_needs_neither_java_nor_jars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lake_assets.lake.spark.resolve", lambda _: pytest.fail("jars were resolved"))
+    monkeypatch.setattr("lake_assets.lake.spark_session.resolve", lambda _: pytest.fail("jars were resolved"))
     assert "spark.jars" not in session_conf(LakeConfig(spark=SparkConfig(remote="sc://h:1")))
 
 

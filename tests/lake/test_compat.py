@@ -12,7 +12,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake._compat import active_session
-from lake_assets.lake.spark import _own_interrupts, check_one_kind
+from lake_assets.lake.spark_session import _own_interrupts, check_one_kind
 
 
 class _Session(SparkSession):

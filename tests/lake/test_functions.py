@@ -12,8 +12,8 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
 from lake_assets import Lake
-from lake_assets.lake.functions import is_aggregate, is_generator
-from lake_assets.lake.sql import DIALECT, changed, changed_calls, misread, not_repeatable
+from lake_assets.lake.spark_functions import is_aggregate, is_generator
+from lake_assets.lake.sql_text import DIALECT, changed, changed_calls, misread, not_repeatable
 
 # `x = 1` is how such are called.
 OPERATORS = {"=", "==", "<=>", "!=", "<>", "<", "<=", ">", ">=", "%", "&", "/", "^", "|", "||", "<<", ">>", ">>>"}

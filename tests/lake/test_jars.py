@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import JarsError
-from lake_assets.lake import LakeBase, LakeConfig, jars, server, spark, warm
-from lake_assets.lake.spark import packages
+from lake_assets.lake import LakeBase, LakeConfig, connect_server, spark_session
+from lake_assets.lake.spark_session import packages
 from lake_assets.orchestration import LakePySparkResource, resources
+from lake_assets.runtime import jars, warm_jvm
 
 NAMES = ("org.one_a-1.jar", "org.two_b-2.jar")
 
@@ -111,12 +112,12 @@ def _through_dagster(config: LakeConfig) -> object:
 
 def _as_a_warm_jvm(config: LakeConfig) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm._Loan, "keeping", warm.Keeping(str(config.home), (), 1, 1))
+        patch.setattr(warm_jvm._Loan, "keeping", warm_jvm.Keeping(str(config.home), (), 1, 1))
         return LakePySparkResource().session_of(config)
 
 
 def _as_a_server(config: LakeConfig) -> object:
-    return server.command(config)
+    return connect_server.command(config)
 
 
 @pytest.mark.parametrize("start", [_locally, _through_dagster, _as_a_warm_jvm, _as_a_server])
@@ -126,7 +127,7 @@ def test_no_spark_is_started_with_a_changed_jar(
     """Java is missing, too: whatever came as far as starting it would say that."""
     config = LakeConfig(home=tmp_path / "lake")
     kept = jars.resolve(packages(config))
-    for module in (spark, resources, server):
+    for module in (spark_session, resources, connect_server):
         monkeypatch.setattr(module, "find_java", lambda: tmp_path / "java")
     resolver.fails = "unresolved: no network"
     changed = bytearray(kept[1].read_bytes())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lake_assets.errors import JavaNotFoundError
-from lake_assets.lake import java
+from lake_assets.runtime import java
 
 
 def home(folder: Path, version: str | None, *, said: str = "") -> Path:

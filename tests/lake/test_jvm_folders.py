@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.lake import jvm_folders
-from lake_assets.lake.launching import with_folder
+from lake_assets.runtime import jvm_folders
+from lake_assets.runtime.jvm_launch import with_folder
 
 PROGRAM = """
 import sys, time

@@ -13,8 +13,8 @@ from pyiceberg.serializers import FromInputFile
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import TableNotFoundError
-from lake_assets.lake import catalog
-from lake_assets.lake.catalog import Known, knowing
+from lake_assets.lake import caching_catalog
+from lake_assets.lake.caching_catalog import Known, knowing
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 
@@ -29,7 +29,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         files.append(file.location)
         return real(file, *more)
 
-    monkeypatch.setattr(catalog, "_known", Known())
+    monkeypatch.setattr(caching_catalog, "_known", Known())
     monkeypatch.setattr(FromInputFile, "table_metadata", noted)
     return files
 

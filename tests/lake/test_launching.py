@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.lake.launching import write_settings
+from lake_assets.runtime.jvm_launch import write_settings
 
 PLANTED = "planted=secret: #1 \\ ü"
 PROGRAM = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lake_assets import Lake
-from lake_assets.lake import metadata_versions
-from lake_assets.lake.metadata_versions import DAYS, PROPERTIES, thin, versions
+from lake_assets.lake.metadata import metadata_versions
+from lake_assets.lake.metadata.metadata_versions import DAYS, PROPERTIES, thin, versions
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 HOUR = 3600

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lake_assets.lake import LakeConfig, SparkConfig
-from lake_assets.lake.spark import authentication
+from lake_assets.lake.spark_session import authentication
 
 
 @pytest.mark.parametrize(

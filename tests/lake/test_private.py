@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.lake.private import make_private, write_private
+from lake_assets.runtime.private_files import make_private, write_private
 
 
 def mode(path: Path) -> int:

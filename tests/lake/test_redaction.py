@@ -12,7 +12,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, LakeError
 from lake_assets.lake import SparkConfig
 from lake_assets.lake.redaction import hide, hide_in
-from lake_assets.lake.spark import catalog_conf, check_remote
+from lake_assets.lake.spark_session import catalog_conf, check_remote
 
 PLANTED = "pl4nted/secret"
 IN_URI = "pl4nted%2Fsecret"

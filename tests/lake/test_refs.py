@@ -18,9 +18,10 @@ from sqlalchemy.orm import Session
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, ModelError
-from lake_assets.lake import TableId, refs
-from lake_assets.lake.metadata_commits import followed
-from lake_assets.lake.watermark import Mark
+from lake_assets.lake import TableId
+from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.metadata_commits import followed
+from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.merge import commit
 from lake_assets.merge.commit import on_branch
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from lake_assets import Lake, cli
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, RepairError
-from lake_assets.lake import catalog
-from lake_assets.lake.repair import Examined, examine, forget, repair
+from lake_assets.lake import caching_catalog
+from lake_assets.lake.metadata.catalog_repair import Examined, examine, forget, repair
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
@@ -135,7 +135,9 @@ def test_the_newest_version_that_can_be_read_stands_in_for_one_that_cannot(
     make(plain_lake, commits=3)
     BROKEN[broken](named(plain_lake))
     lake = Lake(plain_lake.config)
-    monkeypatch.setattr(catalog, "_known", catalog.Known())  # as in a process that has not read it before
+    monkeypatch.setattr(
+        caching_catalog, "_known", caching_catalog.Known()
+    )  # as in a process that has not read it before
     for look in (lake.table, lake.find, lake.exists):
         with pytest.raises(CorruptMetadataError, match=r"(?s)raw\.t .*`lake-assets repair`"):
             look("raw.t")

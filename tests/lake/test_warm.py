@@ -17,10 +17,11 @@ import psutil
 import pytest
 
 from lake_assets.errors import SparkUnavailableError
-from lake_assets.lake import LakeConfig, SparkConfig, warm
-from lake_assets.lake.java import find_java
-from lake_assets.lake.processes import identity
-from lake_assets.lake.spark import session_conf
+from lake_assets.lake import LakeConfig, SparkConfig
+from lake_assets.lake.spark_session import session_conf
+from lake_assets.runtime import warm_jvm
+from lake_assets.runtime.java import find_java
+from lake_assets.runtime.processes import identity
 from tests.conftest import JVM_OF_TESTS, SMALL
 
 SECONDS = 120.0
@@ -54,7 +55,7 @@ class Borrower:
         jvm: the JVM's process.
     """
 
-    def __init__(self, keeping: warm.Keeping, conf: dict[str, str], log: Path, before: str = "None") -> None:
+    def __init__(self, keeping: warm_jvm.Keeping, conf: dict[str, str], log: Path, before: str = "None") -> None:
         given = json.dumps({"keeping": vars(keeping), "conf": conf, "log": str(log), "before": before})
         self.process = subprocess.Popen(
             [sys.executable, "-c", BORROWER, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -81,11 +82,11 @@ class Borrower:
 
 
 @pytest.fixture
-def keeping() -> Generator[warm.Keeping]:
+def keeping() -> Generator[warm_jvm.Keeping]:
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     # Paths of sockets have to be short.
     folder = Path(tempfile.mkdtemp(prefix="lake-assets-"))
-    yield warm.Keeping(str(folder), identity(owner.pid), SECONDS, 100)
+    yield warm_jvm.Keeping(str(folder), identity(owner.pid), SECONDS, 100)
     for borrower in started:
         borrower.kill()
         borrower.communicate()
@@ -119,7 +120,7 @@ def open_catalogs(borrower: Borrower) -> list[str]:
 
 @pytest.mark.spark
 def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
-    keeping: warm.Keeping, conf: dict[str, str], tmp_path: Path
+    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path
 ) -> None:
     first = Borrower(keeping, conf, tmp_path / "spark.log")
     at_first = first.do(REFERRED_TO)
@@ -150,7 +151,7 @@ def test_the_next_process_has_the_same_jvm_and_nothing_of_the_last_one(
 
 @pytest.mark.spark
 def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
-    keeping: warm.Keeping, conf: dict[str, str], tmp_path: Path
+    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path
 ) -> None:
     one, other = (Borrower(keeping, conf, tmp_path / "spark.log") for _ in range(2))
     assert one.jvm != other.jvm
@@ -170,7 +171,9 @@ def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
 
 
 @pytest.mark.long
-def test_a_jvm_ends_when_it_is_of_no_use_any_more(keeping: warm.Keeping, conf: dict[str, str], tmp_path: Path) -> None:
+def test_a_jvm_ends_when_it_is_of_no_use_any_more(
+    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path
+) -> None:
     keeping = replace(keeping, loans=2)
     for _ in range(2):
         twice = Borrower(keeping, conf, tmp_path / "spark.log")
@@ -190,10 +193,10 @@ def test_a_jvm_ends_when_it_is_of_no_use_any_more(keeping: warm.Keeping, conf: d
 
 @pytest.mark.spark
 def test_a_jvm_that_does_not_start_is_named_with_its_log(
-    keeping: warm.Keeping, conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeping: warm_jvm.Keeping, conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm._Loan, "keeping", keeping)
+    monkeypatch.setattr(warm_jvm._Loan, "keeping", keeping)
     log = tmp_path / "spark.log"
     with pytest.raises(SparkUnavailableError, match=str(log)):
-        warm.session(conf | {"spark.driver.memory": "1k"}, log)
+        warm_jvm.session(conf | {"spark.driver.memory": "1k"}, log)
     assert "heap" in log.read_text()

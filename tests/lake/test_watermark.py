@@ -8,7 +8,14 @@ from pyiceberg.types import LongType, NestedField
 
 from lake_assets import Lake
 from lake_assets.errors import CorruptMetadataError, SnapshotExpiredError
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, PROPERTY, Mark, find_property, read_marks, to_properties
+from lake_assets.lake.metadata.watermark import (
+    PIPELINE_PROPERTY,
+    PROPERTY,
+    Mark,
+    find_property,
+    read_marks,
+    to_properties,
+)
 
 ROWS = pa.table({"x": pa.array([1], pa.int64())})
 MARKS = {

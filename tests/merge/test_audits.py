@@ -10,7 +10,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import AuditFailedError, PipelineError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge.auditing import AUDITED_PROPERTY, FAILED_BRANCH, Gate
 from lake_assets.merge.audits import (
     PLACEHOLDER,

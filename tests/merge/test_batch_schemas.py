@@ -15,7 +15,7 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.events import SourceTable, event_format
 from lake_assets.events.model import Seen
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge import batch_schemas, staging
 from lake_assets.merge.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.merge.parsing import parse

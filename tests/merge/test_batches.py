@@ -12,7 +12,7 @@ from pyiceberg.types import StringType
 
 from lake_assets import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import Mark
+from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.merge.batches import cut, seconds_left
 from lake_assets.merge.landing import land
 from lake_assets.merge.specs import BatchSize, RawSpec

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge import target
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes

@@ -17,10 +17,11 @@ from pyiceberg.table import Table
 
 from lake_assets import Lake
 from lake_assets.capture import icdc, icdc_metadata
-from lake_assets.lake import TableId, catalog, refs
-from lake_assets.lake.processes import is_gone, owner
+from lake_assets.lake import TableId, caching_catalog
+from lake_assets.lake.metadata import refs
 from lake_assets.merge import leftovers
 from lake_assets.merge.leftovers import at_work, drop_branches, sweep
+from lake_assets.runtime.processes import is_gone, owner
 from tests.support.faults import files_of
 
 T = TableId.parse("raw.t")
@@ -200,7 +201,7 @@ def test_a_table_that_cannot_be_read_stops_neither_the_run_nor_the_sweep_of_othe
         broken.unlink()
     else:
         broken.write_bytes(broken.read_bytes()[:length])
-    monkeypatch.setattr(catalog, "_known", catalog.Known())
+    monkeypatch.setattr(caching_catalog, "_known", caching_catalog.Known())
     assert sweep(plain_lake, NOW) == [str(left)]
 
 

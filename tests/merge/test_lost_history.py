@@ -14,7 +14,7 @@ from lake_assets import Lake
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
 from lake_assets.events import SourceTable
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, to_properties
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.merge.batches import cut
 from lake_assets.merge.landing import pending_of_table
 from lake_assets.merge.specs import BatchSize, FinalSpec, RawSpec, StagingSpec

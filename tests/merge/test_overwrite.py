@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, PipelineError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge import overwrite
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.final import absorb_changes

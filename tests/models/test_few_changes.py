@@ -12,7 +12,7 @@ from sqlglot import exp
 from lake_assets import Lake
 from lake_assets.capture import capture
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import Mark
+from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.merge.small import planned_once
 from lake_assets.merge.steps import Window
 from lake_assets.models import reading

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import Mark, to_properties
+from lake_assets.lake.metadata.watermark import Mark, to_properties
 from lake_assets.merge.specs import BatchSize
 from lake_assets.merge.steps import Window, head_of
 from lake_assets.models.heads import MODEL_PROPERTY, Heads

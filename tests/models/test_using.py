@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.lake.sql import DIALECT
+from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.plan import looked_up, parse, replace_tables
 from tests.support.models import bag
 

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import PIPELINE_PROPERTY, to_properties
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.merge.steps import head_of
 from lake_assets.models.run import FINGERPRINT_PROPERTY, definition
 from lake_assets.models.spec import ModelSpec

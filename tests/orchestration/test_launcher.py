@@ -22,9 +22,9 @@ from dagster._serdes import serialize_value
 
 from lake_assets import launcher
 from lake_assets.definitions import RUN_PROCESS
-from lake_assets.lake import warm as warm_spark
-from lake_assets.lake.processes import RunProcess, here, identity
 from lake_assets.launcher import WarmRunLauncher
+from lake_assets.runtime import warm_jvm as warm_spark
+from lake_assets.runtime.processes import RunProcess, here, identity
 
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
 # Said as well: whoever is started in the background by a script is deaf to begin with. Dagster's runs are not.

@@ -7,7 +7,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge.outcome import Outcome
 from lake_assets.models.heads import Heads
 from lake_assets.orchestration import LakePySparkResource, assets

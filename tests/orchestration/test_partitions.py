@@ -13,7 +13,7 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 
 from lake_assets import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.models.verify import verify
 from lake_assets.orchestration import partitions
 from lake_assets.orchestration.partitions import marked

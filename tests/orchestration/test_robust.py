@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration import build_definitions
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness, selected

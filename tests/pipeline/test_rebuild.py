@@ -23,7 +23,7 @@ from lake_assets.errors import (
     SnapshotExpiredError,
     TableReplacedError,
 )
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from tests.support.debezium import TEXT, Event
 from tests.support.oracle import final_rows, rows_of
 from tests.support.people import AGES, CITIES, OLDEST, PEOPLE, RANKED, SPAN, People

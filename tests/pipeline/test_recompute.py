@@ -11,7 +11,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import NotRunError, PipelineError
-from lake_assets.lake.watermark import read_marks
+from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.models.spec import ModelSpec

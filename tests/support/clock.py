@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from lake_assets import Lake
-from lake_assets.lake.metadata_commits import commit
+from lake_assets.lake.metadata.metadata_commits import commit
 
 
 def written_ahead(lake: Lake, table: str, ahead: timedelta, *, last: int = 1) -> None:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from lake_assets import Lake, cli
 from lake_assets.errors import CorruptMetadataError, LakeError
-from lake_assets.lake import catalog
+from lake_assets.lake import caching_catalog
 from lake_assets.merge.outcome import Outcome
 from tests.hostile.corpus import LINES
 from tests.support.clock import written_ahead
@@ -108,7 +108,7 @@ class Faults:
         else:
             file.write_bytes(content[: self.choose.choice([0, len(content) // 2, len(content) - 8])])
             how = "was cut"
-        self._patch.setattr(catalog, "_known", catalog.Known())  # as in a new process
+        self._patch.setattr(caching_catalog, "_known", caching_catalog.Known())  # as in a new process
         return f"{part} of {table} {how}: {file.name}"
 
     def rolled_back(self) -> str:

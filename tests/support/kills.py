@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets.lake import refs
+from lake_assets.lake.metadata import refs
 
 VERBS = ("MERGE", "ALTER TABLE", "CREATE OR REPLACE TABLE", "CREATE TABLE", "CALL")
 

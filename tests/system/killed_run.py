@@ -22,7 +22,8 @@ from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.examples import shop
-from lake_assets.lake import SparkConfig, refs
+from lake_assets.lake import SparkConfig
+from lake_assets.lake.metadata import refs
 
 # Half a statement's usual time: the JVM is writing files, or about to commit.
 DURING_SECONDS = 0.2

@@ -14,7 +14,7 @@ import pytest
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import shop
-from lake_assets.lake import SparkConfig, server
+from lake_assets.lake import SparkConfig, connect_server
 from tests.conftest import JVM_OF_TESTS, SMALL
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import rows_of
@@ -40,7 +40,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("server")
     port, log = free_port(), folder / "server.log"
     spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | JVM_OF_TESTS)
-    command, env = server.command(LakeConfig(home=folder, spark=spark), port)
+    command, env = connect_server.command(LakeConfig(home=folder, spark=spark), port)
     with started(command, log, env) as process:
         while process.poll() is None:
             try:

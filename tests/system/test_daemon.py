@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.examples import shop
-from lake_assets.lake.processes import RunProcess
+from lake_assets.runtime.processes import RunProcess
 from tests.conftest import small_lake
 from tests.system.dagster_process import Dagster, dagster_dev, sparks, wait_for
 from tests.system.processes import SMALL_SPARK

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.lake import catalog
+from lake_assets.lake import caching_catalog
 from tests.conftest import small_lake
 from tests.support.faults import Faults, small_disk
 from tests.support.people import AGES, CITIES, People
@@ -26,7 +26,7 @@ SHORT = (0, 1, 2)
 
 def history(seed: int, home: Path, faults_each: int, patch: pytest.MonkeyPatch, is_mounted: bool) -> str:
     """One history; returns what was done, in short."""
-    patch.setattr(catalog, "LOCK_SECONDS", 0.5)
+    patch.setattr(caching_catalog, "LOCK_SECONDS", 0.5)
     lake = small_lake(home)
     people = People(lake, *((CITIES, AGES) if faults_each > 1 else (CITIES,)), seed=seed)
     faults = Faults(people, home.parent, patch)

@@ -21,9 +21,9 @@ import psutil
 import pytest
 
 from lake_assets import LakeConfig
-from lake_assets.lake import SparkConfig, server
-from lake_assets.lake.processes import identity
-from lake_assets.lake.spark import session_conf
+from lake_assets.lake import SparkConfig, connect_server
+from lake_assets.lake.spark_session import session_conf
+from lake_assets.runtime.processes import identity
 from tests.system.dagster_process import Dagster, dagster_dev, free_port, wait_for
 from tests.system.processes import started
 
@@ -102,7 +102,7 @@ def _start(folder: Path, scope: contextlib.ExitStack) -> Everything:
         spark=spark,
     )
     connect = free_port()
-    command, more = server.command(config, connect)
+    command, more = connect_server.command(config, connect)
     scope.enter_context(started(command, folder / "server.log", more))
     (folder / "tmp" / "sockets").mkdir(0o700)
     keeping = {"folder": str(folder / "tmp" / "sockets"), "owner": identity(), "idle_seconds": 60, "loans": 9}

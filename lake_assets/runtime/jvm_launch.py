@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from lake_assets.lake.jvm_folders import java_option, new_folder
-from lake_assets.lake.private import write_private
+from lake_assets.runtime.jvm_folders import java_option, new_folder
+from lake_assets.runtime.private_files import write_private
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _OPTIONS = "spark.driver.defaultJavaOptions"

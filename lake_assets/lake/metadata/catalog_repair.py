@@ -18,11 +18,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lake_assets.errors import RepairError
-from lake_assets.lake.base import LakeBase
-from lake_assets.lake.catalog import KnowingCatalog
-from lake_assets.lake.metadata_commits import Metadata, point_at
-from lake_assets.lake.metadata_json import decode
-from lake_assets.lake.metadata_versions import version_of, versions
+from lake_assets.lake.caching_catalog import KnowingCatalog
+from lake_assets.lake.lake_base import LakeBase
+from lake_assets.lake.metadata.metadata_commits import Metadata, point_at
+from lake_assets.lake.metadata.metadata_json import decode
+from lake_assets.lake.metadata.metadata_versions import version_of, versions
 from lake_assets.lake.names import TableId
 
 State = Literal["current", "behind", "unreadable", "diverged", "lost"]

@@ -20,7 +20,7 @@ from typing import Any
 import platformdirs
 
 from lake_assets.errors import JarsError
-from lake_assets.lake.java import find_java
+from lake_assets.runtime.java import find_java
 
 # What the default coordinates were when this version was tested. A jar that differs is not used.
 SHA256 = {

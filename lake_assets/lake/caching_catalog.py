@@ -22,8 +22,8 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError
+from lake_assets.lake.metadata.variant import table_metadata
 from lake_assets.lake.redaction import hide_in
-from lake_assets.lake.variant import table_metadata
 
 _ADVICE = (
     "`lake-assets repair` shows what is there, and lets the catalog name the newest version that can be read; other "

@@ -16,14 +16,14 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from lake_assets.errors import ConfigError, SparkUnavailableError
-from lake_assets.lake import catalog
+from lake_assets.lake import caching_catalog
 from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
-from lake_assets.lake.jars import resolve
-from lake_assets.lake.java import find_java
-from lake_assets.lake.launching import start_jvm
-from lake_assets.lake.private import make_private
 from lake_assets.lake.redaction import hide_in
-from lake_assets.lake.tokens import with_token
+from lake_assets.runtime.connect_tokens import with_token
+from lake_assets.runtime.jars import resolve
+from lake_assets.runtime.java import find_java
+from lake_assets.runtime.jvm_launch import start_jvm
+from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +95,7 @@ def _jdbc(uri: str) -> dict[str, str]:
     if parsed.scheme.startswith("sqlite"):
         path = uri.split(":///", 1)[1].split("?")[0]
         # Both wait for each other's locks; the journal mode is a property of the file, set when it is made.
-        return {"uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": f"{catalog.LOCK_SECONDS * 1000:.0f}"}
+        return {"uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": f"{caching_catalog.LOCK_SECONDS * 1000:.0f}"}
     if parsed.scheme.startswith("postgresql"):
         conf = {"uri": f"jdbc:postgresql://{parsed.hostname}:{parsed.port or 5432}{parsed.path}"}
         if parsed.username:

@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 
 import platformdirs
 
-from lake_assets.lake.private import make_private, write_private
+from lake_assets.runtime.private_files import make_private, write_private
 
 # What Spark's server reads it from.
 VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"

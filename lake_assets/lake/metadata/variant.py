@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import PrimitiveType
 
-from lake_assets.lake.metadata_json import decode
+from lake_assets.lake.metadata.metadata_json import decode
 
 _NAME = "variant"
 # Where a schema names a type: of a field, of a list's elements, of a map's keys and values.

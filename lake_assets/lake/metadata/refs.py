@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from lake_assets.lake.metadata_commits import Metadata, MovedError, can_commit, commit, now_ms
+from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, can_commit, commit, now_ms
 
 __all__ = ["MovedError", "can_commit", "create_branch", "drop", "publish", "set_tag"]
 DAY_MS = 24 * 60 * 60 * 1000

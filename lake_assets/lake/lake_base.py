@@ -21,13 +21,13 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
-from lake_assets.lake import catalog as catalogs
-from lake_assets.lake.catalog import knowing
+from lake_assets.lake import caching_catalog as catalogs
+from lake_assets.lake.caching_catalog import knowing
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId, folder_of, nearest
-from lake_assets.lake.private import make_private
 from lake_assets.lake.redaction import hide, hide_in
-from lake_assets.lake.spark import adopt_session, open_session
+from lake_assets.lake.spark_session import adopt_session, open_session
+from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from lake_assets.lake.metadata_commits import Metadata, can_commit, commit, now_ms
+from lake_assets.lake.metadata.metadata_commits import Metadata, can_commit, commit, now_ms
 
 log = logging.getLogger(__name__)
 # Iceberg's own.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.jars import resolve, spark_home
-from lake_assets.lake.java import find_java
-from lake_assets.lake.jvm_folders import new_folder
-from lake_assets.lake.launching import arguments_for, with_folder, write_settings
-from lake_assets.lake.private import make_private
-from lake_assets.lake.spark import EXTENSIONS, authentication, java_options, packages
-from lake_assets.lake.tokens import VARIABLE, token_for
+from lake_assets.lake.spark_session import EXTENSIONS, authentication, java_options, packages
+from lake_assets.runtime.connect_tokens import VARIABLE, token_for
+from lake_assets.runtime.jars import resolve, spark_home
+from lake_assets.runtime.java import find_java
+from lake_assets.runtime.jvm_folders import new_folder
+from lake_assets.runtime.jvm_launch import arguments_for, with_folder, write_settings
+from lake_assets.runtime.private_files import make_private
 
 PORT = 15002
 

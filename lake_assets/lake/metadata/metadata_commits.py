@@ -27,9 +27,9 @@ from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import CatalogUnavailableError
-from lake_assets.lake.catalog import KnowingCatalog
-from lake_assets.lake.metadata_json import decode
-from lake_assets.lake.metadata_versions import version_of
+from lake_assets.lake.caching_catalog import KnowingCatalog
+from lake_assets.lake.metadata.metadata_json import decode
+from lake_assets.lake.metadata.metadata_versions import version_of
 
 log = logging.getLogger(__name__)
 Metadata = dict[str, Any]

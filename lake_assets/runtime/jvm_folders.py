@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from lake_assets.lake.processes import OWNER, is_gone, owner
+from lake_assets.runtime.processes import OWNER, is_gone, owner
 
 PREFIX = "lake-assets-jvm"
 _NAME = re.compile(rf"{PREFIX}-({OWNER})-\w+")

@@ -1,9 +1,9 @@
 """Local Spark that outlives the process that started it, so that the next one does not wait for a cold JVM.
 
-A JVM is kept by a process of its own, the keeper (`python -m lake_assets.lake.warm`), which lends it to one process at
-a time over a socket in a folder that only its user can enter. A process that ends without having given the JVM back (it
-was killed, interrupted, or failed half-way) may have left something at work in there: the JVM ends with it. An idle JVM
-ends after a while, after so many loans, when other settings are asked for, and when its owner is gone.
+A JVM is kept by a process of its own, the keeper (`python -m lake_assets.runtime.warm_jvm`), which lends it to one
+process at a time over a socket in a folder that only its user can enter. A process that ends without having given the
+JVM back (it was killed, interrupted, or failed half-way) may have left something at work in there: the JVM ends with
+it. An idle JVM ends after a while, after so many loans, when other settings are asked for, and when its owner is gone.
 
 What one loan leaves in the JVM is dropped before the next one: cached tables, connections to catalogs, and the objects
 that Python referred to. Each loan has Spark sessions of its own.
@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lake_assets.errors import SparkUnavailableError
-from lake_assets.lake.jvm_folders import remove_own
-from lake_assets.lake.launching import start_jvm
-from lake_assets.lake.private import make_private
-from lake_assets.lake.processes import is_there
+from lake_assets.runtime.jvm_folders import remove_own
+from lake_assets.runtime.jvm_launch import start_jvm
+from lake_assets.runtime.private_files import make_private
+from lake_assets.runtime.processes import is_there
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ class Keeping:
 
     Attributes:
         folder: for the keepers' sockets; nobody else may be able to enter it.
-        owner: the process for whom they are kept, as `lake_assets.lake.processes.identity` gives it.
+        owner: the process for whom they are kept, as `lake_assets.runtime.processes.identity` gives it.
         idle_seconds: how long a JVM waits for its next loan.
         loans: how often a JVM is lent before it is replaced.
     """

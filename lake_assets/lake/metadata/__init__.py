@@ -1,0 +1,1 @@
+"""Metadata of Iceberg tables beside Spark: versions, snapshot summaries, refs, watermarks."""
