@@ -53,7 +53,7 @@ _PRELOADED = [
     "dagster._daemon.cli",  # the module that a fork of the daemon takes for its main one
     "dagster.components.core.snapshot",
     "grpc._channel",
-    "lake_assets.capture.rows",
+    "lake_assets.capture.rows.changed_rows",
     "lake_assets.definitions",
     "lake_assets.examples.defs",
     "lake_assets.models.run",

@@ -5,9 +5,9 @@ Planning (`windows`, `manifests`, `deletes`, `planning`, `ranges`) knows neither
 """
 
 from lake_assets.capture.captured import Capture, CapturedFile, capture
+from lake_assets.capture.field_ranges import FieldRange
 from lake_assets.capture.icdc import IcdcTables
-from lake_assets.capture.points import Point
-from lake_assets.capture.ranges import FieldRange
+from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 
 __all__ = ["Capture", "CapturedFile", "FieldRange", "IcdcTables", "Point", "Window", "capture"]

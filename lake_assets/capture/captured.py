@@ -14,18 +14,18 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture.bounds import of_partition
+from lake_assets.capture.capture_parts import Part, by_snapshot, whole
+from lake_assets.capture.capture_planning import Plan
+from lake_assets.capture.field_ranges import FieldRange, field_ranges
+from lake_assets.capture.file_deltas import Piece, pieces
+from lake_assets.capture.files.column_bounds import of_partition
+from lake_assets.capture.files.manifests import Entry, ManifestReader
+from lake_assets.capture.files.partition_keys import unpartitioned_specs
+from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
-from lake_assets.capture.manifests import Entry, ManifestReader
-from lake_assets.capture.opened import OpenTables, check_files
-from lake_assets.capture.partition_keys import unpartitioned_specs
-from lake_assets.capture.parts import Part, by_snapshot, whole
-from lake_assets.capture.pieces import Piece, pieces
-from lake_assets.capture.planning import Plan
-from lake_assets.capture.ranges import FieldRange, field_ranges
-from lake_assets.capture.replaced import replaced
-from lake_assets.capture.row_ids import RowIds, row_ids
-from lake_assets.capture.types import spark_type, spark_types
+from lake_assets.capture.icdc_session import OpenTables, check_files
+from lake_assets.capture.rows.incompatible_columns import replaced
+from lake_assets.capture.rows.spark_types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
@@ -34,7 +34,7 @@ from lake_assets.lake.cached_values import cached_value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lake_assets.capture.rows import View
+    from lake_assets.capture.rows.changed_rows import View
 
 Granularity = Literal["net", "snapshot"]
 log = logging.getLogger(__name__)
@@ -153,9 +153,9 @@ class Capture:
 
         Where rows keep their ids (format v3), a row that was updated to the values that it had may be among them.
         """
-        from lake_assets.capture import rows
+        from lake_assets.capture.rows import changed_rows
 
-        return self._read(spark, rows.upserts)
+        return self._read(spark, changed_rows.upserts)
 
     def feed(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """The row-level changes: the end's columns and `_change_type`.
@@ -173,19 +173,19 @@ class Capture:
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
         """
-        from lake_assets.capture import rows
+        from lake_assets.capture.rows import changed_rows
 
         self._check(keys or ())
-        return self._read(spark, lambda view: rows.feed(view, keys))
+        return self._read(spark, lambda view: changed_rows.feed(view, keys))
 
     def signed(self, spark: SparkSession) -> DataFrame:
         """The row-level changes as the end's columns and `__lake_sign`: -1 for rows that went, 1 for rows that came.
 
         What `feed` gives, without finding out which of them are the two images of an update.
         """
-        from lake_assets.capture import rows
+        from lake_assets.capture.rows import changed_rows
 
-        return self._read(spark, rows.signed)
+        return self._read(spark, changed_rows.signed)
 
     def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """The changes as events, one a changed row: `op` (c, u, d), `before`, `after`, `source`.
@@ -197,10 +197,10 @@ class Capture:
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
         """
-        from lake_assets.capture import events
+        from lake_assets.capture.rows import change_events
 
         self._check(keys or ())
-        return self._read(spark, lambda view: events.events(view, keys, str(self.window.table)))
+        return self._read(spark, lambda view: change_events.events(view, keys, str(self.window.table)))
 
     def keys(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
         """The distinct values of `columns` over all before- and after-images.
@@ -208,10 +208,10 @@ class Capture:
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
         """
-        from lake_assets.capture import rows
+        from lake_assets.capture.rows import changed_rows
 
         self._check(columns)
-        return self._read(spark, lambda view: rows.keys(view, list(columns))).distinct()
+        return self._read(spark, lambda view: changed_rows.keys(view, list(columns))).distinct()
 
     def close(self) -> None:
         """Drop the ICDC tables that the DataFrames of this capture read."""
@@ -250,7 +250,7 @@ class Capture:
         return reduce(lambda a, b: a.unionAll(b), map(read, views))
 
     def _view(self, spark: SparkSession, part: Part | None) -> View:
-        from lake_assets.capture.rows import View
+        from lake_assets.capture.rows.changed_rows import View
 
         view = View(
             spark,

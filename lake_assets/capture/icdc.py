@@ -22,11 +22,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from lake_assets.capture.avro import AvroKind, encode
+from lake_assets.capture.capture_planning import Side
+from lake_assets.capture.files.avro_files import AvroKind, encode
+from lake_assets.capture.files.manifests import Entry
 from lake_assets.capture.icdc_metadata import PREFIX, raw_metadata, table_metadata
-from lake_assets.capture.manifests import Entry
-from lake_assets.capture.planning import Side
-from lake_assets.capture.points import Point
+from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import CaptureWriteError, CatalogUnavailableError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId

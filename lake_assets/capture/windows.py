@@ -14,8 +14,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.capture.apart import Apart, apart
-from lake_assets.capture.points import Point, ancestors, find, point, time, utc
+from lake_assets.capture.ancestry import Apart, apart
+from lake_assets.capture.snapshot_points import Point, ancestors, find, point, time, utc
 from lake_assets.errors import SnapshotNotFoundError, TableReplacedError, WindowError
 from lake_assets.lake import TableId
 

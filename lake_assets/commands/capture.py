@@ -183,7 +183,7 @@ def _rows(
     frame = found.events(spark, by) if form is Format.debezium else found.feed(spark, by)
     if images is Images.before_after:
         return frame
-    from lake_assets.capture.events import reduced
+    from lake_assets.capture.rows.change_events import reduced
 
     return reduced(frame, keys, keep_before=images is Images.before)
 
@@ -191,7 +191,7 @@ def _rows(
 def _lines(frame: DataFrame) -> Iterator[str]:
     from pyspark.sql import functions as F
 
-    from lake_assets.capture.values import EXACT_JSON
+    from lake_assets.capture.rows.value_differences import EXACT_JSON
 
     options = {**EXACT_JSON, "ignoreNullFields": "false"}
     lines = frame.select(F.to_json(F.struct("*"), options).alias("line"))

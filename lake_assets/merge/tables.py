@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, PrimitiveType
 from pyspark.sql import DataFrame
 
-from lake_assets.capture.types import spark_type
+from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture, FieldRange, capture
-from lake_assets.capture.types import spark_type
-from lake_assets.capture.values import SIGN
+from lake_assets.capture.rows.spark_types import spark_type
+from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import NotAnAncestorError, SnapshotExpiredError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.partitions import Partitions

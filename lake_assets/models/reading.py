@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
-from lake_assets.capture.types import spark_type
-from lake_assets.capture.values import SIGN as CAPTURED_SIGN
+from lake_assets.capture.rows.spark_types import spark_type
+from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded
 from lake_assets.merge.small import is_small, planned_once

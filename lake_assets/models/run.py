@@ -20,7 +20,7 @@ from pyspark.errors import (
 )
 
 from lake_assets.capture import Capture, capture
-from lake_assets.capture.types import spark_type
+from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import (
     CorruptMetadataError,
     DefinitionChangedError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from lake_assets.capture.types import spark_type
+from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.events.model import TECHNICAL
 from lake_assets.lake import LakeBase, TableId

@@ -11,10 +11,10 @@ from typing import Any
 from pyiceberg.io import FileIO
 
 from lake_assets import Lake
-from lake_assets.capture.avro import AvroKind, decode, encode
-from lake_assets.capture.deletes import FILE_PATH_ID
+from lake_assets.capture.files.avro_files import AvroKind, decode, encode
+from lake_assets.capture.files.delete_files import FILE_PATH_ID
+from lake_assets.capture.files.manifests import EQUALITY_DELETES, POSITION_DELETES, Entry, ManifestReader
 from lake_assets.capture.icdc_metadata import raw_metadata
-from lake_assets.capture.manifests import EQUALITY_DELETES, POSITION_DELETES, Entry, ManifestReader
 
 COUNTS = ("added", "existing", "deleted")
 

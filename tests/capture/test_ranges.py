@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from lake_assets.capture.ranges import FieldRange
+from lake_assets.capture.field_ranges import FieldRange
 
 LOW, HIGH = UUID(int=16), UUID(int=4096)
 

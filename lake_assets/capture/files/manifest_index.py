@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from lake_assets.capture.avro import AvroKind
+from lake_assets.capture.files.avro_files import AvroKind
 
 # So many files are remembered in all manifests together, 12 bytes each.
 MOST_FILES = 4_000_000

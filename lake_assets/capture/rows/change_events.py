@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lake_assets.capture.bitmaps import named
-from lake_assets.capture.rows import AFTER, BEFORE, CHANGE, DELETE, INSERT, View, feed
-from lake_assets.capture.values import PAIR
+from lake_assets.capture.rows.changed_rows import AFTER, BEFORE, CHANGE, DELETE, INSERT, View, feed
+from lake_assets.capture.rows.row_bitmaps import named
+from lake_assets.capture.rows.value_differences import PAIR
 from lake_assets.lake import quote
 
 OPS = {INSERT: "c", DELETE: "d", AFTER: "u"}

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lake_assets.capture.avro import AvroKind
-from lake_assets.capture.deletes import DeleteIndex
-from lake_assets.capture.manifests import Entry, Manifest, ManifestReader
+from lake_assets.capture.files.avro_files import AvroKind
+from lake_assets.capture.files.delete_files import DeleteIndex
+from lake_assets.capture.files.manifests import Entry, Manifest, ManifestReader
 from lake_assets.capture.windows import Window
 
 # Deletes of more files than this are looked up by reading manifests from end to end.

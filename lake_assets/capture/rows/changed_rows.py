@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lake_assets.capture import lineage, values
-from lake_assets.capture.bitmaps import NUMBER, named
-from lake_assets.capture.points import Point
-from lake_assets.capture.values import PAIR, SIGN
+from lake_assets.capture.rows import row_lineage, value_differences
+from lake_assets.capture.rows.row_bitmaps import NUMBER, named
+from lake_assets.capture.rows.value_differences import PAIR, SIGN
+from lake_assets.capture.snapshot_points import Point
 from lake_assets.lake import quote
 
 CHANGE = "_change_type"
@@ -116,7 +116,7 @@ def feed(view: View, by: Sequence[str] | None = None, *, pairs: bool = False) ->
     by = list(by or ()) if by is not None or view.has_lineage else list(view.identifiers)
     rows = _net(view, by_row_id=not by)
     if by and view.has_both:
-        rows = values.paired(rows, by)
+        rows = value_differences.paired(rows, by)
     paired = F.col(PAIR).isNotNull()
     change = F.when(F.col(SIGN) > 0, _either(paired, AFTER, INSERT)).otherwise(_either(paired, BEFORE, DELETE))
     commits = view.output[len(view.columns) :]
@@ -151,11 +151,11 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
         shared = (view.went(view.shared[0]), spark.table(view.shared[1])) if view.shared else None
         only_before = view.went(view.only_before) if view.only_before else None
         only_after = spark.table(view.only_after) if view.only_after else None
-        rows = values.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
+        rows = value_differences.changes(columns, shared=shared, before=only_before, after=only_after, rows=view.rows)
         return _label(view, rows.withColumn(PAIR, no_pair))
     changed = _by_row_id(view)
     if not by_row_id:
-        return _label(view, values.net(changed, columns).withColumn(PAIR, no_pair))
+        return _label(view, value_differences.net(changed, columns).withColumn(PAIR, no_pair))
     # A row id that went and came: only changed rows are brought together.
     if view.has_new_ids and view.rows <= ONE_PARTITION_ROWS:
         # Row ids and values are then grouped where they are, after one shuffle instead of two.
@@ -165,9 +165,9 @@ def _net(view: View, *, by_row_id: bool = True) -> DataFrame:
     pair = F.when(is_pair, F.col(NUMBER).cast("string"))
     if view.has_new_ids:
         # A row without a pair may have come back under another id.
-        changed = values.net(changed.withColumn(PAIR, pair), columns, within=[PAIR])
+        changed = value_differences.net(changed.withColumn(PAIR, pair), columns, within=[PAIR])
     else:
-        image = values.image(changed, columns)
+        image = value_differences.image(changed, columns)
         is_same = is_pair & (F.min(image).over(same_row) == F.max(image).over(same_row))
         changed = changed.withColumns({PAIR: pair, _IS_SAME: is_same}).where(f"NOT {_IS_SAME}")
     return _label(view, changed.select(*named(columns), SIGN, PAIR))
@@ -179,7 +179,7 @@ def _by_row_id(view: View) -> DataFrame:
         came, went = _newer(view, view.since), _gone(view, view.since)
     else:
         was, now = view.went(view.before or ""), view.spark.table(view.after or "")
-        went, came = lineage.compared(was, now, view.columns, ancestor=view.ancestor, rows=view.rows)
+        went, came = row_lineage.compared(was, now, view.columns, ancestor=view.ancestor, rows=view.rows)
     return went.selectExpr("*", f"-1 AS {SIGN}").unionAll(came.selectExpr("*", f"1 AS {SIGN}"))
 
 
@@ -189,19 +189,19 @@ def _newer(view: View, since: int) -> DataFrame:
         return _none(view)
     since_or_all = None if view.all_newer else since
     rows = view.spark.table(view.newer)
-    return lineage.newer(rows, view.columns, since=since_or_all, first_new=view.first_new_id)
+    return row_lineage.newer(rows, view.columns, since=since_or_all, first_new=view.first_new_id)
 
 
 def _gone(view: View, since: int) -> DataFrame:
     """With lineage: the rows of the start that the end does not have as they were, and their `NUMBER`."""
     if view.gone is None:
         was, now = view.went(view.before or ""), view.spark.table(view.after or "")
-        return lineage.gone(was, now, view.columns, since=since, rows=view.rows)
+        return row_lineage.gone(was, now, view.columns, since=since, rows=view.rows)
     if view.gone[0] is None:
         return _none(view)
     was = view.went(view.gone[0])
     carried = view.spark.table(view.gone[1]) if view.gone[1] else None
-    return lineage.gone(was, carried, view.columns, since=since, rows=view.carried_rows)
+    return row_lineage.gone(was, carried, view.columns, since=since, rows=view.carried_rows)
 
 
 def _none(view: View) -> DataFrame:

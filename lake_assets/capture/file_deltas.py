@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
-from lake_assets.capture.deletes import DeleteIndex
-from lake_assets.capture.manifests import EQUALITY_DELETES, Entry
-from lake_assets.capture.planning import Plan
-from lake_assets.capture.ranges import ANYTHING, FieldRange, field_ranges
-from lake_assets.capture.row_ids import RowIds
-from lake_assets.capture.vectors import is_vector
+from lake_assets.capture.capture_planning import Plan
+from lake_assets.capture.field_ranges import ANYTHING, FieldRange, field_ranges
+from lake_assets.capture.files.delete_files import DeleteIndex
+from lake_assets.capture.files.deletion_vectors import is_vector
+from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry
+from lake_assets.capture.files.row_ids import RowIds
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.capture.bitmaps import NUMBER, Identity, absent, differences, named
+from lake_assets.capture.rows.row_bitmaps import NUMBER, Identity, absent, differences, named
 
 ROW_ID, VERSION = "_row_id", "_last_updated_sequence_number"
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lake_assets.capture.bitmaps import Identity, differences, named
+from lake_assets.capture.rows.row_bitmaps import Identity, differences, named
 from lake_assets.errors import UnsupportedCaptureError
 from lake_assets.lake import quote
 

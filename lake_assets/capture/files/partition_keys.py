@@ -14,8 +14,8 @@ from typing import Any
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import VoidTransform
 
-from lake_assets.capture.avro import AvroKind
-from lake_assets.capture.manifests import Entry, Summary
+from lake_assets.capture.files.avro_files import AvroKind
+from lake_assets.capture.files.manifests import Entry, Summary
 
 PartitionKey = tuple[int, tuple[Any, ...]]
 # A value as Avro stores it, and its logical type.

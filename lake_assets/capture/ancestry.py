@@ -8,7 +8,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.capture.points import ancestors
+from lake_assets.capture.snapshot_points import ancestors
 
 # What Iceberg's write-audit-publish notes in the summary of a staged snapshot, and in that of its publication.
 _STAGED, _PUBLISHED, _SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"

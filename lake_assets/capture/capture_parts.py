@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lake_assets.capture.manifests import Entry, ManifestReader
-from lake_assets.capture.planning import Plan, Side, net, plan
-from lake_assets.capture.points import Point
-from lake_assets.capture.row_ids import are_stored_by_appends
+from lake_assets.capture.capture_planning import Plan, Side, net, plan
+from lake_assets.capture.files.manifests import Entry, ManifestReader
+from lake_assets.capture.files.row_ids import are_stored_by_appends
+from lake_assets.capture.snapshot_points import Point
 from lake_assets.capture.windows import Window
 from lake_assets.errors import NotAnAncestorError, SnapshotExpiredError
 

@@ -11,12 +11,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from lake_assets.capture import icdc
-from lake_assets.capture.manifests import THREADS
-from lake_assets.capture.partition_keys import unpartitioned_specs
-from lake_assets.capture.parts import Part
-from lake_assets.capture.planning import Plan
-from lake_assets.capture.row_ids import RowIds, row_ids
-from lake_assets.capture.vectors import Gone, gone
+from lake_assets.capture.capture_parts import Part
+from lake_assets.capture.capture_planning import Plan
+from lake_assets.capture.files.deletion_vectors import Gone, gone
+from lake_assets.capture.files.manifests import THREADS
+from lake_assets.capture.files.partition_keys import unpartitioned_specs
+from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.errors import LOST_FILE_ADVICE, MissingDataFileError
 from lake_assets.lake import LakeBase
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO, InputStream
 
-from lake_assets.capture.avro import AvroKind, decode, decode_block, decode_blocks, header_of, unreadable
-from lake_assets.capture.manifest_index import INDEXES, Block, ManifestIndex
+from lake_assets.capture.files.avro_files import AvroKind, decode, decode_block, decode_blocks, header_of, unreadable
+from lake_assets.capture.files.manifest_index import INDEXES, Block, ManifestIndex
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, MissingDataFileError, UnsupportedCaptureError
 
 _T = TypeVar("_T")

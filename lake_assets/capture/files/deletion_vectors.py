@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.io import FileIO
 from pyroaring import BitMap64
 
-from lake_assets.capture.avro import unreadable
-from lake_assets.capture.deletes import DeleteIndex
-from lake_assets.capture.manifests import POSITION_DELETES, Entry
-from lake_assets.capture.planning import Plan, Side
-from lake_assets.capture.row_ids import RowIds
+from lake_assets.capture.capture_planning import Plan, Side
+from lake_assets.capture.files.avro_files import unreadable
+from lake_assets.capture.files.delete_files import DeleteIndex
+from lake_assets.capture.files.manifests import POSITION_DELETES, Entry
+from lake_assets.capture.files.row_ids import RowIds
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError
 
 _MAGIC, _PUFFIN = b"\xd1\xd3\x39\x64", b"PFA1"

@@ -18,8 +18,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StructType
 
-from lake_assets.capture.bounds import CUT, NANOS, bound, of_partition
-from lake_assets.capture.manifests import Entry
+from lake_assets.capture.files.column_bounds import CUT, NANOS, bound, of_partition
+from lake_assets.capture.files.manifests import Entry
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lake_assets.capture.manifests import EQUALITY_DELETES, Entry, Manifest
-from lake_assets.capture.partition_keys import PartitionKey, Value, may_hold, partition_key, partition_values
+from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry, Manifest
+from lake_assets.capture.files.partition_keys import PartitionKey, Value, may_hold, partition_key, partition_values
 
 # Deletes in more partitions than this are looked up in every manifest of their specs.
 MANY_PARTITIONS = 1_000

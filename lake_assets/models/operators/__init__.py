@@ -1,0 +1,1 @@
+"""The operators of a query and their rules: rows, changes, types, keys, and how each is maintained."""

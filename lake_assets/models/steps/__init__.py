@@ -1,0 +1,1 @@
+"""A step of a model: plan, choose, compute, write."""
