@@ -33,10 +33,10 @@ from figures import Required, show
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import SparkConfig, quote
 from lake_assets.merge.outcome import Outcome
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import verify
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.config import SqlModel
+from lake_assets.pipeline.verification import verify
 
 ROWS = 50_000_000
 POPULATION = (

@@ -56,7 +56,7 @@ _PRELOADED = [
     "lake_assets.capture.rows.changed_rows",
     "lake_assets.definitions",
     "lake_assets.examples.defs",
-    "lake_assets.models.run",
+    "lake_assets.models.steps.model_runs",
     "pyiceberg.catalog.sql",
     "pyspark.sql.connect.catalog",
     "pyspark.sql.connect.session",

@@ -15,9 +15,9 @@ from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
-from lake_assets.models.explain import Explanation, Operator
-from lake_assets.models.explain import explain as explained
-from lake_assets.models.spec import ModelSpec, spec_of
+from lake_assets.models.explanation import Explanation, Operator
+from lake_assets.models.explanation import explain as explained
+from lake_assets.models.model_spec import ModelSpec, spec_of
 
 
 def explain(

@@ -40,7 +40,7 @@ from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.raw import arrived, nothing_until
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.merge.staging_table import SOURCE_TABLE_PROPERTY
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import Pipeline, own_pipelines
 
 # Exit code of a run that rejected records and failed nowhere.

@@ -12,9 +12,9 @@ from lake_assets.commands.output import console, print_json
 from lake_assets.commands.pipelines import AsJson, find_spec
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
-from lake_assets.models.verify import Verification
-from lake_assets.models.verify import verify as verify_model
 from lake_assets.pipeline.settings import share_of
+from lake_assets.pipeline.verification import Verification
+from lake_assets.pipeline.verification import verify as verify_model
 
 
 def verify(

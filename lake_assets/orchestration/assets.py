@@ -15,8 +15,8 @@ from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec
-from lake_assets.models.heads import Heads
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.orchestration import metadata, partitions
 from lake_assets.orchestration.checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.lineage import column_lineage

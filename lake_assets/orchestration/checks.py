@@ -20,13 +20,13 @@ from lake_assets.merge.audits import (
     Unique,
 )
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import Verification, verify
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.names import asset_key, valid_name
 from lake_assets.orchestration.opening import fail, opened
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.graph import Spec
+from lake_assets.pipeline.verification import Verification, verify
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
     "error": dg.AssetCheckSeverity.ERROR,

@@ -14,8 +14,8 @@ from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.models.plan import parse
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.sql.model_plan import parse
 from lake_assets.orchestration.names import asset_key
 from lake_assets.pipeline.graph import Spec
 

@@ -11,7 +11,7 @@ from lake_assets.lake import TableId
 from lake_assets.merge.landing import new_files
 from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
-from lake_assets.models.heads import Heads
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.orchestration.planning import Work, fingerprint
 from lake_assets.pipeline.graph import Spec, audited_by, sources
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of

@@ -23,7 +23,7 @@ from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.partitions import OTHER, Partitions, key_of_text
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.touched import Touched, counted, touched
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.planning import shortened
 from lake_assets.pipeline.graph import Spec

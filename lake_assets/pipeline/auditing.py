@@ -9,7 +9,7 @@ from lake_assets.merge.auditing import Finding, Gate
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.tables import columns_of, key_in
 from lake_assets.merge.target import FROM
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 
 
 def audit(lake: LakeBase, spec: FinalSpec | ModelSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:

@@ -18,9 +18,9 @@ from lake_assets.merge.selection import COPY, ROW, select
 from lake_assets.merge.specs import FinalSpec, StagingSpec
 from lake_assets.merge.staging_table import check_source
 from lake_assets.merge.target import OWN_COLUMNS
-from lake_assets.models.errors_at import column_problems, located
-from lake_assets.models.plan import check_outputs, output_columns, plan
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.sql.model_plan import check_outputs, output_columns, plan
+from lake_assets.models.sql.sql_errors import column_problems, located
 from lake_assets.pipeline.audits import AUDITED, parse_assertion
 from lake_assets.pipeline.graph import Spec
 from lake_assets.pipeline.pipeline import Pipeline

@@ -22,8 +22,8 @@ from lake_assets.lake.paths import LocalPath
 from lake_assets.merge.fields import PartitionField
 from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import Limit
-from lake_assets.models.plan import parse, sources_of
-from lake_assets.models.spec import Span
+from lake_assets.models.model_spec import Span
+from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.audits import Audits, ModelAudits
 from lake_assets.pipeline.partitions import PartitionSettings, by_column

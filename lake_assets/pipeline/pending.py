@@ -15,9 +15,9 @@ from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.merge.staging import pending_of as pending_of_staging
 from lake_assets.merge.steps import Window
 from lake_assets.merge.target import pending_of as pending_of_final
-from lake_assets.models.heads import Heads
-from lake_assets.models.run import next_of, windows_of
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.steps.model_runs import next_of, windows_of
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline.graph import Spec, sources
 
 

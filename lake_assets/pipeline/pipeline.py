@@ -46,11 +46,11 @@ from lake_assets.merge.selection import read_columns
 from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, RawSpec, StagingSpec
 from lake_assets.merge.staging import absorb_events
 from lake_assets.merge.staging import replay as replay_events
-from lake_assets.models.errors_at import Origin, located
-from lake_assets.models.heads import Heads
-from lake_assets.models.plan import parse, sources_of
-from lake_assets.models.run import absorb_sources
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.models.sql.sql_errors import Origin, located
+from lake_assets.models.steps.model_runs import absorb_sources
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline.asset_settings import shown
 from lake_assets.pipeline.audits import read_audits, read_comparisons
 from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, Stream, seconds_of

@@ -13,8 +13,8 @@ from sqlglot import exp
 from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.paths import local_path
-from lake_assets.models.errors_at import Origin, line_of, located
-from lake_assets.models.plan import parse, sources_of
+from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.models.sql.sql_errors import Origin, line_of, located
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lake_assets.merge.differences import count_differences, incomparable
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import RawSpec
 from lake_assets.merge.tables import columns_of, key_in
-from lake_assets.models.heads import Heads
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline.graph import Spec, sources
 from lake_assets.pipeline.pipeline import absorb
 

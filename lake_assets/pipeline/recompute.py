@@ -30,13 +30,13 @@ from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.tables import check_owner_in, columns_of, key_in
 from lake_assets.merge.target import FROM
 from lake_assets.merge.views import held
-from lake_assets.models.apply import Writer
-from lake_assets.models.frames import SIGN, Frames
-from lake_assets.models.identity import identity
-from lake_assets.models.plan import ModelPlan, rows_depend
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import expected_rows, planned_at
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.row_identity import identity
+from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
+from lake_assets.models.steps.kept_frames import SIGN, Frames
+from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.pipeline import retried
+from lake_assets.pipeline.verification import expected_rows, planned_at
 
 RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 

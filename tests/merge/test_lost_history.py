@@ -21,8 +21,8 @@ from lake_assets.merge.specs import BatchSize, FinalSpec, RawSpec, StagingSpec
 from lake_assets.merge.staging import pending_of as pending_of_staging
 from lake_assets.merge.steps import Window, head_of, window_of
 from lake_assets.merge.target import pending_of as pending_of_final
-from lake_assets.models.run import windows_of
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.steps.model_runs import windows_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 TARGET, SOURCE = TableId.parse("final.t"), TableId.parse("staging.t")

@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.lake import TableId
-from lake_assets.models.plan import plan
+from lake_assets.models.sql.model_plan import plan
 from tests.models.constructs import CONSTRUCTS
 from tests.support import table_changes
 from tests.support.models import Proof

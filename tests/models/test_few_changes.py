@@ -15,11 +15,11 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.merge.small import planned_once
 from lake_assets.merge.steps import Window
-from lake_assets.models import reading
-from lake_assets.models.frames import Bounds, Frames
-from lake_assets.models.kinds import is_linear, passed_on
-from lake_assets.models.plan import plan
-from lake_assets.models.tree import Aggregate, Node
+from lake_assets.models.operators.maintenance import is_linear, passed_on
+from lake_assets.models.operators.query_tree import Aggregate, Node
+from lake_assets.models.sql.model_plan import plan
+from lake_assets.models.steps import model_sources
+from lake_assets.models.steps.kept_frames import Bounds, Frames
 from tests.models.test_plan import SCHEMAS
 from tests.models.test_strategies import World
 
@@ -132,7 +132,7 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, few: bool
 ) -> None:
     if not few:
-        monkeypatch.setattr(reading, "ONE_PIECE", 0)
+        monkeypatch.setattr(model_sources, "ONE_PIECE", 0)
     # Settings of the test's own configuration would win.
     for setting, value in (("spark.sql.shuffle.partitions", "4"), ("spark.sql.adaptive.enabled", "true")):
         monkeypatch.delitem(lake.config.spark.conf, setting, raising=False)
@@ -215,7 +215,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     world.sql("INSERT INTO final.u SELECT id, 0, id, 'y' FROM range(20000)")
     world.run(model, total)
     looks.clear()
-    monkeypatch.setattr(reading, "ONE_PIECE", 0)
+    monkeypatch.setattr(model_sources, "ONE_PIECE", 0)
     world.sql("UPDATE final.u SET v = 7 WHERE id = 4")
     assert world.run(model, total)["agg.m"].strategy == "retract"
     assert looks
@@ -225,7 +225,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
 def test_few_changes_in_small_and_large_files_are_netted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, small: bool
 ) -> None:
-    monkeypatch.setattr(reading, "is_small", lambda _: small)
+    monkeypatch.setattr(model_sources, "is_small", lambda _: small)
     world = World(lake, "u (id BIGINT, seen INT, v INT)")
     world.sql("ALTER TABLE final.u SET TBLPROPERTIES ('write.update.mode'='merge-on-read')")
     model: dict[str, Any] = {"name": "agg.m", "sql": "SELECT id % 3 AS k, sum(v) AS v FROM final.u GROUP BY 1"}
@@ -255,7 +255,7 @@ def test_changed_rows_lie_within_the_files_that_they_were_in(lake: Lake) -> None
         changed = scope.enter_context(capture(lake, table, start))
         head = Mark(str(found.metadata.table_uuid), found.metadata.current_snapshot_id)
         window = Window(table, replace(head, snapshot=start), head)
-        sources = reading.Sources(lake, {table: found}, {table: window}, {table: changed}, Frames(spark, scope))
+        sources = model_sources.Sources(lake, {table: found}, {table: window}, {table: changed}, Frames(spark, scope))
         feed = sources.feed(table)
         assert feed is not None
         assert feed.rows == 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lake_assets import Lake
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import verify
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.pipeline.verification import verify
 from tests.support.models import Proof
 from tests.support.queries import Query
 

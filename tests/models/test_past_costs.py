@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 
 from lake_assets import Lake
-from lake_assets.models.estimate import COST, past_costs
+from lake_assets.models.steps.cost_estimate import COST, past_costs
 
 
 def test_a_step_during_which_the_clock_was_set_back_tells_nothing_of_its_cost(plain_lake: Lake) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lake_assets.lake import TableId
-from lake_assets.models.identity import Identity, identity
-from lake_assets.models.plan import ModelPlan, plan
-from lake_assets.models.stability import state
+from lake_assets.models.operators.row_identity import Identity, identity
+from lake_assets.models.operators.stability import state
+from lake_assets.models.sql.model_plan import ModelPlan, plan
 from tests.support.queries import queries
 from tests.support.table_changes import COLUMNS
 

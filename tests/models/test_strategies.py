@@ -12,12 +12,12 @@ from lake_assets import Lake, Pipeline
 from lake_assets.errors import DefinitionChangedError, KeyMissingError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.merge.outcome import Outcome
-from lake_assets.models.apply import Writer
-from lake_assets.models.estimate import Estimate
-from lake_assets.models.explain import explain
-from lake_assets.models.ranges import followed_times, merged
-from lake_assets.models.spec import ModelSpec, spec_of
-from lake_assets.models.tree import scans, text
+from lake_assets.models.explanation import explain
+from lake_assets.models.model_spec import ModelSpec, spec_of
+from lake_assets.models.operators.query_tree import scans, text
+from lake_assets.models.steps.cost_estimate import Estimate
+from lake_assets.models.steps.model_writer import Writer
+from lake_assets.models.steps.recomputed_ranges import followed_times, merged
 from lake_assets.pipeline import PipelineConfig
 from tests.models.test_plan import SCHEMAS
 from tests.support.oracle import rows_of
@@ -233,7 +233,7 @@ def test_ranges_that_meet_become_one() -> None:
 
 
 def test_the_time_is_followed_through_groups_and_joins() -> None:
-    from lake_assets.models.plan import plan
+    from lake_assets.models.sql.model_plan import plan
 
     sql = (
         "SELECT o.day, count(*) AS n FROM final.orders o JOIN (SELECT day AS d, max(price) AS p FROM final.orders "

@@ -9,10 +9,10 @@ import pytest
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.models.kinds import everything
-from lake_assets.models.plan import plan
-from lake_assets.models.rows import At, Cut, Rows
-from lake_assets.models.tree import Scan, column, text
+from lake_assets.models.operators.maintenance import everything
+from lake_assets.models.operators.operator_rows import At, Cut, Rows
+from lake_assets.models.operators.query_tree import Scan, column, text
+from lake_assets.models.sql.model_plan import plan
 from tests.models.test_plan import SCHEMAS
 
 

@@ -7,7 +7,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.models.plan import plan
+from lake_assets.models.sql.model_plan import plan
 from tests.support.models import Proof
 from tests.support.queries import Query
 

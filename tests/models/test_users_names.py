@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from lake_assets.lake import TableId
-from lake_assets.models.errors_at import column_problems
-from lake_assets.models.kinds import describe, everything, maintained
-from lake_assets.models.plan import ModelPlan, parse, plan
-from lake_assets.models.tree import walk
+from lake_assets.models.operators.maintenance import describe, everything, maintained
+from lake_assets.models.operators.query_tree import walk
+from lake_assets.models.sql.model_plan import ModelPlan, parse, plan
+from lake_assets.models.sql.sql_errors import column_problems
 from tests.models.test_plan import SCHEMAS
 from tests.support.queries import TABLES, TYPES, queries
 

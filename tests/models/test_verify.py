@@ -20,9 +20,9 @@ from lake_assets.errors import (
     SnapshotExpiredError,
     TableReplacedError,
 )
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import Difference, Verification, verify
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.pipeline.verification import Difference, Verification, verify
 
 COUNT = "SELECT g, count(*) AS n FROM final.t GROUP BY g"
 

@@ -9,7 +9,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge.outcome import Outcome
-from lake_assets.models.heads import Heads
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.names import REBUILD_TAG
 from lake_assets.orchestration.resources import session_of

@@ -14,9 +14,9 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.models.verify import verify
 from lake_assets.orchestration import partitions
 from lake_assets.orchestration.partitions import marked
+from lake_assets.pipeline.verification import verify
 from tests.orchestration.conftest import selected
 from tests.orchestration.partitioned import BERLIN, MODELS, Days
 

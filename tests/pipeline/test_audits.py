@@ -21,7 +21,7 @@ from lake_assets.merge.audits import (
     Unique,
 )
 from lake_assets.merge.specs import FinalSpec, Limit
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.checks import mistakes
 from lake_assets.pipeline.graph import after
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lake_assets import Lake, Pipeline
 from lake_assets.events.generator import Source, Workload, delivered
 from lake_assets.events.wire import ENCODERS
-from lake_assets.models.heads import Heads
+from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pipeline import absorb
 

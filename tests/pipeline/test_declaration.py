@@ -15,7 +15,7 @@ from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 from tests.support.streams import pipeline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import population
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import verify
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.pipeline.verification import verify
 
 
 def test_each_step_of_population_has_its_numbers(lake: Lake) -> None:

@@ -14,7 +14,7 @@ from lake_assets.errors import NotRunError, PipelineError
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.models.spec import ModelSpec
+from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.recompute import recompute
 from tests.support.debezium import BIGINT, TEXT, Event, Table

@@ -11,8 +11,8 @@ from typing import Any
 from lake_assets import Lake
 from lake_assets.merge.final import all_rows
 from lake_assets.merge.specs import FinalSpec
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.verify import verify
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.pipeline.verification import verify
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.oracle import final_rows, rows_of
 from tests.support.streams import Feed

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import sqlglot
 from sqlglot import exp
 
-from lake_assets.models.rewrite import qualify_as_where
+from lake_assets.models.sql.sql_rewrite import qualify_as_where
 
 # By table its columns: int, dec, str, date, bool, dbl and ts are families of types, as far as queries tell them apart.
 TABLES: Mapping[str, Mapping[str, str]] = {

@@ -10,11 +10,9 @@ from sqlglot import exp
 
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.frames import Frames
-from lake_assets.models.reading import Sources
-from lake_assets.models.rows import followed, over_there, scan_sql, within
-from lake_assets.models.spec import Span
-from lake_assets.models.tree import (
+from lake_assets.models.model_spec import Span
+from lake_assets.models.operators.operator_rows import followed, over_there, scan_sql, within
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -36,6 +34,8 @@ from lake_assets.models.tree import (
     substitute,
     text,
 )
+from lake_assets.models.steps.kept_frames import Frames
+from lake_assets.models.steps.model_sources import Sources
 
 # So many separate ranges are recomputed one by one; of more, all that lies between.
 MOST_RANGES = 100

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from lake_assets.models.tree import (
+from lake_assets.models.operators.operator_types import kind, known
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -21,7 +22,6 @@ from lake_assets.models.tree import (
     equals,
     refs,
 )
-from lake_assets.models.types import kind, known
 
 
 def unique(node: Node) -> list[frozenset[str]]:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
-from lake_assets.models.frames import MAX_BROADCAST, SIGN, Frame, Frames
-from lake_assets.models.rows import At, Cut, Rows, beside, full, generated, scan_sql
-from lake_assets.models.tree import (
+from lake_assets.models.operators.operator_rows import At, Cut, Rows, beside, full, generated, scan_sql
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -33,6 +32,7 @@ from lake_assets.models.tree import (
     refs,
     text,
 )
+from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
 
 _MINUS, _PLUS = f"CAST(-1 AS INT) AS {SIGN}", f"CAST(1 AS INT) AS {SIGN}"
 

@@ -13,9 +13,9 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.frames import SIGN
-from lake_assets.models.stability import Doubt, doubt, state, worst
-from lake_assets.models.tree import Aggregate, Project, Tree, refs, substitute, text, users_text
+from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
+from lake_assets.models.operators.stability import Doubt, doubt, state, worst
+from lake_assets.models.steps.kept_frames import SIGN
 
 RECOMPUTE, FOUND = "__recompute", "_found"
 _EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")

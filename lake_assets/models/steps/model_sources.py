@@ -20,10 +20,10 @@ from lake_assets.lake.float_columns import guarded
 from lake_assets.merge.small import is_small, planned_once
 from lake_assets.merge.steps import Window
 from lake_assets.merge.views import new_name
-from lake_assets.models.estimate import changed_rows
-from lake_assets.models.frames import ONE_PIECE, SIGN, Frame, Frames
-from lake_assets.models.rows import At
-from lake_assets.models.tree import Scan, Tree, scans
+from lake_assets.models.operators.operator_rows import At
+from lake_assets.models.operators.query_tree import Scan, Tree, scans
+from lake_assets.models.steps.cost_estimate import changed_rows
+from lake_assets.models.steps.kept_frames import ONE_PIECE, SIGN, Frame, Frames
 
 _UNGROUPED = ("float", "double", "map<", "variant", "interval", "collate")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.functions import collation
+from lake_assets.models.sql.sql_functions import collation
 
 
 def named_windows_inlined(query: exp.Query) -> exp.Query:

@@ -16,7 +16,7 @@ from lake_assets.lake import quote
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.merge.views import held, over, temp_view
-from lake_assets.models.tree import text
+from lake_assets.models.operators.query_tree import text
 
 SIGN = "__sign"
 MAX_LITERALS = 1_000

@@ -8,8 +8,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from lake_assets.models.stability import Doubt, State, state, worst
-from lake_assets.models.tree import (
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -23,6 +22,7 @@ from lake_assets.models.tree import (
     substitute,
     text,
 )
+from lake_assets.models.operators.stability import Doubt, State, state, worst
 
 
 @dataclass(frozen=True)

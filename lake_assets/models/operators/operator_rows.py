@@ -13,7 +13,8 @@ from typing import Literal, Protocol
 from sqlglot import exp
 
 from lake_assets.lake import quote
-from lake_assets.models.tree import (
+from lake_assets.models.operators.operator_types import is_plain
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -33,7 +34,6 @@ from lake_assets.models.tree import (
     substitute,
     text,
 )
-from lake_assets.models.types import is_plain
 
 At = Literal["start", "end"]
 

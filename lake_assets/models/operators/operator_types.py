@@ -13,7 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.tree import (
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,

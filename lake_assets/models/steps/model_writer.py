@@ -18,8 +18,8 @@ from lake_assets.merge.differences import form, same
 from lake_assets.merge.pruning import Pruning, prune
 from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
 from lake_assets.merge.views import new_name, over
-from lake_assets.models.frames import SIGN, Frames
-from lake_assets.models.retract import FOUND
+from lake_assets.models.steps.kept_frames import SIGN, Frames
+from lake_assets.models.steps.retract import FOUND
 
 # What a MERGE takes from, in its SQL.
 _SOURCE = new_name()

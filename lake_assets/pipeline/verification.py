@@ -38,11 +38,11 @@ from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.steps import rebuild_advice
 from lake_assets.merge.tables import KEY_PROPERTY, columns_of
 from lake_assets.merge.views import temp_view
-from lake_assets.models.plan import ModelPlan, as_named, looked_up, parse, plan, text_over
-from lake_assets.models.rewrite import is_text, qualify_as_where
-from lake_assets.models.run import FINGERPRINT_PROPERTY, is_same_query, keys_of
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.stability import Level, state
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.stability import Level, state
+from lake_assets.models.sql.model_plan import ModelPlan, as_named, looked_up, parse, plan, text_over
+from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
+from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
 
 _EXPECTED, _FOUND = "_expected", "_found"
 _PARTS = 1_000_000

@@ -38,14 +38,14 @@ from lake_assets.merge.small import fitting
 from lake_assets.merge.specs import BatchSize
 from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.merge.tables import KEY_PROPERTY, check_owner_in
-from lake_assets.models.estimate import Estimate, estimate, past_costs
-from lake_assets.models.frames import Frames
-from lake_assets.models.heads import Heads
-from lake_assets.models.kinds import everything
-from lake_assets.models.plan import ModelPlan, fingerprint, parse, plan
-from lake_assets.models.reading import Sources, needed_of
-from lake_assets.models.spec import ModelSpec
-from lake_assets.models.step import FINGERPRINT_PROPERTY, NotAcceptedError, Step, said
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.maintenance import everything
+from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
+from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
+from lake_assets.models.steps.kept_frames import Frames
+from lake_assets.models.steps.model_sources import Sources, needed_of
+from lake_assets.models.steps.model_step import FINGERPRINT_PROPERTY, NotAcceptedError, Step, said
+from lake_assets.models.steps.snapshot_pins import Heads
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.functions import aggregates
+from lake_assets.models.sql.sql_functions import aggregates
 
 
 @dataclass(frozen=True)

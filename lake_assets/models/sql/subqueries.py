@@ -9,12 +9,12 @@ from sqlglot import exp
 
 from lake_assets.lake.spark_functions import is_generator
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models import tree
-from lake_assets.models.functions import aggregates
-from lake_assets.models.tree import Aggregate, InnerJoin, Node, Project, SideJoin, column, refs
+from lake_assets.models.operators import query_tree
+from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Node, Project, SideJoin, column, refs
+from lake_assets.models.sql.sql_functions import aggregates
 
 if TYPE_CHECKING:
-    from lake_assets.models.compile import Ctes, Select
+    from lake_assets.models.sql.compiler import Ctes, Select
 
 _NULL_OF_NOTHING = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMin, exp.ArgMax, exp.LogicalAnd, exp.LogicalOr, exp.Median, exp.Stddev,
@@ -32,7 +32,7 @@ class Subqueries:
 
     def filtered(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
         """`node` with only the rows that meet `conditions` of a WHERE, which may hold subqueries."""
-        from lake_assets.models.compile import filtered
+        from lake_assets.models.sql.compiler import filtered
 
         plain = [self._select.resolved(c) for c in conditions if not c.find(exp.Query)]
         if self._select.scope.outer is not None:
@@ -79,7 +79,7 @@ class Subqueries:
     # --- EXISTS, IN ---------------------------------------------------------------------------------------------
 
     def _member(self, node: Node, kind: Kind, left: exp.Expr | None, query: exp.Expr) -> Node:
-        from lake_assets.models.compile import Select
+        from lake_assets.models.sql.compiler import Select
 
         select = self._select
         on: list[exp.Expr] = []
@@ -111,7 +111,7 @@ class Subqueries:
     # --- one value ----------------------------------------------------------------------------------------------
 
     def _value(self, node: Node, query: exp.Select) -> tuple[Node, exp.Expr]:
-        from lake_assets.models.compile import Select, joined
+        from lake_assets.models.sql.compiler import Select, joined
 
         select = self._select
         calls = aggregates(query.selects[0]) if len(query.selects) == 1 else []
@@ -121,10 +121,10 @@ class Subqueries:
         inner = Select(select.compiler, query, _ctes(select, query), select.scope)
         below, on = inner.correlated()
         name = select.compiler.name
-        keys: list[tree.Item] = []
+        keys: list[query_tree.Item] = []
         outside: list[exp.Expr] = []
         for condition in on:
-            pair = tree.equal(condition, below.columns, node.columns)
+            pair = query_tree.equal(condition, below.columns, node.columns)
             if pair is None:
                 raise self._error(f"{condition.sql(DIALECT)} between a subquery for a value and the query around it")
             keys.append((name("key"), pair[0]))
@@ -174,7 +174,7 @@ class Subqueries:
             raise self._error("a subquery that groups or sorts, and reads columns of the query around it")
 
     def _error(self, said: str) -> Exception:
-        from lake_assets.models.compile import Uncompilable
+        from lake_assets.models.sql.compiler import Uncompilable
 
         return Uncompilable(said)
 
@@ -211,7 +211,7 @@ def _is_outermost(sub: exp.Expr) -> bool:
 
 def _ctes(select: Select, query: exp.Select) -> Ctes:
     if query.args.get("with_"):
-        from lake_assets.models.compile import Uncompilable
+        from lake_assets.models.sql.compiler import Uncompilable
 
         raise Uncompilable("a CTE within a subquery of a condition")
     return select.ctes

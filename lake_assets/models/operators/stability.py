@@ -13,7 +13,8 @@ from enum import IntEnum
 
 from sqlglot import exp
 
-from lake_assets.models.tree import (
+from lake_assets.models.operators.operator_types import number
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -30,8 +31,7 @@ from lake_assets.models.tree import (
     refs,
     text,
 )
-from lake_assets.models.types import number
-from lake_assets.models.unique import determined, tells_apart
+from lake_assets.models.operators.unique_columns import determined, tells_apart
 
 
 class Level(IntEnum):

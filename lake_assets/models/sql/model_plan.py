@@ -19,18 +19,23 @@ from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
-from lake_assets.models.compile import Uncompilable, compiled
-from lake_assets.models.errors_at import column_problems, line_of, model_error, open_quote
-from lake_assets.models.functions import warnings, wide_generator
-from lake_assets.models.identity import Identity, identity
-from lake_assets.models.kinds import describe, everything, is_by_key
-from lake_assets.models.retract import Retraction, retraction
-from lake_assets.models.rewrite import as_a_whole, named_windows_inlined, semi_joins_as_exists, time_windows_called
-from lake_assets.models.stability import Doubt
-from lake_assets.models.tree import Aggregate, Filter, Node, Project, Tree, walk
-from lake_assets.models.types import known, mixed
-from lake_assets.models.unique import unique
-from lake_assets.models.using import using_as_on
+from lake_assets.models.operators.maintenance import describe, everything, is_by_key
+from lake_assets.models.operators.operator_types import known, mixed
+from lake_assets.models.operators.query_tree import Aggregate, Filter, Node, Project, Tree, walk
+from lake_assets.models.operators.row_identity import Identity, identity
+from lake_assets.models.operators.stability import Doubt
+from lake_assets.models.operators.unique_columns import unique
+from lake_assets.models.sql.compiler import Uncompilable, compiled
+from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error, open_quote
+from lake_assets.models.sql.sql_functions import warnings, wide_generator
+from lake_assets.models.sql.sql_rewrite import (
+    as_a_whole,
+    named_windows_inlined,
+    semi_joins_as_exists,
+    time_windows_called,
+)
+from lake_assets.models.sql.using_joins import using_as_on
+from lake_assets.models.steps.retract import Retraction, retraction
 
 Strategy = Literal["retract", "keys", "ranges", "full"]
 

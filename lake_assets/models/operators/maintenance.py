@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.models.tree import (
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -25,7 +25,7 @@ from lake_assets.models.tree import (
     scans,
     users_text,
 )
-from lake_assets.models.unique import unique
+from lake_assets.models.operators.unique_columns import unique
 
 _NAMES = {
     "left": "LEFT JOIN",

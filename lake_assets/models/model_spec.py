@@ -16,7 +16,7 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.merge.audits import Audit, EqualsQuery
 from lake_assets.merge.partitions import Partitions
 from lake_assets.merge.specs import BatchSize, Shown
-from lake_assets.models.errors_at import Origin
+from lake_assets.models.sql.sql_errors import Origin
 
 DECLARED_PROPERTY = "lake-assets.declared"
 

@@ -13,10 +13,8 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.spark_functions import is_generator, is_wide
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.functions import aggregates, whole_call
-from lake_assets.models.grouping import Grouping, grouping
-from lake_assets.models.subqueries import Subqueries
-from lake_assets.models.tree import (
+from lake_assets.models.operators.operator_types import plainly
+from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
     Filter,
@@ -37,8 +35,10 @@ from lake_assets.models.tree import (
     narrowed,
     refs,
 )
-from lake_assets.models.types import plainly
-from lake_assets.models.using import is_in_parentheses
+from lake_assets.models.sql.grouping_sets import Grouping, grouping
+from lake_assets.models.sql.sql_functions import aggregates, whole_call
+from lake_assets.models.sql.subqueries import Subqueries
+from lake_assets.models.sql.using_joins import is_in_parentheses
 
 Ctes = Mapping[str, "Closed"]
 Keys = Callable[[TableId], Sequence[Sequence[str]]]

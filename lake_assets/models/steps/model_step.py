@@ -24,24 +24,34 @@ from lake_assets.merge.differences import incomparable, write_differences
 from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
 from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
 from lake_assets.merge.views import new_name, over
-from lake_assets.models.apply import Writer
-from lake_assets.models.delta import Deltas, is_simple, keys_of
-from lake_assets.models.estimate import Estimate, cost_property
-from lake_assets.models.frames import Frame, Frames
-from lake_assets.models.heads import MODEL_PROPERTY
-from lake_assets.models.identity import Identity, identity
-from lake_assets.models.kinds import is_linear, passed_on
-from lake_assets.models.plan import ModelPlan, as_named, parse, replace_tables, text_over
-from lake_assets.models.ranges import touched_ranges
-from lake_assets.models.reading import Sources
-from lake_assets.models.renewal import Renewal
-from lake_assets.models.retract import FOUND, RECOMPUTE, Retraction, retraction
-from lake_assets.models.rewrite import is_text, qualify_as_where
-from lake_assets.models.rows import Cut, Rows
-from lake_assets.models.spec import ModelSpec, declared
-from lake_assets.models.stability import Doubt
-from lake_assets.models.tree import Aggregate, Distinct, Filter, Node, Project, SetOp, Tree, column, scans
-from lake_assets.models.types import in_one_type, known, mixed
+from lake_assets.models.model_spec import ModelSpec, declared
+from lake_assets.models.operators.maintenance import is_linear, passed_on
+from lake_assets.models.operators.operator_deltas import Deltas, is_simple, keys_of
+from lake_assets.models.operators.operator_rows import Cut, Rows
+from lake_assets.models.operators.operator_types import in_one_type, known, mixed
+from lake_assets.models.operators.query_tree import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Node,
+    Project,
+    SetOp,
+    Tree,
+    column,
+    scans,
+)
+from lake_assets.models.operators.row_identity import Identity, identity
+from lake_assets.models.operators.stability import Doubt
+from lake_assets.models.sql.model_plan import ModelPlan, as_named, parse, replace_tables, text_over
+from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
+from lake_assets.models.steps.cost_estimate import Estimate, cost_property
+from lake_assets.models.steps.kept_frames import Frame, Frames
+from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.model_writer import Writer
+from lake_assets.models.steps.recomputed_ranges import touched_ranges
+from lake_assets.models.steps.renewal import Renewal
+from lake_assets.models.steps.retract import FOUND, RECOMPUTE, Retraction, retraction
+from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY
 
 log = logging.getLogger(__name__)
 FINGERPRINT_PROPERTY = MODEL_PROPERTY
