@@ -35,7 +35,7 @@ from lake_assets.lake import SparkConfig, quote
 from lake_assets.merge.outcome import Outcome
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.config import SqlModel
+from lake_assets.pipeline.pipeline_config import SqlModel
 from lake_assets.pipeline.verification import verify
 
 ROWS = 50_000_000

@@ -42,10 +42,10 @@ def application() -> typer.Typer:
         explain,
         generate,
         machine,
-        pipelines,
         rebuild,
         rejected,
         repair,
+        run_and_status,
         verify,
     )
 
@@ -58,8 +58,8 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(demo.demo)
-    app.command()(pipelines.run)
-    app.command()(pipelines.status)
+    app.command()(run_and_status.run)
+    app.command()(run_and_status.status)
     app.command()(rebuild.rebuild)
     app.command()(repair.repair)
     app.command()(check.check)
@@ -85,7 +85,7 @@ def main() -> None:
         if os.environ.get("LAKE_DEBUG"):
             raise
         # Imported when it is needed: PySpark comes with it, and takes seconds in which somebody may press Ctrl-C.
-        from lake_assets.commands.output import stderr
+        from lake_assets.commands.printing import stderr
 
         stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         stderr.print(str(e), markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from lake_assets.capture import Capture, FieldRange
-from lake_assets.commands.output import check_folder_of, console, local
+from lake_assets.commands.printing import check_folder_of, console, local
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
 

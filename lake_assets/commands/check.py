@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.commands.output import console
-from lake_assets.commands.pipelines import find_pipeline
+from lake_assets.commands.printing import console
+from lake_assets.commands.run_and_status import find_pipeline
 from lake_assets.facade import Lake
-from lake_assets.pipeline.checks import check as checked
+from lake_assets.pipeline.pipeline_checks import check as checked
 
 # A catalog without tables, which leaves nothing behind.
 _NO_LAKE = "sqlite:///:memory:"

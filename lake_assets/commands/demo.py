@@ -12,7 +12,7 @@ import typer
 from rich.rule import Rule
 from rich.table import Table
 
-from lake_assets.commands.output import absorbed, console, outcome_table
+from lake_assets.commands.printing import absorbed, console, outcome_table
 from lake_assets.errors import InputError
 from lake_assets.examples import population, shop
 from lake_assets.examples.shop import Checkpoint, Comparison

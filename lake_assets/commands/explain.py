@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from lake_assets.commands.output import console, print_json, size
-from lake_assets.commands.pipelines import AsJson, find_pipeline
+from lake_assets.commands.printing import console, print_json, size
+from lake_assets.commands.run_and_status import AsJson, find_pipeline
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId

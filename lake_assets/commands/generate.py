@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 import typer
 
-from lake_assets.commands.output import check_folder_of, console, local
+from lake_assets.commands.printing import check_folder_of, console, local
 from lake_assets.errors import ConfigError
 from lake_assets.events.generator import Source, Transaction, Workload, delivered
 from lake_assets.events.wire import ENCODERS, encoder, feed_rows, flagged_rows

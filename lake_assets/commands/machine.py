@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.commands.output import console
+from lake_assets.commands.printing import console
 from lake_assets.lake import LakeConfig
 from lake_assets.lake.connect_server import PORT, command
 from lake_assets.lake.spark_session import packages

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from lake_assets.commands.output import console, outcome_json, print_json
-from lake_assets.commands.pipelines import AsJson, find_pipeline
+from lake_assets.commands.printing import console, outcome_json, print_json
+from lake_assets.commands.run_and_status import AsJson, find_pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake

@@ -10,8 +10,8 @@ import typer
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 from rich.table import Table
 
-from lake_assets.commands.output import console, outcome_json, outcome_table, print_json
-from lake_assets.commands.pipelines import find_pipeline
+from lake_assets.commands.printing import console, outcome_json, outcome_table, print_json
+from lake_assets.commands.run_and_status import find_pipeline
 from lake_assets.errors import PipelineError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId

@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.commands.output import console, print_json
-from lake_assets.commands.pipelines import AsJson
+from lake_assets.commands.printing import console, print_json
+from lake_assets.commands.run_and_status import AsJson
 from lake_assets.errors import RepairError, TableNotFoundError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId

@@ -17,10 +17,9 @@ from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.snapshot_pins import Heads
-from lake_assets.orchestration import metadata, partitions
-from lake_assets.orchestration.checks import check_results, check_specs, evaluation
-from lake_assets.orchestration.lineage import column_lineage
-from lake_assets.orchestration.names import (
+from lake_assets.orchestration import asset_metadata, dagster_partitions
+from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
+from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
     REBUILD_TAG,
     asset_key,
@@ -30,14 +29,15 @@ from lake_assets.orchestration.names import (
     pool,
     valid_name,
 )
-from lake_assets.orchestration.opening import fail, opened
+from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.resources import PYSPARK
+from lake_assets.orchestration.step_context import fail, opened
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.auditing import audit
-from lake_assets.pipeline.graph import Spec, after
 from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.recompute import recompute
+from lake_assets.pipeline.table_graph import Spec, after
 
 
 def table_asset(
@@ -59,13 +59,13 @@ def table_asset(
         asset_key(spec.table),
         deps=[
             *(
-                dg.AssetDep(asset_key(t), partition_mapping=partitions.mapping(spec, (made or {}).get(t)))
+                dg.AssetDep(asset_key(t), partition_mapping=dagster_partitions.mapping(spec, (made or {}).get(t)))
                 for t in above
             ),
             *foreign,
         ],
-        partitions_def=partitions.definition(spec),
-        description=metadata.describe(spec),
+        partitions_def=dagster_partitions.definition(spec),
+        description=asset_metadata.describe(spec),
         metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
         # Landing appends through PyIceberg: it needs no Spark.
         kinds={"iceberg", *([] if isinstance(spec, RawSpec) else ["spark"]), *shown.kinds},
@@ -83,7 +83,7 @@ def table_asset(
         can_subset=bool(checks),
         pool=pool(spec.table),
         required_resource_keys={PYSPARK},
-        backfill_policy=partitions.BACKFILL if asset.partitions_def else None,
+        backfill_policy=dagster_partitions.BACKFILL if asset.partitions_def else None,
     )
     # Dagster evaluates what is said here four times an asset: a union of classes takes longer than all the rest.
     def step(context: dg.AssetExecutionContext) -> Any:
@@ -95,11 +95,11 @@ def table_asset(
                     return
                 again = REBUILD_TAG in context.run.tags and not isinstance(spec, RawSpec)
                 outcome = (rebuild if again else absorb)(lake, spec, heads_of(context.run.run_id))
-                chosen = partitions.chosen(context, spec)
+                chosen = dagster_partitions.chosen(context, spec)
                 if chosen and isinstance(spec, FinalSpec | ModelSpec):
                     _log(context, outcome)
                     outcome = _both(outcome, recompute(lake, spec, chosen))
-                marks = partitions.mark(context, lake, spec, outcome, chosen)
+                marks = dagster_partitions.mark(context, lake, spec, outcome, chosen)
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
                 fail(context, error)
@@ -109,7 +109,7 @@ def table_asset(
             yield result(lake, spec, outcome, marks, is_partitioned=bool(chosen))
             yield from check_results(spec, outcome.audits)
 
-    return partitions.behind_gate(step) if asset.partitions_def else step
+    return dagster_partitions.behind_gate(step) if asset.partitions_def else step
 
 
 def _both(absorbed: Outcome, recomputed: Outcome) -> Outcome:
@@ -220,8 +220,8 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
                 _log(context, outcome)
                 if outcome.status == "absorbed":
                     described = {
-                        **metadata.of_outcome(outcome, new[outcome.table]),
-                        **metadata.of_table(lake, new[outcome.table].table),
+                        **asset_metadata.of_outcome(outcome, new[outcome.table]),
+                        **asset_metadata.of_table(lake, new[outcome.table].table),
                     }
                     yield dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=described)
                 for found in outcome.audits:
@@ -246,14 +246,14 @@ def result(
     lake: Lake, spec: Spec, outcome: Outcome, more: Mapping[str, Any] | None = None, *, is_partitioned: bool = False
 ) -> dg.MaterializeResult[Any]:
     """What the step did and what the table is now; of a run of partitions, which have their own numbers, named so."""
-    table = metadata.of_table(lake, spec.table)
+    table = asset_metadata.of_table(lake, spec.table)
     if found := column_lineage(lake, spec):
         table["dagster/column_lineage"] = found
     # The snapshot is the data's version: a step that changed nothing does not make what lies below look outdated.
     version = dg.DataVersion(table["snapshot"]) if "snapshot" in table else None
-    described = {**metadata.of_outcome(outcome, spec), **table, **(more or {})}
+    described = {**asset_metadata.of_outcome(outcome, spec), **table, **(more or {})}
     if is_partitioned:
-        described = metadata.for_each_partition(described)
+        described = asset_metadata.for_each_partition(described)
     return dg.MaterializeResult(metadata=described, data_version=version)
 
 

@@ -14,11 +14,9 @@ import dagster as dg
 
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
-from lake_assets.orchestration import history
-from lake_assets.orchestration.checks import comparisons
-from lake_assets.orchestration.dead_runs import end_if_dead
-from lake_assets.orchestration.looking import Found, Size, batches, look, measure, missing
-from lake_assets.orchestration.names import (
+from lake_assets.orchestration import run_history
+from lake_assets.orchestration.asset_checks import comparisons
+from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
     asset_key,
     has_patterns,
@@ -27,8 +25,10 @@ from lake_assets.orchestration.names import (
     pool,
     valid_name,
 )
-from lake_assets.orchestration.partitions import is_unmarked, partitions_of, step_key
-from lake_assets.orchestration.planning import (
+from lake_assets.orchestration.dagster_partitions import is_unmarked, partitions_of, step_key
+from lake_assets.orchestration.instance_settings import UNMONITORED, misfits
+from lake_assets.orchestration.pending_scan import Found, Size, batches, look, measure, missing
+from lake_assets.orchestration.sensor_planning import (
     Decision,
     Work,
     decide,
@@ -38,9 +38,9 @@ from lake_assets.orchestration.planning import (
     shortened,
     with_below,
 )
-from lake_assets.orchestration.settings import UNMONITORED, misfits
+from lake_assets.orchestration.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.graph import Spec, after, sources
+from lake_assets.pipeline.table_graph import Spec, after, sources
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         CatalogUnavailableError: the lake cannot be looked at; the next tick tries again, and nothing is lost.
     """
     busy: dg.DagsterRun | None = None
-    for run in history.at_work(context.instance, watch.job, watch.keys):
+    for run in run_history.at_work(context.instance, watch.job, watch.keys):
         if dead := end_if_dead(context.instance, run):
             context.log.warning(dead)
         else:
@@ -151,7 +151,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         seen += _unmarked(context.instance, lake, watch, {f.work.table for f in seen})
         found = [f for f in seen if not f.wait]
         wanted = frozenset(f.work.fingerprint for f in found)
-        runs = history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
+        runs = run_history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
         decision = decide([f.work for f in found], runs, now)
         for text in _held_back(decision):
             context.log.warning(text)
@@ -210,12 +210,12 @@ def request(
     # What is below may be pending as well, though it was not due: it is tried too.
     asked = [f.work for f in found if f.work.table in tables]
     plan = plan_id(decision.due)
-    attempt = history.next_attempt(instance, name, plan)
+    attempt = run_history.next_attempt(instance, name, plan)
     tags = {
         PIPELINE_TAG: name,
-        history.PLAN_TAG: plan,
-        history.ATTEMPT_TAG: str(attempt),
-        history.PENDING_TAG: " ".join(w.fingerprint for w in asked),
+        run_history.PLAN_TAG: plan,
+        run_history.ATTEMPT_TAG: str(attempt),
+        run_history.PENDING_TAG: " ".join(w.fingerprint for w in asked),
         **_readable(decision, size),
     }
     return dg.RunRequest(run_key(name, plan, attempt), run_config=config, tags=tags, asset_selection=selection)

@@ -18,7 +18,7 @@ from lake_assets.merge.target import pending_of as pending_of_final
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.model_runs import next_of, windows_of
 from lake_assets.models.steps.snapshot_pins import Heads
-from lake_assets.pipeline.graph import Spec, sources
+from lake_assets.pipeline.table_graph import Spec, sources
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,12 @@ from lake_assets.models.sql.sql_errors import Origin, located
 from lake_assets.models.steps.model_runs import absorb_sources
 from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline.asset_settings import shown
-from lake_assets.pipeline.audits import read_audits, read_comparisons
-from lake_assets.pipeline.config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
-from lake_assets.pipeline.graph import Spec, ordered, sources
+from lake_assets.pipeline.audit_settings import read_audits, read_comparisons
 from lake_assets.pipeline.pending import Pending, pending_of
-from lake_assets.pipeline.positions import Written, line_of_table, origins, read_sql
+from lake_assets.pipeline.pipeline_config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.shared_names import Claim, refused
+from lake_assets.pipeline.sql_positions import Written, line_of_table, origins, read_sql
+from lake_assets.pipeline.table_graph import Spec, ordered, sources
 from lake_assets.pipeline.yaml_file import read_pipeline
 
 ATTEMPTS = 4

@@ -16,8 +16,8 @@ from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.specs import RawSpec
 from lake_assets.merge.tables import columns_of, key_in
 from lake_assets.models.steps.snapshot_pins import Heads
-from lake_assets.pipeline.graph import Spec, sources
 from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline.table_graph import Spec, sources
 
 ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from lake_assets.errors import PipelineError
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.yaml_text import YamlError, load
-from lake_assets.pipeline.config import PipelineConfig
-from lake_assets.pipeline.positions import model_mistakes
+from lake_assets.pipeline.pipeline_config import PipelineConfig
+from lake_assets.pipeline.sql_positions import model_mistakes
 
 COMPONENT = "lake_assets.LakePipeline"
 

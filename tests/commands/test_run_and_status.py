@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.output import pipeline_note, rejection_note
-from lake_assets.commands.pipelines import TableStatus, with_upstream
+from lake_assets.commands.printing import pipeline_note, rejection_note
+from lake_assets.commands.run_and_status import TableStatus, with_upstream
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import Backlog, backlog, land

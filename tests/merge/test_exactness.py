@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.commands.pipelines import table_status
+from lake_assets.commands.run_and_status import table_status
 from lake_assets.events.model import EventColumn, EventPlan, Planned
 from lake_assets.lake import TableId
 from lake_assets.merge.exactness import DETAIL, reasons_of
 from lake_assets.merge.outcome import Outcome
 from lake_assets.merge.parsing import unreported
-from lake_assets.orchestration.metadata import of_outcome
+from lake_assets.orchestration.asset_metadata import of_outcome
 from tests.merge.test_rejects import ITEMS, Stream, v2
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline

@@ -10,7 +10,7 @@ import pytest
 from lake_assets import Lake, Pipeline, definitions
 from lake_assets.errors import ConfigError, PipelineError, TableClaimedError
 from lake_assets.orchestration import build_definitions, check_claims
-from lake_assets.orchestration.names import op_name
+from lake_assets.orchestration.asset_names import op_name
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness
 

@@ -14,8 +14,8 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.orchestration import partitions
-from lake_assets.orchestration.partitions import marked
+from lake_assets.orchestration import dagster_partitions
+from lake_assets.orchestration.dagster_partitions import marked
 from lake_assets.pipeline.verification import verify
 from tests.orchestration.conftest import selected
 from tests.orchestration.partitioned import BERLIN, MODELS, Days
@@ -175,7 +175,7 @@ def test_what_a_killed_run_has_not_marked_is_marked_by_the_next(
     days = Days(lake, instance, 3, models=[])
     days.land(30)
     with monkeypatch.context() as patch:
-        patch.setattr(partitions, "_text", killed)
+        patch.setattr(dagster_partitions, "_text", killed)
         assert not days.harness.run(days.harness.asked()).success
     whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
     assert marked(instance, TableId.parse("final.orders")) is None

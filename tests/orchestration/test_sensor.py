@@ -15,7 +15,7 @@ from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
 from lake_assets.merge.raw import ensure_raw
 from lake_assets.merge.specs import RawSpec
-from lake_assets.orchestration.planning import MAX_ATTEMPTS
+from lake_assets.orchestration.sensor_planning import MAX_ATTEMPTS
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness, selected
 from tests.orchestration.test_definitions import SHOP

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lake_assets import Lake, Pipeline
+from lake_assets.orchestration.instance_settings import misfits
 from lake_assets.orchestration.sensor import Watch, tick
-from lake_assets.orchestration.settings import misfits
 from tests.orchestration.conftest import Harness
 from tests.orchestration.test_sensor import feed
 

@@ -27,8 +27,8 @@ from dagster._core.storage.compute_log_manager import CapturedLogContext
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.orchestration import LakePySparkResource, build_definitions, threads_executor
-from lake_assets.orchestration.opening import opened
 from lake_assets.orchestration.resources import PYSPARK, interrupt_sessions
+from lake_assets.orchestration.step_context import opened
 from tests.orchestration.conftest import OtherSession
 
 SETTINGS = {

@@ -22,8 +22,8 @@ from lake_assets.merge.audits import (
 )
 from lake_assets.merge.specs import FinalSpec, Limit
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.checks import mistakes
-from lake_assets.pipeline.graph import after
+from lake_assets.pipeline.pipeline_checks import mistakes
+from lake_assets.pipeline.table_graph import after
 
 HEAD = """\
 type: lake_assets.LakePipeline

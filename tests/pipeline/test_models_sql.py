@@ -11,7 +11,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from lake_assets import Lake, Pipeline, cli
 from lake_assets.errors import ModelError, PipelineError
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.checks import check, mistakes
+from lake_assets.pipeline.pipeline_checks import check, mistakes
 
 HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 

@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import TableClaimedError
-from lake_assets.pipeline.checks import mistakes
+from lake_assets.pipeline.pipeline_checks import mistakes
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline
 

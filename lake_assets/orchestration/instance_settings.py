@@ -10,7 +10,7 @@ from collections.abc import Collection
 import dagster as dg
 from dagster._core.instance.config import PoolGranularity
 
-from lake_assets.orchestration.planning import shortened
+from lake_assets.orchestration.sensor_planning import shortened
 
 WARNING = "InstanceSettingsWarning"
 

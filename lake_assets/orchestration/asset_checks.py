@@ -21,11 +21,11 @@ from lake_assets.merge.audits import (
 )
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.orchestration.names import asset_key, valid_name
-from lake_assets.orchestration.opening import fail, opened
+from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.orchestration.resources import PYSPARK
+from lake_assets.orchestration.step_context import fail, opened
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.graph import Spec
+from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import Verification, verify
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {

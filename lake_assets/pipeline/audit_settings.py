@@ -28,7 +28,7 @@ from lake_assets.merge.audits import (
     Unique,
 )
 from lake_assets.merge.specs import Limit
-from lake_assets.pipeline.settings import Names, OrText, Strict, said, share_of
+from lake_assets.pipeline.setting_types import Names, OrText, Strict, said, share_of
 
 # Stands for the audited table where the SQL of an audit is parsed.
 AUDITED = TableId(("__audited",), "__table")

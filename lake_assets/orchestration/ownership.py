@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import dagster as dg
 
 from lake_assets.errors import TableClaimedError
-from lake_assets.orchestration.names import PIPELINE_TAG
+from lake_assets.orchestration.asset_names import PIPELINE_TAG
 
 
 def check_claims(definitions: Iterable[dg.Definitions]) -> None:

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Operation
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.commands.output import (
+from lake_assets.commands.printing import (
     console,
     outcome_json,
     outcome_table,

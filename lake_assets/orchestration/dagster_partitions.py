@@ -24,9 +24,9 @@ from lake_assets.merge.partitions import OTHER, Partitions, key_of_text
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.merge.touched import Touched, counted, touched
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.orchestration.names import asset_key, inner_op_name, op_name
-from lake_assets.orchestration.planning import shortened
-from lake_assets.pipeline.graph import Spec
+from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
+from lake_assets.orchestration.sensor_planning import shortened
+from lake_assets.pipeline.table_graph import Spec
 
 # One object for all assets: Dagster puts assets of one backfill into one run only where they share it.
 BACKFILL = dg.BackfillPolicy.single_run()

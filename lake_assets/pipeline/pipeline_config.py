@@ -25,9 +25,9 @@ from lake_assets.merge.specs import Limit
 from lake_assets.models.model_spec import Span
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.asset_settings import AssetSettings, TableSettings
-from lake_assets.pipeline.audits import Audits, ModelAudits
-from lake_assets.pipeline.partitions import PartitionSettings, by_column
-from lake_assets.pipeline.settings import Names, OrText, Strict, said, seconds_of
+from lake_assets.pipeline.audit_settings import Audits, ModelAudits
+from lake_assets.pipeline.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.setting_types import Names, OrText, Strict, said, seconds_of
 
 
 class Batches(Strict):

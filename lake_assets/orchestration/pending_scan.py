@@ -12,9 +12,9 @@ from lake_assets.merge.landing import new_files
 from lake_assets.merge.outcome import Absorbed
 from lake_assets.merge.specs import RawSpec
 from lake_assets.models.steps.snapshot_pins import Heads
-from lake_assets.orchestration.planning import Work, fingerprint
-from lake_assets.pipeline.graph import Spec, audited_by, sources
+from lake_assets.orchestration.sensor_planning import Work, fingerprint
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
+from lake_assets.pipeline.table_graph import Spec, audited_by, sources
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20

@@ -16,8 +16,8 @@ from lake_assets.lake.sql_text import DIALECT
 from lake_assets.merge.specs import FinalSpec
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import parse
-from lake_assets.orchestration.names import asset_key
-from lake_assets.pipeline.graph import Spec
+from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.pipeline.table_graph import Spec
 
 
 def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:

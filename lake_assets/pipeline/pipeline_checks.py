@@ -21,9 +21,9 @@ from lake_assets.merge.target import OWN_COLUMNS
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import check_outputs, output_columns, plan
 from lake_assets.models.sql.sql_errors import column_problems, located
-from lake_assets.pipeline.audits import AUDITED, parse_assertion
-from lake_assets.pipeline.graph import Spec
+from lake_assets.pipeline.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.pipeline import Pipeline
+from lake_assets.pipeline.table_graph import Spec
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def default_threads() -> int:
     },
 )
 def threads_executor(context: dg.InitExecutorContext) -> Executor:
-    """Steps go on beside each other in threads of the run's process; see `lake_assets.orchestration.threads`.
+    """Steps go on beside each other in threads of the run's process; see `lake_assets.orchestration.thread_executor`.
 
     ```yaml
     execution:

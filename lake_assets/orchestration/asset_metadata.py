@@ -13,7 +13,7 @@ from lake_assets.merge import exactness
 from lake_assets.merge.outcome import Absorbed, Outcome
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.graph import Spec
+from lake_assets.pipeline.table_graph import Spec
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lake_assets.orchestration.names import PIPELINE_TAG
-from lake_assets.orchestration.planning import PastRun
+from lake_assets.orchestration.asset_names import PIPELINE_TAG
+from lake_assets.orchestration.sensor_planning import PastRun
 
 # The windows that a run was asked to absorb, as fingerprints.
 PENDING_TAG = "lake_assets/pending"
