@@ -23,7 +23,7 @@ from pathlib import Path
 from figures import Required, show
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.events.model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
+from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.merge.commit import committing

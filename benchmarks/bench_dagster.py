@@ -39,8 +39,8 @@ from figures import Required, show
 
 import lake_assets
 from lake_assets import Lake, LakeConfig, Pipeline
-from lake_assets.events.generator import KEY, Source, Transaction, Workload
-from lake_assets.events.wire import encoder
+from lake_assets.examples.event_generator import KEY, Source, Transaction, Workload
+from lake_assets.examples.stream_writers import encoder
 from lake_assets.lake import SparkConfig, connect_server
 from lake_assets.merge.specs import RawSpec
 from lake_assets.orchestration.sensor import Watch, tick

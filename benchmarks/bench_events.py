@@ -26,9 +26,9 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from lake_assets import Lake, LakeConfig
-from lake_assets.events import SourceTable
-from lake_assets.events.generator import Source, Workload
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Source, Workload
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats import SourceTable
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.merge.landing import land, land_records, new_files
 from lake_assets.merge.parsing import parse

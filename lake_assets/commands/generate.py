@@ -16,8 +16,8 @@ import typer
 
 from lake_assets.commands.printing import check_folder_of, console, local
 from lake_assets.errors import ConfigError
-from lake_assets.events.generator import Source, Transaction, Workload, delivered
-from lake_assets.events.wire import ENCODERS, encoder, feed_rows, flagged_rows
+from lake_assets.examples.event_generator import Source, Transaction, Workload, delivered
+from lake_assets.examples.stream_writers import ENCODERS, encoder, feed_rows, flagged_rows
 
 _TABLES = {"change-set": flagged_rows, "change-feed": feed_rows}
 

@@ -25,9 +25,9 @@ from lake_assets.commands.printing import (
     stderr,
 )
 from lake_assets.errors import HistoryError, InputError, PipelineError
-from lake_assets.events import SourceTable
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
+from lake_assets.formats import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.events.model import INSERT, OP, READ
+from lake_assets.formats.event_model import INSERT, OP, READ
 from lake_assets.lake import quote
 from lake_assets.merge.commit import append_if_unmoved
 from lake_assets.merge.target import Batch, Target

@@ -14,7 +14,7 @@ import orjson
 
 from lake_assets.capture import capture
 from lake_assets.errors import InputError, NotAnAncestorError, SnapshotExpiredError, UnsupportedEventError
-from lake_assets.events.files import Limits, Record
+from lake_assets.formats.file_records import Limits, Record
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge import ledger
 from lake_assets.merge.inputs import as_record, name_of, records_of

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.events import EventFormat, SourceTable
-from lake_assets.events.base import decode, schema_key
-from lake_assets.events.model import MANY, Seen
+from lake_assets.formats import EventFormat, SourceTable
+from lake_assets.formats.event_model import MANY, Seen
+from lake_assets.formats.format_base import decode, schema_key
 from lake_assets.lake.names import literal
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from lake_assets.events import EventPlan
-from lake_assets.events.model import (
+from lake_assets.formats import EventPlan
+from lake_assets.formats.event_model import (
     ARRIVED_AT,
     DELETE,
     EVENT_TIME,

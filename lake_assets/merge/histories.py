@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import INDEX, OP, POSITION, TRUNCATE
+from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.merge.moves import entangled, halves, is_moved, key_side
 from lake_assets.merge.target import Batch, Target

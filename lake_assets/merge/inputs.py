@@ -13,8 +13,7 @@ from typing import IO
 import orjson
 
 from lake_assets.errors import InputError, LandingFolderError, TruncatedInputError
-from lake_assets.events.base import is_too_deep
-from lake_assets.events.files import (
+from lake_assets.formats.file_records import (
     DEFAULT_LIMITS,
     KEPT,
     NOT_UTF8,
@@ -25,6 +24,7 @@ from lake_assets.events.files import (
     reader_of,
     too_large,
 )
+from lake_assets.formats.format_base import is_too_deep
 from lake_assets.merge.specs import BatchSize
 
 # What files that are no UTF-8 begin with.

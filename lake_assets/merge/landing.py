@@ -19,8 +19,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.events import EventFormat, event_format
-from lake_assets.events.files import Record
+from lake_assets.formats import EventFormat, event_format
+from lake_assets.formats.file_records import Record
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
 from lake_assets.merge import ledger, rejects

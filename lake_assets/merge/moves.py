@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lake_assets.events import EventFormat
-from lake_assets.events.base import Format
-from lake_assets.events.model import (
+from lake_assets.formats import EventFormat
+from lake_assets.formats.event_model import (
     DELETE,
     INDEX,
     INSERT,
@@ -32,6 +31,7 @@ from lake_assets.events.model import (
     UNAVAILABLE,
     UPDATE,
 )
+from lake_assets.formats.format_base import Format
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 from lake_assets.merge.reduce import ORDER, order

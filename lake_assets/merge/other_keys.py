@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import DELETE, INDEX, OP, POSITION, TRUNCATE, UNAVAILABLE
+from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
 from lake_assets.merge.reduce import order
 from lake_assets.merge.views import held

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import DELETE, OP
+from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import quote
 from lake_assets.merge.carried import Carried, carried
 from lake_assets.merge.commit import committing, on_branch, say_counts

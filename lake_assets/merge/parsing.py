@@ -17,19 +17,10 @@ from lake_assets.errors import (
     SchemaConflictError,
     UnsupportedEventError,
 )
-from lake_assets.events import EventFormat, EventPlan, event_format
-from lake_assets.events.base import LakeNames, schema_key
-from lake_assets.events.model import (
-    OP,
-    TECHNICAL,
-    TRANSACTION,
-    TRUNCATE,
-    EventColumn,
-    Hints,
-    Planned,
-    Seen,
-)
-from lake_assets.events.types import widest
+from lake_assets.formats import EventFormat, EventPlan, event_format
+from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned, Seen
+from lake_assets.formats.format_base import LakeNames, schema_key
+from lake_assets.formats.text_types import widest
 from lake_assets.merge.batch_schemas import BySource, find_schemas, schemas_of
 from lake_assets.merge.event_rows import BAD, events_of, rows_of
 from lake_assets.merge.schema import routed_name, unite

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lake_assets.events import event_format
-from lake_assets.events.model import POSITION, SEQUENCE
+from lake_assets.formats import event_format
+from lake_assets.formats.event_model import POSITION, SEQUENCE
 from lake_assets.lake import LakeBase
 from lake_assets.lake.names import literal
 from lake_assets.merge.event_rows import BAD

@@ -15,8 +15,8 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.capture import capture
 from lake_assets.errors import ConcurrentWriteError, SnapshotExpiredError
-from lake_assets.events import SourceTable
-from lake_assets.events.model import MANY
+from lake_assets.formats import SourceTable
+from lake_assets.formats.event_model import MANY
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property

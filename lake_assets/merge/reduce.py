@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import DELETE, INDEX, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
+from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 

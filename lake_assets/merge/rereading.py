@@ -14,8 +14,8 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from lake_assets.events import event_format
-from lake_assets.events.model import MISFITS
+from lake_assets.formats import event_format
+from lake_assets.formats.event_model import MISFITS
 from lake_assets.merge.schema import formers, promotes, routed
 from lake_assets.merge.specs import StagingSpec
 from lake_assets.merge.tables import key_set_of, types_in

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 
 from lake_assets.errors import InputError
-from lake_assets.events import EventFormat, SourceTable, event_format
-from lake_assets.events.base import DEPTH, decode, schema_key
-from lake_assets.events.files import KEPT_IN_PART
-from lake_assets.events.model import MANY, Boundary
+from lake_assets.formats import EventFormat, SourceTable, event_format
+from lake_assets.formats.event_model import MANY, Boundary
+from lake_assets.formats.file_records import KEPT_IN_PART
+from lake_assets.formats.format_base import DEPTH, decode, schema_key
 from lake_assets.lake import LakeBase
 from lake_assets.merge import rejects
 from lake_assets.merge.commit import committing

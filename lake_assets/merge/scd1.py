@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import DELETE, OP, READ, TRUNCATE, UPDATE
+from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 from lake_assets.merge.copies import REMOVE, changed_copies

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lake_assets.events.model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
+from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.merge.commit import commit_marks
 from lake_assets.merge.histories import Needs, needs, with_truncates

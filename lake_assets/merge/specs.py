@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from lake_assets.errors import PipelineError
-from lake_assets.events import SourceTable
-from lake_assets.events.files import DEFAULT_LIMITS, Limits
+from lake_assets.formats import SourceTable
+from lake_assets.formats.file_records import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
 from lake_assets.merge.audits import Audit
 from lake_assets.merge.fields import PartitionField

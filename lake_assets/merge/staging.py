@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import RebuildError, RecordsGoneError
-from lake_assets.events import event_format
-from lake_assets.events.model import INDEX, MANY, MISFITS, POSITION
+from lake_assets.formats import event_format
+from lake_assets.formats.event_model import INDEX, MANY, MISFITS, POSITION
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.lake.metadata.watermark import Marks

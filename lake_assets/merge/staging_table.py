@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import TableClaimedError
-from lake_assets.events.model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
+from lake_assets.formats.event_model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Marks
 from lake_assets.lake.names import literal

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
 from lake_assets.errors import KeyMissingError, LostEventsError, PipelineError, UnsupportedEventError
-from lake_assets.events import event_format
-from lake_assets.events.model import (
+from lake_assets.formats import event_format
+from lake_assets.formats.event_model import (
     ARRIVED_AT,
     DELETE,
     EVENT_TIME,

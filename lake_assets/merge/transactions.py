@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 
 from pyiceberg.table import Table
 
-from lake_assets.events.model import Boundary
+from lake_assets.formats.event_model import Boundary
 from lake_assets.lake.metadata.watermark import find_property
 
 # Of a raw table's commit, by source: the transaction that its last record belongs to, if it may go on.

@@ -22,8 +22,8 @@ from lake_assets.errors import (
     ModelError,
     PipelineError,
 )
-from lake_assets.events import SourceTable
-from lake_assets.events.files import Limits
+from lake_assets.formats import SourceTable
+from lake_assets.formats.file_records import Limits
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
 from lake_assets.lake.metadata import clock_skew, metadata_versions

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
-from lake_assets.events.model import TECHNICAL
+from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.merge.audits import PLACEHOLDER, Assertion, Relationship

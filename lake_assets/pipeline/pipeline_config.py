@@ -14,9 +14,9 @@ from pydantic import (
     model_validator,
 )
 
-from lake_assets.events import SourceTable
-from lake_assets.events.files import Limits
-from lake_assets.events.types import normal
+from lake_assets.formats import SourceTable
+from lake_assets.formats.file_records import Limits
+from lake_assets.formats.text_types import normal
 from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
 from lake_assets.merge.fields import PartitionField

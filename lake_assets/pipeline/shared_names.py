@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lake_assets.errors import CorruptMetadataError
-from lake_assets.events import SourceTable
+from lake_assets.formats import SourceTable
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.merge.staging_table import source_of
 from lake_assets.merge.steps import known_marks

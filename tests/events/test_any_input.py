@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import InputError, MalformedRecordError
-from lake_assets.events import FORMATS, SourceTable
-from lake_assets.events.base import decode
-from lake_assets.events.generator import Source, Workload
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Source, Workload
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats import FORMATS, SourceTable
+from lake_assets.formats.format_base import decode
 
 T = SourceTable("s", "t")
 WORDS_OF_FORMATS = (

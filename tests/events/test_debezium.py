@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import InvalidNameError, MalformedRecordError, PipelineError, UnsupportedEventError
-from lake_assets.events import SourceTable, event_format
+from lake_assets.formats import SourceTable, event_format
 from tests.support.debezium import BIGINT, TEXT, Event, Table, decimal
 
 DEBEZIUM = event_format("debezium")

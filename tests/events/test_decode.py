@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.errors import MalformedRecordError
-from lake_assets.events.base import DEPTH, decode
+from lake_assets.formats.format_base import DEPTH, decode
 
 
 def nested(levels: int, opening: str = "[", closing: str = "]") -> str:

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from lake_assets.commands.generate import generate_events
 from lake_assets.errors import ConfigError
-from lake_assets.events.files import csv_records, parquet_records
-from lake_assets.events.generator import Source, Workload, replay
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Source, Workload, replay
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats.file_records import csv_records, parquet_records
 
 APP = typer.Typer()
 APP.command()(generate_events)

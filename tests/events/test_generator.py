@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigError
-from lake_assets.events.generator import COLUMNS, KEY, TOASTED, Source, Workload, delivered, replay
-from lake_assets.events.model import DELETE, INSERT, UPDATE
-from lake_assets.events.wire import ENCODERS, encoder
+from lake_assets.examples.event_generator import COLUMNS, KEY, TOASTED, Source, Workload, delivered, replay
+from lake_assets.examples.stream_writers import ENCODERS, encoder
+from lake_assets.formats.event_model import DELETE, INSERT, UPDATE
 
 PLAIN = Workload(seed=1, events=3_000, keys=200)
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lake_assets import Lake
-from lake_assets.events import event_format
-from lake_assets.events.generator import COLUMNS, KEY, TOASTED, Change, Source, Transaction, Workload, delivered
-from lake_assets.events.model import DELETE, INSERT, UPDATE
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import COLUMNS, KEY, TOASTED, Change, Source, Transaction, Workload, delivered
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats import event_format
+from lake_assets.formats.event_model import DELETE, INSERT, UPDATE
 from tests.support.expected import FORMATS, final_rows, images, of_reader, shown
 from tests.support.parsing import Parsed, moment, parse
 

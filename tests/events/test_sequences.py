@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from lake_assets import Lake
-from lake_assets.events.model import SEQUENCE
-from lake_assets.events.sequences import KIND, STORED, pair, placed, version
+from lake_assets.formats.event_model import SEQUENCE
+from lake_assets.formats.sequences import KIND, STORED, pair, placed, version
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

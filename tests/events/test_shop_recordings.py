@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.model import DELETE, Hints
 from lake_assets.examples.shop import DATA
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.event_model import DELETE, Hints
 from tests.support import reference
 from tests.support.parsing import Parsed, parse, plain
 

@@ -8,8 +8,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import MalformedRecordError
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.model import DELETE, INSERT, UPDATE, Hints
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.event_model import DELETE, INSERT, UPDATE, Hints
 from tests.support.parsing import Parsed, lines_of, parse
 
 SIMPLIFIED = event_format("simplified")

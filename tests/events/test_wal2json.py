@@ -11,9 +11,9 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import KeyChangedError, MalformedRecordError, UnsupportedEventError
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.model import DELETE, INSERT, TRUNCATE, UPDATE, Hints, Seen
-from lake_assets.events.postgres_types import read_postgres
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.event_model import DELETE, INSERT, TRUNCATE, UPDATE, Hints, Seen
+from lake_assets.formats.postgres_types import read_postgres
 from tests.support.parsing import Parsed, parse
 
 V1, V2 = event_format("wal2json-v1"), event_format("wal2json-v2")

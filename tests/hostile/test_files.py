@@ -12,8 +12,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import InputError, LandingFolderError
-from lake_assets.events import SourceTable
-from lake_assets.events.files import Limits, open_regular
+from lake_assets.formats import SourceTable
+from lake_assets.formats.file_records import Limits, open_regular
 from lake_assets.lake import TableId
 from lake_assets.merge.inputs import listing, records_of
 from lake_assets.merge.landing import land

@@ -11,8 +11,8 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import LakeError
-from lake_assets.events.generator import COLUMNS, KEY, Source, Workload
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import COLUMNS, KEY, Source, Workload
+from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.pipeline import PipelineConfig
 from tests.hostile.corpus import LINES, spoiled
 from tests.pipeline.test_formats import rows

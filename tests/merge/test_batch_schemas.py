@@ -12,8 +12,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.model import Seen
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.event_model import Seen
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.merge import batch_schemas, staging

@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.commands.run_and_status import table_status
-from lake_assets.events.model import EventColumn, EventPlan, Planned
+from lake_assets.formats.event_model import EventColumn, EventPlan, Planned
 from lake_assets.lake import TableId
 from lake_assets.merge.exactness import DETAIL, reasons_of
 from lake_assets.merge.outcome import Outcome

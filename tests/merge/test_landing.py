@@ -25,7 +25,7 @@ from lake_assets.errors import (
     TableClaimedError,
     TruncatedInputError,
 )
-from lake_assets.events import SourceTable
+from lake_assets.formats import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.merge import arriving, landing, ledger
 from lake_assets.merge.landing import Landed, land, new_files

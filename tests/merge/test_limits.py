@@ -15,8 +15,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineError
-from lake_assets.events import SourceTable
-from lake_assets.events.files import Limits
+from lake_assets.formats import SourceTable
+from lake_assets.formats.file_records import Limits
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land, land_records, new_files
 from lake_assets.merge.specs import RawSpec

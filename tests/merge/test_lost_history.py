@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from lake_assets import Lake
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
-from lake_assets.events import SourceTable
+from lake_assets.formats import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.merge.batches import cut

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from lake_assets import Lake
 from lake_assets.commands import rejected as command
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.base import schema_key
 from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.format_base import schema_key
 from lake_assets.lake import TableId
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.parsing import parse

@@ -14,11 +14,11 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.base import decode, schema_key
-from lake_assets.events.generator import Change, Transaction, Workload
-from lake_assets.events.model import TECHNICAL
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Change, Transaction, Workload
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.event_model import TECHNICAL
+from lake_assets.formats.format_base import decode, schema_key
 from lake_assets.lake import TableId
 from lake_assets.merge.event_rows import BAD
 from lake_assets.merge.parsing import parse

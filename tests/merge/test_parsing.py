@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lake_assets import Lake
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.base import decode, schema_key
-from lake_assets.events.generator import Source, Workload
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Source, Workload
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.format_base import decode, schema_key
 from lake_assets.lake import TableId
 from lake_assets.merge.parsing import Parsed, parse
 from lake_assets.merge.specs import StagingSpec

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from lake_assets import Lake, Pipeline
 from lake_assets.commands import rejected as command
-from lake_assets.events import SourceTable
-from lake_assets.events.base import DEPTH
-from lake_assets.events.generator import Source, Workload
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Source, Workload
+from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.facade import Lake as LakeOfCommands
+from lake_assets.formats import SourceTable
+from lake_assets.formats.format_base import DEPTH
 from lake_assets.merge import rejects, staging
 from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import PipelineConfig

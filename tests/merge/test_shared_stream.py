@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.events import SourceTable
+from lake_assets.formats import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
 from lake_assets.merge.raw import arrived, nothing_until, routes_of

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lake_assets import Lake, Pipeline
-from lake_assets.events.generator import Source, Workload, delivered
-from lake_assets.events.wire import ENCODERS
+from lake_assets.examples.event_generator import Source, Workload, delivered
+from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pipeline import absorb

@@ -10,8 +10,8 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError, TableClaimedError
-from lake_assets.events import SourceTable
 from lake_assets.examples import shop
+from lake_assets.formats import SourceTable
 from lake_assets.lake import TableId
 from lake_assets.merge.landing import land
 from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec

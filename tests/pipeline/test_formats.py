@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from lake_assets import Lake, Pipeline
 from lake_assets.commands.generate import generate_events
-from lake_assets.events.generator import COLUMNS, KEY, Source, Workload, delivered
-from lake_assets.events.model import DELETE, TECHNICAL
-from lake_assets.events.wire import ENCODERS
 from lake_assets.examples import shop
+from lake_assets.examples.event_generator import COLUMNS, KEY, Source, Workload, delivered
+from lake_assets.examples.stream_writers import ENCODERS
+from lake_assets.formats.event_model import DELETE, TECHNICAL
 from lake_assets.lake import quote
 from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import PipelineConfig

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.events import SourceTable, event_format
-from lake_assets.events.base import decode
-from lake_assets.events.model import DELETE, INSERT, TRUNCATE, Hints
+from lake_assets.formats import SourceTable, event_format
+from lake_assets.formats.event_model import DELETE, INSERT, TRUNCATE, Hints
+from lake_assets.formats.format_base import decode
 from tests.support.parsing import Parsed, parse, plain
 
 HERE = Path(__file__).parent

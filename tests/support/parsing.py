@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lake_assets.events import EventFormat
-from lake_assets.events.base import decode
-from lake_assets.events.model import EventPlan, Hints, Seen, SourceTable
+from lake_assets.formats import EventFormat
+from lake_assets.formats.event_model import EventPlan, Hints, Seen, SourceTable
+from lake_assets.formats.format_base import decode
 from lake_assets.merge.event_rows import in_steps
 
 

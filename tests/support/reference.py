@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from lake_assets.events.model import DELETE, INSERT, READ, UPDATE
+from lake_assets.formats.event_model import DELETE, INSERT, READ, UPDATE
 
 Image = tuple[str, str, dict[str, Any]]
 """Source table, op, and the row without nulls; of a delete its key alone (all of its row where it has no key)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from lake_assets.events.types import (
+from lake_assets.formats.text_types import (
     DATE,
     DAY_IN_RANGE,
     FIRST,

@@ -10,9 +10,9 @@ from decimal import Decimal
 from typing import Any
 
 from lake_assets.errors import ConfigError
-from lake_assets.events.generator import KEY, Change, Transaction, Workload
-from lake_assets.events.model import UPDATE
-from lake_assets.events.wire_debezium import Encoder, debezium
+from lake_assets.examples.debezium_writer import Encoder, debezium
+from lake_assets.examples.event_generator import KEY, Change, Transaction, Workload
+from lake_assets.formats.event_model import UPDATE
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

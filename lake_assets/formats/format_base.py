@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.events.model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.event_model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
 
 # Spark's parsers call themselves for each level, on a stack that ends somewhere before a thousand.
 DEPTH = 200

@@ -38,9 +38,9 @@ from lake_assets.errors import (
     TruncatedInputError,
     UnsupportedEventError,
 )
-from lake_assets.events.base import DEPTH
-from lake_assets.events.csv_rows import RowFilter
-from lake_assets.events.rows import ROW, TEXT, TYPES
+from lake_assets.formats.csv_rows import RowFilter
+from lake_assets.formats.flat_rows import ROW, TEXT, TYPES
+from lake_assets.formats.format_base import DEPTH
 
 BLOCK = 8 << 20
 # Arrow counts the bytes of a block in 32 bits.

@@ -9,12 +9,22 @@ from functools import reduce
 from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.events.base import lake_names
-from lake_assets.events.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
-from lake_assets.events.inferred import VOID, Inferred, either, exact, parse_schema, read_inferred, united
-from lake_assets.events.model import DELETE, INSERT, NO_OLD_ROW, READ, TRUNCATE, UPDATE, EventColumn, EventPlan, Hints
-from lake_assets.events.sequences import pair, version
-from lake_assets.events.types import Reading, let, read_text
+from lake_assets.formats.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
+from lake_assets.formats.event_model import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    READ,
+    TRUNCATE,
+    UPDATE,
+    EventColumn,
+    EventPlan,
+    Hints,
+)
+from lake_assets.formats.format_base import lake_names
+from lake_assets.formats.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.sequences import pair, version
+from lake_assets.formats.text_types import Reading, let, read_text
 from lake_assets.lake.names import literal, quote
 
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}

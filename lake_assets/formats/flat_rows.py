@@ -24,9 +24,7 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.events.base import Format, lake_names, named
-from lake_assets.events.inferred import VOID, Inferred, either, exact, parse_schema, read_inferred, united
-from lake_assets.events.model import (
+from lake_assets.formats.event_model import (
     DELETE,
     INSERT,
     NO_OLD_ROW,
@@ -40,9 +38,11 @@ from lake_assets.events.model import (
     Seen,
     SourceTable,
 )
-from lake_assets.events.named import op_of
-from lake_assets.events.sequences import KIND, STORED, not_placed, placed, version
-from lake_assets.events.types import MOMENT, Reading, read_text
+from lake_assets.formats.format_base import Format, lake_names, named
+from lake_assets.formats.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.named_values import op_of
+from lake_assets.formats.sequences import KIND, STORED, not_placed, placed, version
+from lake_assets.formats.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
 TEXT, TYPES, ROW = "@text", "@types", "row"

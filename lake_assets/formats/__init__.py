@@ -5,7 +5,7 @@ how Spark reads it (`EventPlan`: SQL text over the column `record`, so that no P
 Dagster is imported here.
 """
 
-from lake_assets.events.formats import FORMATS, EventFormat, event_format
-from lake_assets.events.model import EventColumn, EventPlan, SourceTable
+from lake_assets.formats.event_model import EventColumn, EventPlan, SourceTable
+from lake_assets.formats.registry import FORMATS, EventFormat, event_format
 
 __all__ = ["FORMATS", "EventColumn", "EventFormat", "EventPlan", "SourceTable", "event_format"]

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lake_assets.errors import MalformedRecordError
-from lake_assets.events.base import Format, named
-from lake_assets.events.model import (
+from lake_assets.formats.event_model import (
     DELETE,
     INSERT,
     TRANSACTION,
@@ -29,9 +28,10 @@ from lake_assets.events.model import (
     Seen,
     SourceTable,
 )
-from lake_assets.events.named import OPS, about, forms, numbers_as_text, op_of, plans, shape
-from lake_assets.events.postgres_types import read_postgres
-from lake_assets.events.types import Reading
+from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
+from lake_assets.formats.postgres_types import read_postgres
+from lake_assets.formats.text_types import Reading
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"

@@ -15,8 +15,7 @@ from itertools import chain
 from typing import Any
 
 from lake_assets.errors import KeyChangedError
-from lake_assets.events.base import lake_names
-from lake_assets.events.model import (
+from lake_assets.formats.event_model import (
     DELETE,
     INSERT,
     NO_OLD_ROW,
@@ -28,7 +27,8 @@ from lake_assets.events.model import (
     Hints,
     SourceTable,
 )
-from lake_assets.events.types import Reading, normal, read_text, widest
+from lake_assets.formats.format_base import lake_names
+from lake_assets.formats.text_types import Reading, normal, read_text, widest
 from lake_assets.lake.names import literal
 
 # Every number outside of a string as a string: functions that read JSON go through a double where a number has a

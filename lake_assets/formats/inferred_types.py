@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.events.model import Hints
-from lake_assets.events.types import Reading, read_text, widest
+from lake_assets.formats.event_model import Hints
+from lake_assets.formats.text_types import Reading, read_text, widest
 from lake_assets.lake.names import literal
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]\w*|\d+|[<>(),:]|\s+|.")

@@ -10,9 +10,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from lake_assets.events.connect_types import UNAVAILABLE_VALUE
-from lake_assets.events.generator import KEY, Change, Row, Transaction, Workload
-from lake_assets.events.model import DELETE, INSERT, UPDATE
+from lake_assets.examples.event_generator import KEY, Change, Row, Transaction, Workload
+from lake_assets.formats.connect_types import UNAVAILABLE_VALUE
+from lake_assets.formats.event_model import DELETE, INSERT, UPDATE
 
 Encoder = Callable[[Transaction, Workload], Iterator[str]]
 _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from lake_assets.errors import PipelineError
-from lake_assets.events.debezium import Debezium
-from lake_assets.events.model import Boundary, EventPlan, Hints, Planned, Seen, SourceTable
-from lake_assets.events.rows import CHANGE_FEED, CHANGE_SET
-from lake_assets.events.simplified import Simplified
-from lake_assets.events.wal2json import Wal2JsonV1, Wal2JsonV2
+from lake_assets.formats.debezium import Debezium
+from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET
+from lake_assets.formats.simplified import Simplified
+from lake_assets.formats.wal2json import Wal2JsonV1, Wal2JsonV2
 
 
 class EventFormat(Protocol):

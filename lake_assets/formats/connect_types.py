@@ -12,7 +12,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from lake_assets.events.types import (
+from lake_assets.formats.text_types import (
     DAY_IN_RANGE,
     FIRST,
     FIRST_DAY,

@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from lake_assets.errors import ConfigError
-from lake_assets.events.model import DELETE, INSERT, UPDATE
+from lake_assets.formats.event_model import DELETE, INSERT, UPDATE
 
 Row = Mapping[str, Any]
 KEY = "id"
