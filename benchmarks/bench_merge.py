@@ -32,8 +32,8 @@ from pyspark.sql import functions as F
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.names import literal
-from lake_assets.merge import small
-from lake_assets.merge.pruning import prune
+from lake_assets.tables import spark_tuning
+from lake_assets.tables.merge_pruning import prune
 
 TABLE = TableId(("bench",), "final")
 COLUMNS = ["id", "code", "a", "b", "name", "amount", "ts"]
@@ -44,7 +44,7 @@ LAYOUTS = {
     "bucketed": ("PARTITIONED BY (bucket(16, id))", "xxhash64(id)"),
 }
 # So many changes are one partition, and so one file, where the product takes them in.
-FEW = small.SMALL_ROWS
+FEW = spark_tuning.SMALL_ROWS
 REQUIRED: dict[str, Required] = {
     "scattered, 1,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),
     "scattered, 50,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),

@@ -17,11 +17,11 @@ from lake_assets.errors import InputError
 from lake_assets.examples import population, shop
 from lake_assets.examples.shop import Checkpoint, Comparison
 from lake_assets.facade import Lake
+from lake_assets.ingest.file_ledger import ledger_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
-from lake_assets.merge.ledger import ledger_of
-from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import Pipeline
+from lake_assets.tables.outcome import Outcome
 
 
 def demo(

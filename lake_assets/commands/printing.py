@@ -18,7 +18,7 @@ from rich.table import Table
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import local_path
-from lake_assets.merge.outcome import Absorbed, Outcome
+from lake_assets.tables.outcome import Absorbed, Outcome
 
 # Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 150)

@@ -28,20 +28,20 @@ from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
+from lake_assets.ingest import exactness
+from lake_assets.ingest.landing import Backlog, backlog
+from lake_assets.ingest.raw_tables import arrived, nothing_until
+from lake_assets.ingest.staging_tables import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
-from lake_assets.merge import exactness
-from lake_assets.merge.commit import counts
-from lake_assets.merge.landing import Backlog, backlog
-from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.raw import arrived, nothing_until
-from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
-from lake_assets.merge.staging_table import SOURCE_TABLE_PROPERTY
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import Pipeline, own_pipelines
+from lake_assets.tables.commits import counts
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 
 # Exit code of a run that rejected records and failed nowhere.
 REJECTED = 3

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from lake_assets.capture import capture
 from lake_assets.lake import LakeBase
-from lake_assets.merge.outcome import Absorbed
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import describe, maintained
 from lake_assets.models.operators.query_tree import Node, Project, Tree, origins
@@ -16,6 +15,7 @@ from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.model_runs import choice, is_same_query, planned, windows_of
 from lake_assets.models.steps.recomputed_ranges import untraced
+from lake_assets.tables.outcome import Absorbed
 
 
 @dataclass(frozen=True)

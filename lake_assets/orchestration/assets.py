@@ -13,8 +13,6 @@ from dagster_shared.check import CheckError
 from lake_assets.errors import AuditFailedError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
-from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.specs import FinalSpec, RawSpec
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.orchestration import asset_metadata, dagster_partitions
@@ -38,6 +36,8 @@ from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.table_graph import Spec, after
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.specs import FinalSpec, RawSpec
 
 
 def table_asset(

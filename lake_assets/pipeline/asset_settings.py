@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lake_assets.merge.specs import Freshness, Shown
 from lake_assets.pipeline.setting_types import OrText, Strict, listed, seconds_of
+from lake_assets.tables.specs import Freshness, Shown
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")

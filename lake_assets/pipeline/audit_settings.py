@@ -16,7 +16,8 @@ from sqlglot.errors import ParseError, TokenError
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.merge.audits import (
+from lake_assets.pipeline.setting_types import Names, OrText, Strict, said, share_of
+from lake_assets.tables.audit_specs import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,
@@ -27,8 +28,7 @@ from lake_assets.merge.audits import (
     RowCountChange,
     Unique,
 )
-from lake_assets.merge.specs import Limit
-from lake_assets.pipeline.setting_types import Names, OrText, Strict, said, share_of
+from lake_assets.tables.specs import Limit
 
 # Stands for the audited table where the SQL of an audit is parsed.
 AUDITED = TableId(("__audited",), "__table")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lake_assets.merge.partitions import Every, Partitions, check_hours, read_start, zone_of
 from lake_assets.pipeline.setting_types import Strict, said
+from lake_assets.tables.table_partitions import Every, Partitions, check_hours, read_start, zone_of
 
 
 def by_column(value: object) -> object:

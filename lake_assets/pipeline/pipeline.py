@@ -22,30 +22,24 @@ from lake_assets.errors import (
     ModelError,
     PipelineError,
 )
+from lake_assets.final.column_selection import read_columns
+from lake_assets.final.final_tables import absorb_changes
 from lake_assets.formats import SourceTable
 from lake_assets.formats.file_records import Limits
+from lake_assets.ingest.file_ledger import ledger_of
+from lake_assets.ingest.landing import Landed, land, land_records
+from lake_assets.ingest.raw_tables import offsets, routes
+from lake_assets.ingest.record_sources import Read
+from lake_assets.ingest.rejects import rejected_of
+from lake_assets.ingest.routing import replay as replay_records
+from lake_assets.ingest.staging import absorb_events
+from lake_assets.ingest.staging import replay as replay_events
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
 from lake_assets.lake.metadata import clock_skew, metadata_versions
 from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
 from lake_assets.lake.names import nearest
-from lake_assets.merge import leftovers
-from lake_assets.merge.arriving import Read
-from lake_assets.merge.batches import LEFT
-from lake_assets.merge.fields import PartitionField
-from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.landing import Landed, land, land_records
-from lake_assets.merge.ledger import ledger_of
-from lake_assets.merge.outcome import Absorbed, Outcome
-from lake_assets.merge.raw import offsets, routes
-from lake_assets.merge.rejects import rejected_of
-from lake_assets.merge.retention import keep_own, keep_sources
-from lake_assets.merge.routing import replay as replay_records
-from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import BatchSize, FinalSpec, Limit, RawSpec, StagingSpec
-from lake_assets.merge.staging import absorb_events
-from lake_assets.merge.staging import replay as replay_events
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.sql_errors import Origin, located
@@ -59,6 +53,12 @@ from lake_assets.pipeline.shared_names import Claim, refused
 from lake_assets.pipeline.sql_positions import Written, line_of_table, origins, read_sql
 from lake_assets.pipeline.table_graph import Spec, ordered, sources
 from lake_assets.pipeline.yaml_file import read_pipeline
+from lake_assets.tables import leftovers
+from lake_assets.tables.batch_limits import LEFT
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.snapshot_retention import keep_own, keep_sources
+from lake_assets.tables.specs import BatchSize, FinalSpec, Limit, RawSpec, StagingSpec
 
 ATTEMPTS = 4
 

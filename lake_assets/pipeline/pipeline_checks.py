@@ -9,21 +9,21 @@ from pyiceberg.table import Table
 
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
+from lake_assets.final.column_selection import COPY, ROW, select
+from lake_assets.final.target import OWN_COLUMNS
 from lake_assets.formats.event_model import TECHNICAL
+from lake_assets.ingest.staging_tables import check_source
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
-from lake_assets.merge.audits import PLACEHOLDER, Assertion, Relationship
-from lake_assets.merge.schema import is_former
-from lake_assets.merge.selection import COPY, ROW, select
-from lake_assets.merge.specs import FinalSpec, StagingSpec
-from lake_assets.merge.staging_table import check_source
-from lake_assets.merge.target import OWN_COLUMNS
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import check_outputs, output_columns, plan
 from lake_assets.models.sql.sql_errors import column_problems, located
 from lake_assets.pipeline.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.audit_specs import PLACEHOLDER, Assertion, Relationship
+from lake_assets.tables.schema_changes import is_former
+from lake_assets.tables.specs import FinalSpec, StagingSpec
 
 
 @dataclass(frozen=True)

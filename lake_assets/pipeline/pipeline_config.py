@@ -14,20 +14,20 @@ from pydantic import (
     model_validator,
 )
 
+from lake_assets.final.column_selection import read_columns
 from lake_assets.formats import SourceTable
 from lake_assets.formats.file_records import Limits
 from lake_assets.formats.text_types import normal
 from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
-from lake_assets.merge.fields import PartitionField
-from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import Limit
 from lake_assets.models.model_spec import Span
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.audit_settings import Audits, ModelAudits
 from lake_assets.pipeline.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.setting_types import Names, OrText, Strict, said, seconds_of
+from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.specs import Limit
 
 
 class Batches(Strict):

@@ -10,14 +10,14 @@ from pyspark.sql import DataFrame
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError, RebuildError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import is_unreadable, named_errors
-from lake_assets.merge.commit import has_counts
-from lake_assets.merge.differences import count_differences, incomparable
-from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.specs import RawSpec
-from lake_assets.merge.tables import columns_of, key_in
 from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline.pipeline import absorb
 from lake_assets.pipeline.table_graph import Spec, sources
+from lake_assets.tables.commits import has_counts
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.row_differences import count_differences, incomparable
+from lake_assets.tables.specs import RawSpec
+from lake_assets.tables.table_ddl import columns_of, key_in
 
 ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 

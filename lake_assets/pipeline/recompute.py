@@ -17,19 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
+from lake_assets.final.final_tables import all_rows
+from lake_assets.final.target import FROM
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
-from lake_assets.merge.auditing import Finding, Gate, forget_failed
-from lake_assets.merge.commit import counts
-from lake_assets.merge.differences import incomparable
-from lake_assets.merge.final import all_rows
-from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.partitions import Partitions
-from lake_assets.merge.small import fitting
-from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.tables import check_owner_in, columns_of, key_in
-from lake_assets.merge.target import FROM
-from lake_assets.merge.views import held
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.row_identity import identity
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
@@ -37,6 +28,15 @@ from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.pipeline import retried
 from lake_assets.pipeline.verification import expected_rows, planned_at
+from lake_assets.tables.audit_gate import Finding, Gate, forget_failed
+from lake_assets.tables.commits import counts
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.row_differences import incomparable
+from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.specs import FinalSpec
+from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
+from lake_assets.tables.table_partitions import Partitions
 
 RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.formats import SourceTable
+from lake_assets.ingest.staging_tables import source_of
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.merge.staging_table import source_of
-from lake_assets.merge.steps import known_marks
+from lake_assets.tables.pending_windows import known_marks
 
 
 @dataclass(frozen=True)

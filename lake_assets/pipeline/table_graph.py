@@ -7,8 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 
 from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.lake import TableId
-from lake_assets.merge.specs import FinalSpec, RawSpec, StagingSpec
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 
 Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
 

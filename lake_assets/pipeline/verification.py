@@ -28,21 +28,21 @@ from lake_assets.errors import (
     SnapshotExpiredError,
     TableReplacedError,
 )
+from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.watermark import Mark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
-from lake_assets.merge.final import all_rows
-from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.steps import rebuild_advice
-from lake_assets.merge.tables import KEY_PROPERTY, columns_of
-from lake_assets.merge.views import temp_view
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
 from lake_assets.models.sql.model_plan import ModelPlan, as_named, looked_up, parse, plan, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
+from lake_assets.tables.pending_windows import rebuild_advice
+from lake_assets.tables.spark_frames import temp_view
+from lake_assets.tables.specs import FinalSpec
+from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
 
 _EXPECTED, _FOUND = "_expected", "_found"
 _PARTS = 1_000_000

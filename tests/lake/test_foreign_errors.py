@@ -17,7 +17,7 @@ from lake_assets.errors import (
     StorageUnavailableError,
 )
 from lake_assets.lake.foreign_errors import as_named
-from lake_assets.merge.commit import lost_race
+from lake_assets.tables.commits import lost_race
 
 
 def spark(said: str) -> Exception:

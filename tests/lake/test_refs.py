@@ -22,8 +22,8 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import followed
 from lake_assets.lake.metadata.watermark import Mark
-from lake_assets.merge import commit
-from lake_assets.merge.commit import on_branch
+from lake_assets.tables import commits
+from lake_assets.tables.commits import on_branch
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "3"}
@@ -178,7 +178,7 @@ def test_spark_writes_to_the_branch_and_main_follows(
     spark.sql("INSERT INTO raw.t VALUES (1)")
 
     def add(meanwhile: Callable[[], object] = lambda: None) -> None:
-        base, before = commit.read_marks(lake.table(t)), spark.table("raw.t").count()
+        base, before = commits.read_marks(lake.table(t)), spark.table("raw.t").count()
         with on_branch(lake, t, marks, base) as branch:
             spark.sql(f"INSERT INTO {branch} VALUES (2)")
             assert spark.table("raw.t").count() == before, "nobody sees it yet"
@@ -187,7 +187,7 @@ def test_spark_writes_to_the_branch_and_main_follows(
     add()
     assert spark.table("raw.t").count() == lake.table(t).scan().to_arrow().num_rows == 2
     assert set(lake.table(t).metadata.refs) == {"main"}
-    assert commit.read_marks(lake.table(t)) == marks
+    assert commits.read_marks(lake.table(t)) == marks
     log = spark.sql("SELECT snapshot_id FROM raw.t.history ORDER BY made_current_at").collect()
     assert [r[0] for r in log][-1] == lake.table(t).metadata.current_snapshot_id
     with pytest.raises(ConcurrentWriteError):

@@ -7,7 +7,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from lake_assets import Lake
 from lake_assets.lake.metadata.row_counts import row_count, rows_added_and_deleted
-from lake_assets.merge.commit import counts, say_counts
+from lake_assets.tables.commits import counts, say_counts
 
 
 def snapshot(**said: int | str) -> Snapshot:

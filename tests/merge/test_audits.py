@@ -11,8 +11,9 @@ from lake_assets import Lake
 from lake_assets.errors import AuditFailedError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.merge.auditing import AUDITED_PROPERTY, FAILED_BRANCH, Gate
-from lake_assets.merge.audits import (
+from lake_assets.pipeline.pipeline import absorb
+from lake_assets.tables.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
+from lake_assets.tables.audit_specs import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,
@@ -21,9 +22,8 @@ from lake_assets.merge.audits import (
     RowCountChange,
     Unique,
 )
-from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.specs import Limit
-from lake_assets.pipeline.pipeline import absorb
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.specs import Limit
 from tests.merge import test_faults
 from tests.merge.test_faults import Points, killed_everywhere
 from tests.support.debezium import INT, TEXT, Event, Table

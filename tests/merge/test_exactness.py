@@ -10,11 +10,11 @@ import pytest
 from lake_assets import Lake
 from lake_assets.commands.run_and_status import table_status
 from lake_assets.formats.event_model import EventColumn, EventPlan, Planned
+from lake_assets.ingest.exactness import DETAIL, reasons_of
+from lake_assets.ingest.parsing import unreported
 from lake_assets.lake import TableId
-from lake_assets.merge.exactness import DETAIL, reasons_of
-from lake_assets.merge.outcome import Outcome
-from lake_assets.merge.parsing import unreported
 from lake_assets.orchestration.asset_metadata import of_outcome
+from lake_assets.tables.outcome import Outcome
 from tests.merge.test_rejects import ITEMS, Stream, v2
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline

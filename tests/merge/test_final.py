@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
+from lake_assets.final.column_selection import read_columns
+from lake_assets.final.final_tables import absorb_changes
+from lake_assets.final.target import Target
 from lake_assets.lake import TableId
-from lake_assets.merge import pruning
-from lake_assets.merge.fields import PartitionField
-from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.selection import read_columns
-from lake_assets.merge.specs import FinalSpec
-from lake_assets.merge.target import Target
+from lake_assets.tables import merge_pruning
+from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.specs import FinalSpec
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
@@ -103,8 +103,8 @@ class Tables:
         for kind in self.kinds:
             with pytest.MonkeyPatch.context() as patched:
                 if kind == "large":
-                    patched.setattr(pruning, "MIN_ROWS", 0)
-                    patched.setattr(pruning, "ROWS_A_KEY", 0)
+                    patched.setattr(merge_pruning, "MIN_ROWS", 0)
+                    patched.setattr(merge_pruning, "ROWS_A_KEY", 0)
                 outcome = absorb_changes(self.lake, self.spec(kind))
             if self.delivered:
                 self.compare(kind, f"{outcome.why}, {outcome.details}")

@@ -26,12 +26,12 @@ from lake_assets.errors import (
     TruncatedInputError,
 )
 from lake_assets.formats import SourceTable
+from lake_assets.ingest import file_ledger, landing, record_sources
+from lake_assets.ingest.landing import Landed, land, new_files
+from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId
-from lake_assets.merge import arriving, landing, ledger
-from lake_assets.merge.landing import Landed, land, new_files
-from lake_assets.merge.raw import routes
-from lake_assets.merge.specs import Limit, RawSpec
 from lake_assets.pipeline.pipeline import absorb
+from lake_assets.tables.specs import Limit, RawSpec
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
 
@@ -263,7 +263,7 @@ def test_rejects_are_copied_once_whatever_is_killed_in_between(
     take_in(plain_lake, folder)
     assert [r["position"] for r in rejected(plain_lake)] == [1, 4]
     # Of a raw table that is made again, nothing of before holds.
-    for table in (RAW, ledger.ledger_of(RAW)):
+    for table in (RAW, file_ledger.ledger_of(RAW)):
         plain_lake.catalog.drop_table(table.parts)
     (folder / "a.jsonl").unlink()
     take_in(plain_lake, folder)
@@ -359,7 +359,7 @@ def test_a_raw_table_of_another_pipeline_is_not_written_to(plain_lake: Lake, fol
 
 
 def seen(lake: Lake) -> Mapping[str, int]:
-    return ledger.seen(lake, RAW)
+    return file_ledger.seen(lake, RAW)
 
 
 def test_a_ledger_that_lags_behind_still_knows_all_files(
@@ -368,19 +368,19 @@ def test_a_ledger_that_lags_behind_still_knows_all_files(
     write_lines(folder / "a.jsonl", lines(1))
     take_in(plain_lake, folder)
     with monkeypatch.context() as patch:  # killed between the landing's commit and the ledger's
-        patch.setattr(ledger, "catch_up", lambda *_: None)
+        patch.setattr(file_ledger, "catch_up", lambda *_: None)
         write_lines(folder / "b.jsonl", lines(2))
         take_in(plain_lake, folder)
     assert set(seen(plain_lake)) == {"a.jsonl", "b.jsonl"}
     assert take_in(plain_lake, folder).files == 0
-    assert plain_lake.table(ledger.ledger_of(RAW)).scan().to_arrow().num_rows == 2
+    assert plain_lake.table(file_ledger.ledger_of(RAW)).scan().to_arrow().num_rows == 2
 
 
 def test_a_ledger_that_is_lost_is_made_again(plain_lake: Lake, folder: Path) -> None:
     for n in range(3):
         write_lines(folder / f"{n}.jsonl", lines(n))
         take_in(plain_lake, folder)
-    plain_lake.catalog.drop_table(ledger.ledger_of(RAW).parts)
+    plain_lake.catalog.drop_table(file_ledger.ledger_of(RAW).parts)
     assert take_in(plain_lake, folder).files == 0
     assert seen(plain_lake) == {f"{n}.jsonl": (folder / f"{n}.jsonl").stat().st_size for n in range(3)}
 
@@ -393,7 +393,7 @@ def test_a_ledger_whose_landings_were_expired_holds(plain_lake: Lake, folder: Pa
     old = [s.snapshot_id for s in raw.metadata.snapshots][:-1]
     raw.maintenance.expire_snapshots().by_ids(old).commit()
     assert take_in(plain_lake, folder).files == 0
-    plain_lake.catalog.drop_table(ledger.ledger_of(RAW).parts)  # now its rows are all there is
+    plain_lake.catalog.drop_table(file_ledger.ledger_of(RAW).parts)  # now its rows are all there is
     assert take_in(plain_lake, folder).files == 0
     assert set(seen(plain_lake)) == {"0.jsonl", "1.jsonl", "2.jsonl"}
 
@@ -417,7 +417,7 @@ def test_a_raw_table_that_was_dropped_takes_in_everything_again(plain_lake: Lake
     plain_lake.catalog.drop_table(RAW.parts)
     assert take_in(plain_lake, folder).files == 2
     assert take_in(plain_lake, folder).files == 0
-    assert plain_lake.table(ledger.ledger_of(RAW)).scan().to_arrow().num_rows == 2
+    assert plain_lake.table(file_ledger.ledger_of(RAW)).scan().to_arrow().num_rows == 2
 
 
 def test_another_process_that_lands_the_same_files_in_between_is_noticed(
@@ -441,9 +441,9 @@ def test_another_process_that_lands_the_same_files_in_between_is_noticed(
         patch.setattr(where, name, call)
 
     for where, name in (
-        (ledger, "catch_up"), (landing, "listing"), (ledger, "seen_by"), (landing, "_unseen"),
-        (landing, "_commit"), (Table, "transaction"), (landing._Reading, "batches"), (arriving, "records_of"),
-        (ledger, "_state"), (ledger, "_pending"), (Table, "append"),
+        (file_ledger, "catch_up"), (landing, "listing"), (file_ledger, "seen_by"), (landing, "_unseen"),
+        (landing, "_commit"), (Table, "transaction"), (landing._Reading, "batches"), (record_sources, "records_of"),
+        (file_ledger, "_state"), (file_ledger, "_pending"), (Table, "append"),
     ):  # fmt: skip
         file = write_lines(folder / f"new{name}.jsonl", lines(3)).name
         with monkeypatch.context() as patch:

@@ -19,9 +19,9 @@ from lake_assets import Lake
 from lake_assets.capture import icdc, icdc_metadata
 from lake_assets.lake import TableId, caching_catalog
 from lake_assets.lake.metadata import refs
-from lake_assets.merge import leftovers
-from lake_assets.merge.leftovers import at_work, drop_branches, sweep
 from lake_assets.runtime.processes import is_gone, owner
+from lake_assets.tables import leftovers
+from lake_assets.tables.leftovers import at_work, drop_branches, sweep
 from tests.support.faults import files_of
 
 T = TableId.parse("raw.t")

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
+from lake_assets.final.key_changes import PRESENT, Ordering, entangled, states
+from lake_assets.final.reduction import order
 from lake_assets.formats import FORMATS, event_format
 from lake_assets.formats.event_model import INDEX, OP, POSITION, SEQUENCE
-from lake_assets.merge.moves import PRESENT, Ordering, entangled, states
-from lake_assets.merge.reduce import order
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
 

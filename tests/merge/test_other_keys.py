@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
+from lake_assets.ingest.exactness import reasons_of
 from lake_assets.lake import TableId
-from lake_assets.merge.exactness import reasons_of
 from tests.merge.test_rejects import ITEMS, Stream
 
 KEYS: dict[str, Any] = {"table": ITEMS, "key": [["id"], ["email"]], "types": {"id": "int"}}

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, PipelineError
+from lake_assets.final import partition_overwrite
+from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.merge import overwrite
-from lake_assets.merge.fields import PartitionField
-from lake_assets.merge.final import absorb_changes
-from lake_assets.merge.specs import FinalSpec
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.specs import FinalSpec
 from tests.support.debezium import BIGINT, DATE, INT, TEXT, TIMESTAMP, Event, Table, decimal
 from tests.support.histories import Source, redelivered, shuffled, split
 from tests.support.oracle import final_rows, rows_of
@@ -70,7 +70,7 @@ def test_many_partitions_and_files_of_other_ones_are_merged(lake: Lake, monkeypa
     events = [event(n * 10, "c", n, f"{n}", n) for n in range(4)]
     feed.deliver(events)
     with monkeypatch.context() as patch:
-        patch.setattr(overwrite, "MAX_PARTITIONS", 2)
+        patch.setattr(partition_overwrite, "MAX_PARTITIONS", 2)
         events += [event(100 + n * 10, "u", n, "moved", n) for n in range(3)]
         outcome = feed.deliver(events[4:])["final.t"]
         assert outcome.strategy == "merge"
@@ -92,7 +92,7 @@ def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypat
     events = [event(n * 10, "c", n, city, n) for n, city in enumerate("ABC")]
     feed.deliver(events)
     marks, another = read_marks(lake.table("final.t")), Lake(lake.config)
-    reading, foreign = overwrite._touched, [9]
+    reading, foreign = partition_overwrite._touched, [9]
 
     def disturbed(*args: Any) -> Any:
         found = reading(*args)
@@ -100,7 +100,7 @@ def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypat
             another.spark().sql(f"INSERT INTO lake.final.t VALUES ({foreign.pop()}, 'A', 0)")
         return found
 
-    monkeypatch.setattr(overwrite, "_touched", disturbed)
+    monkeypatch.setattr(partition_overwrite, "_touched", disturbed)
     feed.land([event(100, "u", 0, "A", 5)])
     spec = next(s for s in feed.pipeline.specs(lake) if str(s.table) == "final.t")
     assert isinstance(spec, FinalSpec)

@@ -20,9 +20,9 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.formats import SourceTable
 from lake_assets.formats.format_base import DEPTH
-from lake_assets.merge import rejects, staging
-from lake_assets.merge.outcome import Outcome
+from lake_assets.ingest import rejects, staging
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.outcome import Outcome
 
 ITEMS = "public.items"
 

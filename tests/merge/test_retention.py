@@ -9,7 +9,7 @@ from lake_assets.capture.consumers import PREFIX
 from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.merge.retention import SNAPSHOTS_KEPT, consumer_name
+from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT, consumer_name
 from tests.support.upkeep import compact_and_expire
 
 pytestmark = pytest.mark.spark

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.errors import SchemaConflictError
-from lake_assets.merge.schema import Change, evolve, former_name, formers, is_former, unite, widest
+from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former, unite, widest
 
 
 @pytest.mark.parametrize(

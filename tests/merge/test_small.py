@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets.merge.small import SMALL_BYTES, SMALL_ROWS, fitting, in_one_piece
+from lake_assets.tables.spark_tuning import SMALL_BYTES, SMALL_ROWS, fitting, in_one_piece
 
 
 class Rows:

@@ -14,9 +14,9 @@ from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Mark, to_properties
-from lake_assets.merge.specs import BatchSize
-from lake_assets.merge.steps import Window, head_of
 from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY, Heads
+from lake_assets.tables.pending_windows import Window, head_of
+from lake_assets.tables.specs import BatchSize
 
 ROWS = pa.schema([pa.field("k", pa.int64())])
 T, U = TableId.parse("final.t"), TableId.parse("final.u")

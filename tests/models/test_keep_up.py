@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import ModelError, TableReplacedError
-from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.outcome import Outcome
 from tests.models.queries import ALL, FULL, KEYS, RETRACT
 from tests.support.oracle import rows_of
 

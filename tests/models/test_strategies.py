@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import DefinitionChangedError, KeyMissingError, ModelError
 from lake_assets.lake import TableId
-from lake_assets.merge.outcome import Outcome
 from lake_assets.models.explanation import explain
 from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.query_tree import scans, text
@@ -19,6 +18,7 @@ from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.models.steps.recomputed_ranges import followed_times, merged
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.outcome import Outcome
 from tests.models.test_plan import SCHEMAS
 from tests.support.oracle import rows_of
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lake_assets import Lake, Pipeline
-from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.outcome import Outcome
 from tests.models.unstable import ARBITRARY, MAGNITUDES, ROUNDED, TABLES, Rounded, changes, fill
 from tests.support.oracle import rows_of
 

@@ -8,7 +8,6 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.merge.outcome import Outcome
 from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.asset_names import REBUILD_TAG
@@ -16,6 +15,7 @@ from lake_assets.orchestration.resources import session_of
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.pipeline import absorb
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.outcome import Outcome
 from tests.orchestration.conftest import Harness, selected
 from tests.orchestration.test_sensor import feed
 

@@ -11,7 +11,10 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
-from lake_assets.merge.audits import (
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.pipeline.pipeline_checks import mistakes
+from lake_assets.pipeline.table_graph import after
+from lake_assets.tables.audit_specs import (
     AcceptedValues,
     Assertion,
     EqualsQuery,
@@ -20,10 +23,7 @@ from lake_assets.merge.audits import (
     RowCountChange,
     Unique,
 )
-from lake_assets.merge.specs import FinalSpec, Limit
-from lake_assets.models.model_spec import ModelSpec
-from lake_assets.pipeline.pipeline_checks import mistakes
-from lake_assets.pipeline.table_graph import after
+from lake_assets.tables.specs import FinalSpec, Limit
 
 HEAD = """\
 type: lake_assets.LakePipeline

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from lake_assets import Lake, cli
 from lake_assets.errors import CorruptMetadataError, LakeError
 from lake_assets.lake import caching_catalog
-from lake_assets.merge.outcome import Outcome
+from lake_assets.tables.outcome import Outcome
 from tests.hostile.corpus import LINES
 from tests.support.clock import written_ahead
 from tests.support.oracle import Rows, bag, final_rows

@@ -15,8 +15,8 @@ from typing import Any
 import duckdb
 
 from lake_assets import Lake, Pipeline
-from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.outcome import Outcome
 from tests.support.queries import Query
 
 SHOWN_ROWS = 6

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lake_assets import Lake, Pipeline
-from lake_assets.merge.outcome import Outcome
 from lake_assets.pipeline import PipelineConfig
+from lake_assets.tables.outcome import Outcome
 from tests.support.debezium import Event, to_lines, write_lines
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
-from lake_assets.merge import ledger
+from lake_assets.ingest import file_ledger
 from lake_assets.pipeline import pipeline as runner
 from tests.support.kills import Killed, Points, around_refs, verb
 
@@ -61,7 +61,7 @@ def test_a_run_killed_at_any_point_and_run_again_ends_in_the_same_tables(
     monkeypatch.setattr(
         SqlCatalog, "register_table", points.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
     )
-    monkeypatch.setattr(ledger, "catch_up", points.around(ledger.catch_up, lambda *_: "the ledger"))
+    monkeypatch.setattr(file_ledger, "catch_up", points.around(file_ledger.catch_up, lambda *_: "the ledger"))
     monkeypatch.setattr(runner, "keep_own", points.around(runner.keep_own, lambda *_: "retention"))
     pipeline, landing = Pipeline.load(shop.PIPELINE), lake.config.home / "landing" / "shop_events"
     kills = 0

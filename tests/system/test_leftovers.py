@@ -15,8 +15,8 @@ import yaml
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.capture import icdc
-from lake_assets.merge import leftovers
 from lake_assets.runtime import jvm_folders
+from lake_assets.tables import leftovers
 from tests.support.faults import Faults, all_files, path_of
 from tests.support.people import AGES, CITIES, People
 from tests.system.processes import SMALL_SPARK, python, started

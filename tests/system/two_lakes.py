@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lake_assets import Lake, LakeConfig, Pipeline
-from lake_assets.merge.views import held
+from lake_assets.tables.spark_frames import held
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from lake_assets.capture import Capture
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
 from lake_assets.lake.metadata.watermark import ancestors
-from lake_assets.merge.steps import Window
+from lake_assets.tables.pending_windows import Window
 
 COST = "lake-assets.cost"
 # From this share of changed rows on a recompute is taken to be cheaper, where no run has told yet.

@@ -15,8 +15,8 @@ from sqlglot import exp
 from lake_assets.lake import quote
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
-from lake_assets.merge.views import held, over, temp_view
 from lake_assets.models.operators.query_tree import text
+from lake_assets.tables.spark_frames import held, over, temp_view
 
 SIGN = "__sign"
 MAX_LITERALS = 1_000

@@ -30,14 +30,6 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.merge.auditing import Finding, Gate, forget_failed
-from lake_assets.merge.batches import left_behind
-from lake_assets.merge.commit import counts, snapshot_of
-from lake_assets.merge.outcome import Absorbed, Outcome
-from lake_assets.merge.small import fitting
-from lake_assets.merge.specs import BatchSize
-from lake_assets.merge.steps import Window, head_of, known_marks, rebuild_advice, window_of
-from lake_assets.merge.tables import KEY_PROPERTY, check_owner_in
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import everything
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
@@ -46,6 +38,14 @@ from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources, needed_of
 from lake_assets.models.steps.model_step import FINGERPRINT_PROPERTY, NotAcceptedError, Step, said
 from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.tables.audit_gate import Finding, Gate, forget_failed
+from lake_assets.tables.batch_limits import left_behind
+from lake_assets.tables.commits import counts, snapshot_of
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
+from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.table_ddl import KEY_PROPERTY, check_owner_in
 
 log = logging.getLogger(__name__)
 

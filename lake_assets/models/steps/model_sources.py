@@ -17,13 +17,13 @@ from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded
-from lake_assets.merge.small import is_small, planned_once
-from lake_assets.merge.steps import Window
-from lake_assets.merge.views import new_name
 from lake_assets.models.operators.operator_rows import At
 from lake_assets.models.operators.query_tree import Scan, Tree, scans
 from lake_assets.models.steps.cost_estimate import changed_rows
 from lake_assets.models.steps.kept_frames import ONE_PIECE, SIGN, Frame, Frames
+from lake_assets.tables.pending_windows import Window
+from lake_assets.tables.spark_frames import new_name
+from lake_assets.tables.spark_tuning import is_small, planned_once
 
 _UNGROUPED = ("float", "double", "map<", "variant", "interval", "collate")
 

@@ -18,12 +18,6 @@ from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Marks
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.merge.auditing import Gate
-from lake_assets.merge.commit import committing
-from lake_assets.merge.differences import incomparable, write_differences
-from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
-from lake_assets.merge.tables import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
-from lake_assets.merge.views import new_name, over
 from lake_assets.models.model_spec import ModelSpec, declared
 from lake_assets.models.operators.maintenance import is_linear, passed_on
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple, keys_of
@@ -52,6 +46,12 @@ from lake_assets.models.steps.recomputed_ranges import touched_ranges
 from lake_assets.models.steps.renewal import Renewal
 from lake_assets.models.steps.retract import FOUND, RECOMPUTE, Retraction, retraction
 from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY
+from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.commits import committing
+from lake_assets.tables.row_differences import incomparable, write_differences
+from lake_assets.tables.spark_frames import new_name, over
+from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
+from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
 
 log = logging.getLogger(__name__)
 FINGERPRINT_PROPERTY = MODEL_PROPERTY

@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Marks
-from lake_assets.merge.auditing import Gate
-from lake_assets.merge.commit import append_if_unmoved, committing, on_branch
-from lake_assets.merge.differences import form, same
-from lake_assets.merge.pruning import Pruning, prune
-from lake_assets.merge.small import SMALL_ROWS, planned_once, size_of
-from lake_assets.merge.views import new_name, over
 from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.retract import FOUND
+from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.commits import append_if_unmoved, committing, on_branch
+from lake_assets.tables.merge_pruning import Pruning, prune
+from lake_assets.tables.row_differences import form, same
+from lake_assets.tables.spark_frames import new_name, over
+from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
 # What a MERGE takes from, in its SQL.
 _SOURCE = new_name()

@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import Mark, ancestors, parse_marks
-from lake_assets.merge.batches import cut
-from lake_assets.merge.specs import BatchSize
-from lake_assets.merge.steps import Window
+from lake_assets.tables.batch_limits import cut
+from lake_assets.tables.pending_windows import Window
+from lake_assets.tables.specs import BatchSize
 
 MODEL_PROPERTY = "lake-assets.model"
 

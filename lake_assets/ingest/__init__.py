@@ -1,0 +1,1 @@
+"""From records to typed change events: landing (raw tables), rejects, parsing (staging tables)."""

@@ -1,0 +1,93 @@
+"""How much of what is pending one step takes: cut between snapshots of the source; and how long little waits for more.
+
+A step that ends at an older snapshot of its source does what it would have done, had it run when that snapshot was
+made. So any cutting gives the same tables in the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from lake_assets.lake.metadata.watermark import ancestors
+from lake_assets.tables.pending_windows import Window
+from lake_assets.tables.specs import BatchSize
+
+LEFT = "snapshots_left"
+
+
+def cut(window: Window, source: Table, size: BatchSize) -> Window:
+    """The window up to the snapshot with which a batch is full, one snapshot at least; reads what was loaded only.
+
+    A batch ends at a snapshot with the columns that the source has now: the step knows no others. A window that does
+    not lead from one snapshot to a later one (the source was rolled back, or its history is lost) is not cut.
+    """
+    is_cut = size.is_limited and window.lost is None
+    steps = _steps(source, window.start, window.head.snapshot) if is_cut else None
+    if not steps:
+        return window
+    for n, (snapshot, full) in enumerate(_filling(steps, size, window.start is None), 1):
+        if full and n < len(steps) and snapshot.schema_id == source.metadata.current_schema_id:
+            return replace(window, head=replace(window.head, snapshot=snapshot.snapshot_id), left=len(steps) - n)
+    return window
+
+
+def left_behind(*windows: Window) -> dict[str, object]:
+    """For an outcome's details: how many snapshots of its sources the next run takes."""
+    left = sum(w.left for w in windows)
+    return {LEFT: left} if left else {}
+
+
+def seconds_left(source: Table, start: int | None, end: int, size: BatchSize, now: float | None = None) -> float:
+    """How long a pending window may still wait for more; 0: it is due.
+
+    Args:
+        source: the table.
+        start, end: the window's snapshots.
+        size: what is enough for a batch, and the longest wait.
+        now: seconds since 1970.
+    """
+    steps = _steps(source, start, end) if size.wait and start is not None else None
+    # What has not begun, and what was rolled back, does not wait.
+    if not steps or any(full for _, full in _filling(steps, size)):
+        return 0.0
+    age = (time.time() if now is None else now) - steps[0].timestamp_ms / 1000
+    # A snapshot from the future is one of a clock that was set back.
+    return max(0.0, size.wait - age) if age >= 0 else 0.0
+
+
+def _steps(source: Table, start: int | None, end: int | None) -> list[Snapshot] | None:
+    """The snapshots after `start` up to `end`, oldest first; None: the one does not lead to the other."""
+    found: list[Snapshot] = []
+    for snapshot in ancestors(source, end) if end is not None else ():
+        if snapshot.snapshot_id == start:
+            return found[::-1]
+        found.append(snapshot)
+    return found[::-1] if start is None else None
+
+
+def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -> Iterator[tuple[Snapshot, bool]]:
+    """Each snapshot, and whether the batch is full with it.
+
+    Args:
+        steps: oldest first.
+        size: of a batch.
+        is_all: whether the first snapshot stands for those before it, which have expired, as well.
+    """
+    files = rows = 0
+    for n, snapshot in enumerate(steps):
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        if n == 0 and is_all:
+            files, rows = (int(said.get(k) or 0) for k in ("total-data-files", "total-records"))
+        elif snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+            files += sum(int(said.get(k) or 0) for k in _FILES)
+            rows += sum(int(said.get(k) or 0) for k in _ROWS)
+        yield snapshot, size.is_full(files, rows)
+
+
+_FILES = ("added-data-files", "deleted-data-files", "added-delete-files")
+_ROWS = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")

@@ -1,0 +1,197 @@
+"""Making a table hold given rows by writing only what differs, in one commit: what reads its changes sees real ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.foreign_errors import is_unreadable
+from lake_assets.lake.metadata.watermark import Marks
+from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.commits import committing, on_branch, say_counts
+from lake_assets.tables.spark_frames import held, new_name, over
+
+log = logging.getLogger(__name__)
+_FLOATING = ("float", "double")
+_SIGN, _COPIES, _GOES = "__lake_sign", "__lake_copies", "__lake_goes"
+
+
+def write_differences(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    types: Mapping[str, str],
+    key: Sequence[str],
+    marks: Marks,
+    base: Marks,
+    gate: Gate,
+    more: Mapping[str, str] | None = None,
+) -> bool:
+    """Let a table hold `rows` and no others; returns whether it does. Not where the rows that it has cannot be read.
+
+    The commit carries the watermarks even where no row differs. Audits run on a branch before anybody sees it.
+
+    Args:
+        lake: the lake.
+        table: what is written.
+        rows: all rows that it is to hold, with its columns.
+        types: its columns with Spark's types; rows of these can be compared (see `incomparable`).
+        key: what tells rows apart; empty: nothing does, and copies are counted.
+        marks: the watermarks that the commit carries.
+        base: those that the table has.
+        gate: its audits.
+        more: other properties of the commit.
+
+    Raises:
+        ConcurrentWriteError: another writer was quicker.
+        AuditFailedError: a blocking audit does not pass.
+    """
+    try:
+        _write(lake, table, rows, types, key, marks, base, gate, more)
+    except Exception as e:
+        if not is_unreadable(e, lake.table(table).location()):
+            raise
+        log.warning("%s: all rows are written again, as those that it has cannot be read: %s", table, e)
+        return False
+    return True
+
+
+def _write(
+    lake: LakeBase,
+    table: TableId,
+    rows: DataFrame,
+    types: Mapping[str, str],
+    key: Sequence[str],
+    marks: Marks,
+    base: Marks,
+    gate: Gate,
+    more: Mapping[str, str] | None,
+) -> None:
+    spark = lake.spark()
+    with on_branch(lake, table, marks, base, gate.blocking) as branch:
+        stored = spark.table(branch)
+        net = held(_net(lake, rows, stored, types))
+        # Zeros with different signs are one key to a MERGE, and two values.
+        by_key = bool(key) and not any(types[k] in _FLOATING for k in key)
+        by_key = by_key and not _is_repeated(stored, key) and not _is_repeated(net.where(f"{_COPIES} > 0"), key)
+        with committing(spark, table, None, {**say_counts(*_counted(net, key if by_key else ())), **(more or {})}):
+            if net.isEmpty():
+                stored.limit(0).writeTo(branch).append()
+            elif by_key:
+                _merge_by_key(lake, branch, net, types, key)
+            else:
+                _merge_copies(lake, branch, net, types)
+
+
+def count_differences(
+    lake: LakeBase, rows: DataFrame, stored: DataFrame, types: Mapping[str, str], key: Sequence[str]
+) -> tuple[int, int, int]:
+    """How many rows of `stored` are inserted, updated and deleted where `rows` take its place.
+
+    Args:
+        lake: the lake.
+        rows, stored: both have the columns of `types`.
+        types: columns with Spark's types; rows of these can be compared (see `incomparable`).
+        key: what tells rows apart; empty: nothing does, and no row is updated.
+    """
+    return _counted(_net(lake, rows, stored, types), key)
+
+
+def incomparable(types: Mapping[str, str]) -> str:
+    """The first column whose values cannot be compared in a MERGE; empty: there is none."""
+    for name, kind in types.items():
+        plain = kind.split("(")[0]
+        nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in _FLOATING)
+        if nested or any(t in kind for t in ("map<", "variant", "interval", "collate", "geometry", "geography")):
+            return name
+    return ""
+
+
+def _net(lake: LakeBase, rows: DataFrame, stored: DataFrame, types: Mapping[str, str]) -> DataFrame:
+    """The distinct rows that one side has more often than the other, and how many more `rows` has."""
+    columns = [quote(c) for c in types]
+    wanted, there = new_name(), new_name()
+    casts = ", ".join(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items())
+    firsts = ", ".join(f"first({c}) AS {c}" for c in columns)
+    by = ", ".join(form(quote(c), kind) for c, kind in types.items())
+    return over(
+        lake.spark(),
+        f"SELECT {firsts}, CAST(sum({_SIGN}) AS INT) AS {_COPIES} FROM (SELECT {casts}, 1 AS {_SIGN} FROM {wanted} "
+        f"UNION ALL SELECT {', '.join(columns)}, -1 AS {_SIGN} FROM {there}) GROUP BY {by} HAVING sum({_SIGN}) <> 0",
+        {wanted: rows, there: stored},
+    )
+
+
+def _is_repeated(rows: DataFrame, key: Sequence[str]) -> bool:
+    return not rows.groupBy(*(F.col(quote(k)) for k in key)).count().where("count > 1").isEmpty()
+
+
+def _counted(net: DataFrame, key: Sequence[str]) -> tuple[int, int, int]:
+    """How many rows come, change and go: of the same key, one that goes and one that comes are one that changes."""
+    come, go = F.greatest(F.col(_COPIES), F.lit(0)), F.greatest(-F.col(_COPIES), F.lit(0))
+    if key:
+        net = net.groupBy(*(F.col(quote(k)) for k in key)).agg(F.sum(come).alias("come"), F.sum(go).alias("go"))
+        both = F.least("come", "go")
+    else:
+        net, both = net.select(come.alias("come"), go.alias("go")), F.lit(0)
+    counted = [F.sum(F.col("come") - both), F.sum(both), F.sum(F.col("go") - both)]
+    inserted, updated, deleted = (int(n or 0) for n in net.agg(*counted).collect()[0])
+    return inserted, updated, deleted
+
+
+def _merge_by_key(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[str, str], key: Sequence[str]) -> None:
+    names = [F.col(quote(c)) for c in types]
+    keys = [quote(k) for k in key]
+    come, go = net.where(f"{_COPIES} > 0"), net.where(f"{_COPIES} < 0")
+    equal = [F.col(f"g.{k}").eqNullSafe(F.col(f"c.{k}")) for k in keys]
+    gone = go.alias("g").join(come.alias("c"), equal, "left_anti")
+    source = new_name()
+    frame = come.select(*names, F.lit(False).alias(_GOES)).unionAll(gone.select(*names, F.lit(True).alias(_GOES)))
+    on = " AND ".join(f"t.{k} <=> s.{k}" for k in keys)
+    sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in types if c not in key)
+    update = f"WHEN MATCHED THEN UPDATE SET {sets} " if sets else ""
+    sql = f"MERGE INTO {branch} t USING {source} s ON {on} WHEN MATCHED AND s.{_GOES} THEN DELETE {update}"
+    over(lake.spark(), f"{sql}WHEN NOT MATCHED AND NOT s.{_GOES} THEN {_insert(types)}", {source: frame})
+
+
+def _merge_copies(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[str, str]) -> None:
+    """Of rows that are alike one cannot go alone: all go, and those that stay are written again."""
+    spark = lake.spark()
+    on = " AND ".join(same(c, kind) for c, kind in types.items())
+    going, source = new_name(), new_name()
+    left = held(
+        over(
+            spark,
+            f"SELECT {', '.join(f'first(s.{quote(c)}) AS {quote(c)}' for c in types)}, "
+            f"CAST(count(*) + first(s.{_COPIES}) AS INT) AS {_COPIES} FROM {branch} t JOIN {going} s ON {on} "
+            f"GROUP BY {', '.join(form(f's.{quote(c)}', kind) for c, kind in types.items())}",
+            {going: net.where(f"{_COPIES} < 0")},
+        )
+    )
+    gone = net.where(f"{_COPIES} < 0").selectExpr(*map(quote, types), f"true AS {_GOES}")
+    come = net.where(f"{_COPIES} > 0").unionAll(left.where(f"{_COPIES} > 0"))
+    copies = come.withColumn("__lake_copy", F.explode(F.array_repeat(F.lit(0), F.col(_COPIES))))
+    frame = gone.unionAll(copies.selectExpr(*map(quote, types), f"false AS {_GOES}"))
+    sql = f"MERGE INTO {branch} t USING {source} s ON s.{_GOES} AND {on} WHEN MATCHED THEN DELETE "
+    over(spark, f"{sql}WHEN NOT MATCHED AND NOT s.{_GOES} THEN {_insert(types)}", {source: frame})
+
+
+def _insert(types: Mapping[str, str]) -> str:
+    return f"INSERT ({', '.join(map(quote, types))}) VALUES ({', '.join('s.' + quote(c) for c in types)})"
+
+
+def form(column: str, kind: str) -> str:
+    """What rows are grouped by: a zero with a sign is another value than one without."""
+    return f"CAST({column} AS STRING)" if kind in _FLOATING else column
+
+
+def same(column: str, kind: str) -> str:
+    """SQL: rows `t` and `s` of a MERGE have the same value in a column."""
+    c = quote(column)
+    if kind in _FLOATING:
+        return f"CAST(t.{c} AS STRING) <=> CAST(s.{c} AS STRING)"
+    return f"t.{c} <=> s.{c}"
