@@ -23,12 +23,12 @@ from pathlib import Path
 from figures import Required, show
 
 from lake_assets import Lake, LakeConfig
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.pipeline.pipeline import absorb
 from lake_assets.tables.commits import committing
-from lake_assets.tables.specs import FinalSpec
 from lake_assets.tables.table_ddl import create
 
 ROW = {"id": "bigint", "n": "int", "name": "string", "amount": "decimal(12,2)", "ts": "timestamp"}

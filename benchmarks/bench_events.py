@@ -29,11 +29,11 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import land, land_records, new_files
 from lake_assets.ingest.parsing import parse
 from lake_assets.ingest.staging import absorb_events
 from lake_assets.lake import SparkConfig, TableId
-from lake_assets.tables.specs import RawSpec, StagingSpec
 
 ITEMS = SourceTable("public", "items")
 # How events are generated, and the format that reads them.

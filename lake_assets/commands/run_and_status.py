@@ -27,8 +27,10 @@ from lake_assets.commands.printing import (
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest import exactness
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import Backlog, backlog
 from lake_assets.ingest.raw_tables import arrived, nothing_until
 from lake_assets.ingest.staging_tables import SOURCE_TABLE_PROPERTY
@@ -41,7 +43,6 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 
 # Exit code of a run that rejected records and failed nowhere.
 REJECTED = 3

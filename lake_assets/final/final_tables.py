@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
 from lake_assets.final import append, scd1, scd2
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import Batch, Stats, Target, pending_of
 from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, quote
@@ -30,7 +31,6 @@ from lake_assets.tables.commits import commit_marks, counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice
 from lake_assets.tables.spark_tuning import fitting, in_one_piece
-from lake_assets.tables.specs import FinalSpec
 from lake_assets.tables.table_ddl import check_owner_in
 
 log = logging.getLogger(__name__)

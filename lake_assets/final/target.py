@@ -18,6 +18,7 @@ from lake_assets.errors import KeyMissingError, LostEventsError, PipelineError, 
 from lake_assets.final.adjacent_versions import joined
 from lake_assets.final.column_selection import COPY, FIRST_COPY, ROW, Item, hash_of_row, select, written
 from lake_assets.final.declared_order import kind_of, sequence_of
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.key_changes import BASE_POSITION, IS_MOVED, Ordering, states
 from lake_assets.final.other_keys import identified, says_other_key
 from lake_assets.final.reduction import ORDER
@@ -48,7 +49,6 @@ from lake_assets.tables.row_differences import incomparable, write_differences
 from lake_assets.tables.schema_changes import Change, evolve
 from lake_assets.tables.spark_frames import new_name, over, temp_view
 from lake_assets.tables.spark_tuning import fitting
-from lake_assets.tables.specs import FinalSpec
 from lake_assets.tables.table_ddl import (
     KEY_PROPERTY,
     alter,

@@ -15,12 +15,12 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import functions as F
 
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.rejects import rejected_of
 from lake_assets.ingest.staging_tables import set_property
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
-from lake_assets.tables.specs import StagingSpec
 
 PROPERTY = "lake-assets.not-exact"
 DETAIL = "not_exact"

@@ -22,6 +22,7 @@ from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats import EventFormat, event_format
 from lake_assets.formats.file_records import Record
 from lake_assets.ingest import file_ledger, rejects
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing_files import is_due, listing
 from lake_assets.ingest.raw_tables import (
     ARRIVED_PROPERTY,
@@ -43,7 +44,6 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window, window_of
-from lake_assets.tables.specs import RawSpec
 from lake_assets.tables.table_ddl import check_owner
 
 BYTES_A_FILE = 128 << 20

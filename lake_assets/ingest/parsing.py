@@ -23,8 +23,8 @@ from lake_assets.formats.format_base import LakeNames, schema_key
 from lake_assets.formats.text_types import widest
 from lake_assets.ingest.batch_schemas import BySource, find_schemas, schemas_of
 from lake_assets.ingest.event_rows import BAD, events_of, rows_of
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.tables.schema_changes import routed_name, unite
-from lake_assets.tables.specs import StagingSpec
 
 # Ways in which the records of one batch can look, beyond which they are not looked at one by one.
 _MOST_SHAPES = 1_000

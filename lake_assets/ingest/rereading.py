@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import MISFITS
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.tables.schema_changes import formers, promotes, routed
-from lake_assets.tables.specs import StagingSpec
 from lake_assets.tables.table_ddl import key_set_of, types_in
 
 # The declared key by which updates are split into a delete and an insert.

@@ -11,11 +11,11 @@ from lake_assets.formats.event_model import MANY, Boundary
 from lake_assets.formats.file_records import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, decode, schema_key
 from lake_assets.ingest import rejects
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw_tables import ROUTES_PROPERTY, routes_of
 from lake_assets.lake import LakeBase
 from lake_assets.tables.commits import committing
 from lake_assets.tables.spark_frames import temp_view
-from lake_assets.tables.specs import RawSpec
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import POSITION, SEQUENCE
 from lake_assets.ingest.event_rows import BAD
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase
 from lake_assets.lake.names import literal
-from lake_assets.tables.specs import StagingSpec
 
 # Of a staging table: what orders its events, and since which place in the stream.
 PROPERTY = "lake-assets.order"

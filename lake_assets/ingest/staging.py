@@ -18,6 +18,7 @@ from lake_assets.formats.event_model import INDEX, MANY, MISFITS, POSITION
 from lake_assets.ingest import exactness, rejects
 from lake_assets.ingest.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.event_rows import BAD
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import Parsed, parse
 from lake_assets.ingest.raw_tables import arrived, nothing_until
 from lake_assets.ingest.rereading import GENERATION_PROPERTY, generation_of, reason_to_reread, retyped, starts_elsewhere
@@ -54,7 +55,6 @@ from lake_assets.tables.pending_windows import Window, head_of, known_marks, reb
 from lake_assets.tables.schema_changes import Change, routed
 from lake_assets.tables.spark_frames import observed, temp_view
 from lake_assets.tables.spark_tuning import fitting, in_one_piece, is_small
-from lake_assets.tables.specs import StagingSpec
 from lake_assets.tables.table_ddl import KEY_PROPERTY, by_key, check_owner, columns_of, key_in, key_set_of
 
 

@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 from lake_assets.errors import TableClaimedError
 from lake_assets.formats.event_model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.ingest.event_rows import BAD
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import Parsed, key_changed
 from lake_assets.ingest.rereading import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Marks
 from lake_assets.lake.names import literal
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
-from lake_assets.tables.specs import StagingSpec
 from lake_assets.tables.table_ddl import (
     KEY_PROPERTY,
     KEY_SET_PROPERTY,

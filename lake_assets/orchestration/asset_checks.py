@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import LakeError
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeConfig
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.asset_names import asset_key, valid_name
@@ -26,7 +27,6 @@ from lake_assets.tables.audit_specs import (
     Severity,
     Unique,
 )
-from lake_assets.tables.specs import FinalSpec
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
     "error": dg.AssetCheckSeverity.ERROR,

@@ -7,13 +7,14 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest import exactness
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),

@@ -12,6 +12,8 @@ from dagster_shared.check import CheckError
 
 from lake_assets.errors import AuditFailedError, LakeError, PipelineError
 from lake_assets.facade import Lake
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.snapshot_pins import Heads
@@ -37,7 +39,6 @@ from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.table_graph import Spec, after
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.specs import FinalSpec, RawSpec
 
 
 def table_asset(

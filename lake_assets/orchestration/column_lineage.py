@@ -11,13 +11,13 @@ from sqlglot.lineage import Node, lineage
 from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import LakeError
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import parse
 from lake_assets.orchestration.asset_names import asset_key
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.specs import FinalSpec
 
 
 def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:

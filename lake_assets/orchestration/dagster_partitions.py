@@ -18,13 +18,13 @@ from pyiceberg.table import Table
 
 from lake_assets.capture import capture
 from lake_assets.errors import HistoryError
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.sensor_planning import shortened
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.specs import FinalSpec
 from lake_assets.tables.table_partitions import OTHER, Partitions, key_of_text
 from lake_assets.tables.touched_partitions import Touched, counted, touched
 

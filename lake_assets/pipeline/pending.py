@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import pending_of as pending_of_final
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import new_files
 from lake_assets.ingest.landing import pending_of_table as pending_of_raw
 from lake_assets.ingest.staging import pending_of as pending_of_staging
@@ -18,7 +20,6 @@ from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.pipeline.table_graph import Spec, sources
 from lake_assets.tables.batch_limits import cut, seconds_left
 from lake_assets.tables.pending_windows import Window
-from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 
 
 @dataclass(frozen=True)

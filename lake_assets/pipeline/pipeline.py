@@ -23,10 +23,12 @@ from lake_assets.errors import (
     PipelineError,
 )
 from lake_assets.final.column_selection import read_columns
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.formats import SourceTable
 from lake_assets.formats.file_records import Limits
 from lake_assets.ingest.file_ledger import ledger_of
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import Landed, land, land_records
 from lake_assets.ingest.raw_tables import offsets, routes
 from lake_assets.ingest.record_sources import Read
@@ -58,7 +60,7 @@ from lake_assets.tables.batch_limits import LEFT
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.partition_fields import PartitionField
 from lake_assets.tables.snapshot_retention import keep_own, keep_sources
-from lake_assets.tables.specs import BatchSize, FinalSpec, Limit, RawSpec, StagingSpec
+from lake_assets.tables.specs import BatchSize, Limit
 
 ATTEMPTS = 4
 

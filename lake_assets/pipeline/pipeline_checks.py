@@ -10,8 +10,10 @@ from pyiceberg.table import Table
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.column_selection import COPY, ROW, select
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import OWN_COLUMNS
 from lake_assets.formats.event_model import TECHNICAL
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.staging_tables import check_source
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
@@ -23,7 +25,6 @@ from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audit_specs import PLACEHOLDER, Assertion, Relationship
 from lake_assets.tables.schema_changes import is_former
-from lake_assets.tables.specs import FinalSpec, StagingSpec
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError, RebuildError
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import is_unreadable, named_errors
 from lake_assets.models.steps.snapshot_pins import Heads
@@ -16,7 +17,6 @@ from lake_assets.pipeline.table_graph import Spec, sources
 from lake_assets.tables.commits import has_counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.row_differences import count_differences, incomparable
-from lake_assets.tables.specs import RawSpec
 from lake_assets.tables.table_ddl import columns_of, key_in
 
 ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"

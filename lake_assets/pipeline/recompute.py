@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import DefinitionChangedError, NotRunError, PipelineError
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
 from lake_assets.final.target import FROM
 from lake_assets.lake import LakeBase, quote
@@ -34,7 +35,6 @@ from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.row_differences import incomparable
 from lake_assets.tables.spark_frames import held
 from lake_assets.tables.spark_tuning import fitting
-from lake_assets.tables.specs import FinalSpec
 from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
 from lake_assets.tables.table_partitions import Partitions
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from lake_assets.errors import PipelineError, TableClaimedError
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 
 Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
 

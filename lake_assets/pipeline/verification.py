@@ -28,6 +28,7 @@ from lake_assets.errors import (
     SnapshotExpiredError,
     TableReplacedError,
 )
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
@@ -41,7 +42,6 @@ from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
-from lake_assets.tables.specs import FinalSpec
 from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
 
 _EXPECTED, _FOUND = "_expected", "_found"

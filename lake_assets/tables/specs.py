@@ -1,21 +1,13 @@
-"""What each table of the first three layers is declared to be, as plain values."""
+"""What tables of every layer are declared to have: limits, batches, freshness, how they show up as assets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from lake_assets.errors import PipelineError
-from lake_assets.final.column_selection import Computed, Star
-from lake_assets.formats import SourceTable
-from lake_assets.formats.file_records import DEFAULT_LIMITS, Limits
-from lake_assets.lake import TableId
-from lake_assets.tables.audit_specs import Audit
-from lake_assets.tables.partition_fields import PartitionField
-from lake_assets.tables.table_partitions import Partitions
 
 
 @dataclass(frozen=True)
@@ -88,6 +80,10 @@ class BatchSize:
         return (self.files is not None and files >= self.files) or (self.rows is not None and rows >= self.rows)
 
 
+# The default: a step takes all that is pending.
+UNLIMITED = BatchSize()
+
+
 @dataclass(frozen=True)
 class Freshness:
     """When an asset counts as stale; in seconds.
@@ -121,146 +117,3 @@ class Shown:
     description: str | None = None
     freshness: Freshness | None = None
     depends_on: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RawSpec:
-    """A raw table and where it is filled from.
-
-    Attributes:
-        landing: the folder that files arrive in; None: it is filled from a table.
-        source: the Iceberg table that another system appends records to, instead of a folder.
-        column: the column of that table that holds the record.
-        key_column: the column that holds the record's key, as Kafka has it apart.
-        order: columns of that table by which the records of one snapshot are ordered.
-        about: the source table that all records are about, for formats that do not say.
-        max_rejected: how many records of a batch may be unroutable; None: any number.
-        batch: what one commit takes in, in whole files, and how long less than that waits.
-        limits: what is read of what arrives.
-        shown: its asset.
-    """
-
-    table: TableId
-    landing: Path | None
-    format: str
-    pipeline: str
-    source: TableId | None = None
-    column: str = "value"
-    key_column: str | None = None
-    order: tuple[str, ...] = ()
-    about: SourceTable | None = None
-    max_rejected: Limit | None = None
-    batch: BatchSize = BatchSize()
-    limits: Limits = DEFAULT_LIMITS
-    shown: Shown = field(default_factory=Shown, repr=False)
-
-
-OnConflict = Literal["stop", "new-column", "reject"]
-OnMisfit = Literal["reject", "null"]
-
-
-@dataclass(frozen=True)
-class StagingSpec:
-    """The typed changes of one source table of a stream.
-
-    Attributes:
-        rename: source names of columns to names in the lake.
-        not_renamed: columns that the source dropped, however much it looks like a rename.
-        types: types of columns (names in the lake) that win over what the records say.
-        key: the key of records that do not say one.
-        keys: several that may be it: the first whose columns are all there is taken when the table is made.
-        start: `position` in the raw table of the first record that counts.
-        by_row: whether rows have no key, and are told apart by all of their values.
-        on_conflict: what to do with values of a type that their column cannot become.
-        on_misfit: what to do with single values that do not fit their column's type: reject their events, or make the
-            values null.
-        order_by: columns whose values are the order of changes, instead of what the records say; see `FinalSpec`.
-        max_rejected: how many records of a batch may be rejected; None: any number.
-        refused: why it cannot have a table, since its name belongs to something else; the steps fail with that.
-        batch: how much of the raw table a step takes.
-        shown: its asset.
-    """
-
-    table: TableId
-    raw: TableId
-    source_table: SourceTable
-    format: str
-    pipeline: str
-    rename: Mapping[str, str] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-    key: tuple[str, ...] = ()
-    on_conflict: OnConflict = "stop"
-    on_misfit: OnMisfit = "reject"
-    order_by: tuple[str, ...] = ()
-    max_rejected: Limit | None = None
-    by_row: bool = False
-    keys: tuple[tuple[str, ...], ...] = ()
-    start: int = 0
-    not_renamed: frozenset[str] = frozenset()
-    refused: str = ""
-    batch: BatchSize = BatchSize()
-    shown: Shown = field(default_factory=Shown, repr=False)
-
-
-Mode = Literal["scd1", "scd2", "append"]
-Deletes = Literal["hard", "soft", "ignore"]
-OnChange = Literal["stop", "ignore"]
-Write = Literal["merge", "overwrite-partitions"]
-
-
-@dataclass(frozen=True)
-class FinalSpec:
-    """The current state of one source table, its history, or its inserts.
-
-    Attributes:
-        key: columns that identify a row; empty: taken from the stream, and where the stream has none, rows are
-            appended.
-        keys: several that may be it, of which staging has taken one.
-        format: wire format of the stream: what its sequences say.
-        mode: `scd1` one row a key, as the source holds it; `scd2` one row a version; `append` one row an insert.
-        deletes: what a delete does to an scd1 table's row.
-        on_change: what an update or delete does to a table that rows are appended to.
-        track: columns whose change opens a new version (scd2); None: all.
-        columns: the table's columns, made of those of staging; empty: these.
-        partition_by: Iceberg partition transforms over the table's columns, as `days(ts)`.
-        partitions: what Dagster knows as its partitions; `partition_by` has the field for them then.
-        sort_by: columns that the rows of a file are sorted by.
-        horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
-            well, and told of; None: any lateness is expected.
-        by_row: whether rows have no key, and are told apart by a hash of all of their values.
-        on_gap: what is done when the snapshot of staging that was absorbed has expired.
-        on_replaced: what is done when staging is another table than the one that was absorbed.
-        order_by: columns (of staging, by the names that they have in the lake) whose values are the order of changes;
-            empty: what the stream says is.
-        write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
-        batch: how much of staging a step takes.
-        shown: its asset.
-        audits: what has to hold of the table before a batch is published.
-    """
-
-    table: TableId
-    staging: TableId
-    pipeline: str
-    key: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
-    format: str = "debezium"
-    mode: Mode = "scd1"
-    deletes: Deletes = "hard"
-    on_change: OnChange = "stop"
-    track: tuple[str, ...] | None = None
-    columns: tuple[Star | Computed, ...] = ()
-    partition_by: tuple[PartitionField, ...] = ()
-    sort_by: tuple[str, ...] = ()
-    horizon: float | None = None
-    on_gap: Literal["stop", "rebuild"] = "stop"
-    on_replaced: Literal["stop", "rebuild"] = "stop"
-    by_row: bool = False
-    write: Write = "merge"
-    keys: tuple[tuple[str, ...], ...] = ()
-    order_by: tuple[str, ...] = ()
-    batch: BatchSize = BatchSize()
-    shown: Shown = field(default_factory=Shown, repr=False)
-    audits: tuple[Audit, ...] = ()
-    partitions: Partitions | None = None

@@ -12,11 +12,11 @@ import pytest
 
 from lake_assets import Lake, LakeConfig, cli
 from lake_assets.commands import machine
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline, PipelineConfig, pipeline
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.specs import RawSpec
 from tests.support.cli import Done
 
 Call = Callable[..., Done]

@@ -14,11 +14,11 @@ from lake_assets import Lake
 from lake_assets.errors import InputError, LandingFolderError
 from lake_assets.formats import SourceTable
 from lake_assets.formats.file_records import Limits, open_regular
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land
 from lake_assets.ingest.landing_files import listing, records_of
 from lake_assets.ingest.routing import replay
 from lake_assets.lake import TableId
-from lake_assets.tables.specs import RawSpec
 from tests.hostile.files import FILES, NO_UTF8, flipped, make_special, parquet
 
 GOOD = b'{"action":"I","schema":"public","table":"t","columns":[{"name":"id","type":"integer","value":1}]}\n'

@@ -16,11 +16,11 @@ from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import Seen
 from lake_assets.ingest import batch_schemas, staging
 from lake_assets.ingest.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import parse
 from lake_assets.ingest.staging import about, absorb_events
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.tables.specs import StagingSpec
 from tests.merge.test_parsing import raw_rows
 from tests.support.debezium import BIGINT, Event
 from tests.support.debezium import Table as SourceRows

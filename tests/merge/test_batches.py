@@ -11,12 +11,13 @@ from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from lake_assets import Lake
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Mark
 from lake_assets.tables.batch_limits import cut, seconds_left
 from lake_assets.tables.pending_windows import Window, head_of
-from lake_assets.tables.specs import BatchSize, RawSpec
+from lake_assets.tables.specs import BatchSize
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
 

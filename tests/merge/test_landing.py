@@ -27,11 +27,12 @@ from lake_assets.errors import (
 )
 from lake_assets.formats import SourceTable
 from lake_assets.ingest import file_ledger, landing, record_sources
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import Landed, land, new_files
 from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId
 from lake_assets.pipeline.pipeline import absorb
-from lake_assets.tables.specs import Limit, RawSpec
+from lake_assets.tables.specs import Limit
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows
 

@@ -17,10 +17,10 @@ from lake_assets import Lake
 from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineError
 from lake_assets.formats import SourceTable
 from lake_assets.formats.file_records import Limits
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land, land_records, new_files
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline, PipelineConfig
-from lake_assets.tables.specs import RawSpec
 from tests.support.debezium import BIGINT, Event, Table, to_lines
 
 RAW = TableId.parse("raw.events")

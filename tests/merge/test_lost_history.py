@@ -12,8 +12,10 @@ from pyiceberg.table import Table
 
 from lake_assets import Lake
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.target import pending_of as pending_of_final
 from lake_assets.formats import SourceTable
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import pending_of_table
 from lake_assets.ingest.staging import pending_of as pending_of_staging
 from lake_assets.lake import TableId
@@ -22,7 +24,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.model_runs import windows_of
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window, head_of, window_of
-from lake_assets.tables.specs import BatchSize, FinalSpec, RawSpec, StagingSpec
+from lake_assets.tables.specs import BatchSize
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 TARGET, SOURCE = TableId.parse("final.t"), TableId.parse("staging.t")

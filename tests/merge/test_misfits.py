@@ -18,10 +18,10 @@ from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.format_base import schema_key
 from lake_assets.ingest.event_rows import BAD
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import parse
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.tables.specs import StagingSpec
 from tests.merge.test_rejects import ITEMS, Stream
 
 FORTY = "1234567890123456789012345678901234567890"

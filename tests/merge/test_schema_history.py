@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from lake_assets import Lake
 from lake_assets.errors import LakeError
 from lake_assets.final.column_selection import read_columns
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.tables.partition_fields import PartitionField
-from lake_assets.tables.specs import FinalSpec
 from tests.merge.test_final import START, keys, value
 from tests.merge.test_rejects import ITEMS, Stream
 from tests.merge.test_whole_rows import debezium

@@ -99,8 +99,8 @@ def test_freshness_is_a_policy_of_dagsters(plain_lake: Lake) -> None:
 
 
 def test_settings_of_a_pattern_are_those_of_each_table_that_it_stands_for(plain_lake: Lake) -> None:
+    from lake_assets.ingest.ingest_specs import RawSpec
     from lake_assets.ingest.landing import land
-    from lake_assets.tables.specs import RawSpec
     from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 
     folder = plain_lake.config.home / "landing" / "shop_events"

@@ -10,6 +10,7 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.pipeline_checks import mistakes
@@ -23,7 +24,7 @@ from lake_assets.tables.audit_specs import (
     RowCountChange,
     Unique,
 )
-from lake_assets.tables.specs import FinalSpec, Limit
+from lake_assets.tables.specs import Limit
 
 HEAD = """\
 type: lake_assets.LakePipeline

@@ -11,12 +11,13 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.examples import shop
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import land
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.tables.specs import FinalSpec, RawSpec, StagingSpec
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 from tests.support.streams import pipeline
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.errors import LakeError
+from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import TableId
 from lake_assets.pipeline.pipeline import _guarded
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.specs import RawSpec
 
 
 def run(error: BaseException) -> Outcome:

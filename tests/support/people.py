@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lake_assets import Lake
+from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.verification import verify
-from lake_assets.tables.specs import FinalSpec
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.oracle import final_rows, rows_of
 from tests.support.streams import Feed
