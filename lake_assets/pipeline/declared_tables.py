@@ -20,7 +20,8 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.asset_settings import shown
 from lake_assets.pipeline.audit_settings import read_audits, read_comparisons
-from lake_assets.pipeline.pipeline_config import Batches, LayerTables, PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.layer_tables import Batches, LayerTables
+from lake_assets.pipeline.pipeline_config import PipelineConfig, Stream, seconds_of
 from lake_assets.pipeline.shared_names import Claim, refused
 from lake_assets.pipeline.sql_positions import Written, line_of_table
 from lake_assets.pipeline.table_graph import Spec, ordered

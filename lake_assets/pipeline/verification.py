@@ -37,7 +37,8 @@ from lake_assets.lake.metadata.watermark import Mark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
-from lake_assets.models.sql.model_plan import ModelPlan, as_named, looked_up, parse, plan, text_over
+from lake_assets.models.sql.model_plan import ModelPlan, looked_up, parse, plan
+from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
 from lake_assets.tables.pending_windows import rebuild_advice

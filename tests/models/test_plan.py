@@ -4,7 +4,8 @@ import pytest
 
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan, sources_of, text_over
+from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan, sources_of
+from lake_assets.models.sql.query_text import text_over
 
 SCHEMAS = {
     TableId.parse("final.users"): {"id": "bigint", "name": "string", "city_id": "int"},

@@ -12,7 +12,8 @@ from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.sql.model_plan import looked_up, parse, replace_tables
+from lake_assets.models.sql.model_plan import looked_up, parse
+from lake_assets.models.sql.query_text import replace_tables
 from tests.support.models import bag
 
 # Of one name they differ in type and place.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
-import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake import TableId
@@ -17,10 +15,8 @@ from lake_assets.models.operators.operator_types import plainly
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
-    Filter,
     FullJoin,
     Generate,
-    InnerJoin,
     Item,
     Node,
     Project,
@@ -35,61 +31,14 @@ from lake_assets.models.operators.query_tree import (
     narrowed,
     refs,
 )
-from lake_assets.models.sql.grouping_sets import Grouping, grouping
-from lake_assets.models.sql.sql_functions import aggregates, whole_call
+from lake_assets.models.sql.grouping_sets import Grouping, grouping, grouping_call
+from lake_assets.models.sql.operator_joins import filtered, joined
+from lake_assets.models.sql.scopes import Closed, Compiled, Ctes, Scope, Uncompilable
+from lake_assets.models.sql.sql_functions import aggregates, is_window_call
 from lake_assets.models.sql.subqueries import Subqueries
 from lake_assets.models.sql.using_joins import is_in_parentheses
 
-Ctes = Mapping[str, "Closed"]
 Keys = Callable[[TableId], Sequence[Sequence[str]]]
-
-
-class Uncompilable(Exception):
-    """A part of the query that is computed as a whole only; the message says which. Never leaves this package."""
-
-
-@dataclass(frozen=True)
-class Scope:
-    """The columns that names stand for within one SELECT.
-
-    Attributes:
-        columns: by table alias and column name.
-        outer: of the SELECT around it, where it is a subquery.
-        seen: columns of `outer` that were used.
-    """
-
-    columns: dict[tuple[str, str], exp.Column] = field(default_factory=dict)
-    outer: Scope | None = None
-    seen: set[str] = field(default_factory=set)
-
-    def find(self, node: exp.Column) -> exp.Column:
-        """The tree's column for a column of the query."""
-        at: Scope | None = self
-        while at is not None:
-            if found := at.columns.get((node.table.lower(), node.name.lower())):
-                if at is not self:
-                    self.seen.add(found.name)
-                found = found.copy()
-                found.type = found.type or node.type
-                return found
-            at = at.outer
-        raise Uncompilable(f"{node.sql(DIALECT)} is no column of a table that it selects from")
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A CTE with those that it can see: those before it."""
-
-    query: exp.Expr
-    ctes: Ctes
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled SELECT: its operator, and the columns of it that the SELECT names, in order."""
-
-    node: Node
-    outputs: tuple[tuple[str, str], ...]
 
 
 def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> Tree:
@@ -373,13 +322,13 @@ class Select:
 
         def over(expression: exp.Expr) -> exp.Expr:
             def one(part: exp.Expr) -> exp.Expr:
-                text = "" if _is_window_call(part) else part.sql(DIALECT)
+                text = "" if is_window_call(part) else part.sql(DIALECT)
                 if (name := by_text.get(text)) or (name := key_of.get(text)):
                     new = column(name)
                     new.type = part.type
                     return new
                 if isinstance(part, exp.GroupingId | exp.Grouping):
-                    return _grouping_call(part, found, keys, self.grouping_id)
+                    return grouping_call(part, found, keys, self.grouping_id)
                 return part
 
             return expression.copy().transform(one)
@@ -447,56 +396,4 @@ class Select:
         return node, [(n, over(e)) for n, e in items], over(qualify) if qualify is not None else None
 
 
-def _is_window_call(part: exp.Expr) -> bool:
-    whole = whole_call(part)
-    return isinstance(whole.parent, exp.Window) and whole.arg_key == "this"
-
-
-def _grouping_call(call: exp.Expr, found: Grouping, keys: Sequence[Item], grouping_id: str) -> exp.Expr:
-    if found.sets is None:
-        raise Uncompilable(f"{call.sql(DIALECT)} without grouping sets")
-    place = {e.sql(DIALECT): i for i, (_, e) in enumerate(keys)}
-    named = [call.this] if isinstance(call, exp.Grouping) and call.this is not None else list(call.expressions)
-    if isinstance(call, exp.GroupingId) and not named:
-        return column(grouping_id)
-    if any(e.sql(DIALECT) not in place for e in named):
-        raise Uncompilable(f"{call.sql(DIALECT)} of what is not grouped by")
-    bits = [f"(shiftright(`{grouping_id}`, {len(keys) - 1 - place[e.sql(DIALECT)]}) & 1)" for e in named]
-    if isinstance(call, exp.Grouping):
-        return sqlglot.parse_one(f"CAST({bits[0]} AS TINYINT)", dialect=DIALECT)
-    sums = " + ".join(f"shiftleft({b}, {len(bits) - 1 - i})" for i, b in enumerate(bits))
-    return sqlglot.parse_one(f"CAST({sums} AS BIGINT)", dialect=DIALECT)
-
-
 # --- putting operators together -----------------------------------------------------------------------------------
-
-
-def joined(left: Node, right: Node, on: Sequence[exp.Expr]) -> Node:
-    """An inner join; with those below it one of several inputs."""
-    inputs = tuple(i for side in (left, right) for i in (side.inputs if isinstance(side, InnerJoin) else (side,)))
-    below = tuple(c for side in (left, right) if isinstance(side, InnerJoin) for c in side.on)
-    return filtered(InnerJoin(inputs, below), on)
-
-
-def filtered(node: Node, conditions: Sequence[exp.Expr]) -> Node:
-    """A filter, as deep as the inputs of an inner join let it sink."""
-    if not conditions:
-        return node
-    if isinstance(node, InnerJoin):
-        on = list(node.on)
-        inputs = list(node.inputs)
-        above: list[exp.Expr] = []
-        for condition in conditions:
-            used = refs(condition)
-            at = next((i for i, n in enumerate(inputs) if used and used <= set(n.columns)), None)
-            if at is not None:
-                inputs[at] = filtered(inputs[at], [condition])
-            elif used:
-                on.append(condition)
-            else:
-                above.append(condition)
-        node = InnerJoin(tuple(inputs), tuple(on))
-        return Filter(node, exp.and_(*above)) if above else node
-    if missing := {n for c in conditions for n in refs(c)} - set(node.columns):
-        raise Uncompilable(f"a condition over {', '.join(sorted(missing))}, which it does not have")
-    return Filter(node, exp.and_(*conditions, copy=True))

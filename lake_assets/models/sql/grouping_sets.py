@@ -6,9 +6,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import sqlglot
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.operators.query_tree import (
+    Item,
+    column,
+)
+from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates
 
 
@@ -122,3 +128,20 @@ def _rollup(parts: Sequence[list[exp.Expr]]) -> list[list[exp.Expr]]:
 def _cube(parts: Sequence[list[exp.Expr]]) -> list[list[exp.Expr]]:
     chosen = (c for n in range(len(parts), -1, -1) for c in itertools.combinations(parts, n))
     return [[e for p in c for e in p] for c in chosen]
+
+
+def grouping_call(call: exp.Expr, found: Grouping, keys: Sequence[Item], grouping_id: str) -> exp.Expr:
+    """GROUPING and GROUPING_ID as expressions over the number that says which keys a row is not grouped by."""
+    if found.sets is None:
+        raise Uncompilable(f"{call.sql(DIALECT)} without grouping sets")
+    place = {e.sql(DIALECT): i for i, (_, e) in enumerate(keys)}
+    named = [call.this] if isinstance(call, exp.Grouping) and call.this is not None else list(call.expressions)
+    if isinstance(call, exp.GroupingId) and not named:
+        return column(grouping_id)
+    if any(e.sql(DIALECT) not in place for e in named):
+        raise Uncompilable(f"{call.sql(DIALECT)} of what is not grouped by")
+    bits = [f"(shiftright(`{grouping_id}`, {len(keys) - 1 - place[e.sql(DIALECT)]}) & 1)" for e in named]
+    if isinstance(call, exp.Grouping):
+        return sqlglot.parse_one(f"CAST({bits[0]} AS TINYINT)", dialect=DIALECT)
+    sums = " + ".join(f"shiftleft({b}, {len(bits) - 1 - i})" for i, b in enumerate(bits))
+    return sqlglot.parse_one(f"CAST({sums} AS BIGINT)", dialect=DIALECT)

@@ -8,24 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import sqlglot
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import OptimizeError, ParseError, SchemaError, SqlglotError, TokenError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
 from lake_assets.errors import ModelError
-from lake_assets.lake import TableId, quote
+from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.operators.maintenance import describe, everything, is_by_key
 from lake_assets.models.operators.operator_types import known, mixed
-from lake_assets.models.operators.query_tree import Aggregate, Filter, Node, Project, Tree, walk
+from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
-from lake_assets.models.operators.unique_columns import unique
-from lake_assets.models.sql.compiler import Uncompilable, compiled
+from lake_assets.models.sql.compiler import compiled
+from lake_assets.models.sql.result_key import is_ordered, result_key, top_operator
+from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error, open_quote
 from lake_assets.models.sql.sql_functions import warnings, wide_generator
 from lake_assets.models.sql.sql_rewrite import (
@@ -211,7 +210,7 @@ def plan(
         if query.find(exp.Qualify):
             raise ModelError(f"model {name}: {unlike} and QUALIFY: write QUALIFY as the WHERE around a subquery")
         tree, obstacle = None, unlike
-    found, key_why = _key(tree, key)
+    found, key_why = result_key(tree, key)
     more = tuple(warnings(query))
     if tree is None:
         return ModelPlan(
@@ -247,7 +246,7 @@ def plan(
         )
         return ModelPlan(qualified, sources, found, "retract", what, key_why, tree, retracted, more)
     why = f"{describe(by_key[0])}: a change touches the keys of its rows only"
-    if reason and isinstance(_top(tree), Aggregate):
+    if reason and isinstance(top_operator(tree), Aggregate):
         why += f"; {reason}"
     if isinstance(by, Identity):
         why += f"; {by.why}"
@@ -297,13 +296,6 @@ def annotated(expression: exp.Expr) -> str:
     return expression.type.sql(DIALECT).lower().replace("integer", "int")
 
 
-def _top(tree: Tree) -> Node:
-    node = tree.root
-    while isinstance(node, Project | Filter):
-        node = node.input
-    return node
-
-
 def _compiled(
     name: str,
     sql: str,
@@ -321,7 +313,7 @@ def _compiled(
     for q in limited:
         if isinstance(q.parent, exp.Exists) and not q.args.get("offset"):
             continue
-        if not _is_ordered(q, schemas, keys, q is qualified):
+        if not is_ordered(q, schemas, keys, q is qualified):
             raise ModelError(
                 f"model {name}: LIMIT takes the first rows of an order in which several rows may be the same: which of "
                 "them are taken can differ from time to time. Add columns to ORDER BY until it tells all rows apart"
@@ -341,56 +333,6 @@ def _compiled(
         return None, f"it has {e}" if not str(e).startswith("it ") else str(e)
 
 
-def _is_ordered(
-    query: exp.Query,
-    schemas: Mapping[TableId, Mapping[str, str]],
-    keys: Callable[[TableId], Sequence[Sequence[str]]],
-    is_top: bool,
-) -> bool:
-    """Whether ORDER BY tells all rows of a query apart (or those alone that are alike in everything)."""
-    order = query.args.get("order")
-    if order is None:
-        return False
-    names = {s.alias_or_name.lower(): s.unalias().sql(DIALECT) for s in query.selects}
-    ordered = {o.this.sql(DIALECT) for o in order.expressions}
-    ordered |= {
-        names[n] for o in order.expressions if isinstance(o.this, exp.Column) and (n := o.this.name.lower()) in names
-    }
-    by_output = {n for n, e in names.items() if e in ordered}
-    if set(names) <= by_output:
-        return True
-    if not is_top:
-        return False
-    bare = query.copy()
-    for part in ("limit", "offset", "order"):
-        bare.set(part, None)
-    try:
-        tree = compiled(bare, schemas, keys)
-    except Uncompilable:
-        return False
-    have = {c for o, c in tree.outputs.items() if o.lower() in by_output}
-    return any(k <= have for k in unique(tree.root))
-
-
-def _key(tree: Tree | None, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-    """The columns that tell the rows of the result apart, and how they were found."""
-    if declared:
-        return tuple(declared), "declared"
-    if tree is None:
-        return (), "none: the query is computed as a whole"
-    back = {c: o for o, c in reversed(list(tree.outputs.items()))}
-    for key in unique(tree.root):
-        if key and key <= set(back):
-            place = {o: i for i, o in enumerate(tree.outputs)}
-            names = sorted((back[c] for c in key), key=place.__getitem__)
-            top = _top(tree)
-            how = "what it groups by" if isinstance(top, Aggregate) else "the query tells rows apart by it"
-            return tuple(names), how
-    if frozenset() in unique(tree.root):
-        return (), "none is needed: there is one row"
-    return (), "none was found: rows that are alike are counted"
-
-
 def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
     """Give the output columns their names back as they were written: to be looked up, they were all made lower case."""
     written = [s.alias_or_name for s in query.selects]
@@ -400,46 +342,3 @@ def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId
     for select in qualified.selects:
         if isinstance(select, exp.Alias) and (name := names.get(select.alias)):
             select.set("alias", exp.to_identifier(name, quoted=True))
-
-
-def replace_tables(query: exp.Query, view_of: Callable[[TableId], str]) -> exp.Query:
-    """The query over views."""
-    query = query.copy()
-    for table in _tables(query):
-        view = exp.to_table(view_of(TableId((table.db,), table.name)), dialect=DIALECT)
-        if not table.alias:
-            table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-        # What else is said of the table stays: PIVOT, names of its columns, joins within parentheses.
-        for part in ("this", "db", "catalog"):
-            table.set(part, view.args.get(part))
-    return query
-
-
-def as_named(rows: DataFrame, outputs: Sequence[str]) -> DataFrame:
-    """The rows of a query's text with the names, and in the order, of the query's output columns.
-
-    Spark calls otherwise what has no name in the text.
-    """
-    if rows.columns == list(outputs) or len(rows.columns) != len(outputs):
-        return rows
-    by_name = {o.lower(): o for o in outputs}
-    # Those without a name follow one another as in the query, whatever is put in front by USING.
-    unnamed = iter(o for o in outputs if o.lower() not in {c.lower() for c in rows.columns})
-    named = rows.toDF(*(by_name.get(c.lower()) or next(unnamed) for c in rows.columns))
-    return named.select(*(F.col(quote(o)) for o in outputs))
-
-
-def _tables(query: exp.Query) -> list[exp.Table]:
-    # Hints are read by themselves: where a table is in them is no place in the query.
-    return [t for t in query.find_all(exp.Table) if t.db and not t.find_ancestor(exp.Hint)]
-
-
-def text_over(query: exp.Query, sql: str, view_of: Callable[[TableId], str]) -> str:
-    """The text of a query as it was written, over views."""
-    out, done = [], 0
-    for table in sorted(_tables(query), key=lambda t: t.args["db"].meta["start"]):
-        start, end = table.args["db"].meta["start"], table.this.meta["end"] + 1
-        alias = "" if table.alias else f" AS {quote(table.name)}"
-        out += [sql[done:start], view_of(TableId((table.db,), table.name)), alias]
-        done = end
-    return "".join([*out, sql[done:]]).rstrip().rstrip(";")

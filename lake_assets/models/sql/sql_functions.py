@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from lake_assets.lake.spark_functions import is_aggregate, is_wide
 from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.sql.sql_functions import aggregates, whole_call
 
 _BY_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg)
 _BY_ORDER_NAMES = {"first_value", "last_value", "listagg", "string_agg"}
@@ -99,3 +100,9 @@ def _is_settled(call: exp.Expr) -> bool:
     return isinstance(parent, exp.ArraySize | exp.ArraySort) or (
         isinstance(parent, exp.Anonymous) and parent.name.lower() in ("array_sort", "sort_array", "size", "cardinality")
     )
+
+
+def is_window_call(part: exp.Expr) -> bool:
+    """Whether a call is the function of an OVER clause."""
+    whole = whole_call(part)
+    return isinstance(whole.parent, exp.Window) and whole.arg_key == "this"

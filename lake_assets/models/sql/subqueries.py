@@ -14,7 +14,8 @@ from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Node, 
 from lake_assets.models.sql.sql_functions import aggregates
 
 if TYPE_CHECKING:
-    from lake_assets.models.sql.compiler import Ctes, Select
+    from lake_assets.models.sql.compiler import Select
+    from lake_assets.models.sql.scopes import Ctes
 
 _NULL_OF_NOTHING = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMin, exp.ArgMax, exp.LogicalAnd, exp.LogicalOr, exp.Median, exp.Stddev,
@@ -32,7 +33,7 @@ class Subqueries:
 
     def filtered(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
         """`node` with only the rows that meet `conditions` of a WHERE, which may hold subqueries."""
-        from lake_assets.models.sql.compiler import filtered
+        from lake_assets.models.sql.operator_joins import filtered
 
         plain = [self._select.resolved(c) for c in conditions if not c.find(exp.Query)]
         if self._select.scope.outer is not None:
@@ -111,7 +112,8 @@ class Subqueries:
     # --- one value ----------------------------------------------------------------------------------------------
 
     def _value(self, node: Node, query: exp.Select) -> tuple[Node, exp.Expr]:
-        from lake_assets.models.sql.compiler import Select, joined
+        from lake_assets.models.sql.compiler import Select
+        from lake_assets.models.sql.operator_joins import joined
 
         select = self._select
         calls = aggregates(query.selects[0]) if len(query.selects) == 1 else []
@@ -174,7 +176,7 @@ class Subqueries:
             raise self._error("a subquery that groups or sorts, and reads columns of the query around it")
 
     def _error(self, said: str) -> Exception:
-        from lake_assets.models.sql.compiler import Uncompilable
+        from lake_assets.models.sql.scopes import Uncompilable
 
         return Uncompilable(said)
 
@@ -211,7 +213,7 @@ def _is_outermost(sub: exp.Expr) -> bool:
 
 def _ctes(select: Select, query: exp.Select) -> Ctes:
     if query.args.get("with_"):
-        from lake_assets.models.sql.compiler import Uncompilable
+        from lake_assets.models.sql.scopes import Uncompilable
 
         raise Uncompilable("a CTE within a subquery of a condition")
     return select.ctes

@@ -36,7 +36,8 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
-from lake_assets.models.sql.model_plan import ModelPlan, as_named, parse, replace_tables, text_over
+from lake_assets.models.sql.model_plan import ModelPlan, parse
+from lake_assets.models.sql.query_text import as_named, replace_tables, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.cost_estimate import Estimate, cost_property
 from lake_assets.models.steps.kept_frames import Frame, Frames
