@@ -151,7 +151,7 @@ java() {
   has_java || "$VENV/bin/python" -c '
 import sys
 from lake_assets.errors import LakeError
-from lake_assets.lake.java import find_java
+from lake_assets.runtime.java import find_java
 try:
     find_java()
 except LakeError as error:

@@ -16,7 +16,7 @@ from lake_assets.runtime.jvm_launch import with_folder
 
 PROGRAM = """
 import sys, time
-from lake_assets.lake.jvm_folders import new_folder
+from lake_assets.runtime.jvm_folders import new_folder
 folder = new_folder()
 (folder / "blockmgr").mkdir()
 (folder / "blockmgr" / "rows").write_text("secret")

@@ -54,7 +54,7 @@ INTERRUPTED = """
 import os, signal, threading, time
 import psutil
 import pyspark
-from lake_assets.lake.launching import start_jvm
+from lake_assets.runtime.jvm_launch import start_jvm
 
 def interrupt():
     while not psutil.Process().children():
