@@ -29,11 +29,11 @@ SECONDS = 120.0
 BORROWER = """
 import json, socket, sys
 from pathlib import Path
-from lake_assets.lake import warm
+from lake_assets.runtime import warm_jvm
 given = json.loads(sys.argv[1])
-warm.keep(warm.Keeping(**given["keeping"]))
+warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
 assert not eval(given["before"])
-session = warm.session(given["conf"], Path(given["log"]))
+session = warm_jvm.session(given["conf"], Path(given["log"]))
 jvm = session.sparkContext._jvm
 print(jvm.java.lang.ProcessHandle.current().pid(), flush=True)
 for line in sys.stdin:
@@ -73,7 +73,7 @@ class Borrower:
         return json.loads(self.process.stdout.readline())
 
     def give_back(self) -> None:
-        self.do("warm.give_back()")
+        self.do("warm_jvm.give_back()")
         self.process.communicate()
 
     def kill(self) -> None:
@@ -165,7 +165,7 @@ def test_a_jvm_is_lent_to_one_at_a_time_and_ends_with_who_does_not_give_it_back(
     # Its process died while nobody used it.
     other.jvm.kill()
     # Nor does it matter to this process that one which it was given first did not answer.
-    third = Borrower(keeping, conf, tmp_path / "spark.log", "warm._attach(socket.socketpair()[0], 1, 'gone')")
+    third = Borrower(keeping, conf, tmp_path / "spark.log", "warm_jvm._attach(socket.socketpair()[0], 1, 'gone')")
     assert third.jvm not in (one.jvm, other.jvm)
     third.give_back()
 

@@ -333,9 +333,9 @@ PROGRAM = """
     from dagster._core.execution.api import execute_run
     from dagster._core.definitions.job_base import InMemoryJob
     from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
-    from lake_assets.orchestration import threads, threads_executor
+    from lake_assets.orchestration import thread_executor, threads_executor
 
-    threads._INTERRUPTED_SECONDS = 2.0
+    thread_executor._INTERRUPTED_SECONDS = 2.0
 
     @dg.op
     def loops(context):

@@ -41,10 +41,10 @@ SETTINGS = {"spark.hadoop.fs.s3a.secret.key": PLANTED}
 BORROWER = """
 import json, sys
 from pathlib import Path
-from lake_assets.lake import warm
+from lake_assets.runtime import warm_jvm
 given = json.loads(sys.argv[1])
-warm.keep(warm.Keeping(**given["keeping"]))
-session = warm.session(json.load(open(given["conf"])), Path(given["log"]))
+warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
+session = warm_jvm.session(json.load(open(given["conf"])), Path(given["log"]))
 session.sql("CREATE NAMESPACE lake.final") and None
 session.sql("CREATE TABLE lake.final.t USING iceberg AS SELECT 1 AS a") and None
 session.table("lake.final.t").groupBy("a").count().collect()
