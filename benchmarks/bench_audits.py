@@ -24,7 +24,7 @@ from bench_cycle import Table
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
-from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline.absorbing import absorb
 from lake_assets.tables.audit_specs import AcceptedValues, Audit, NotNull, Unique
 
 UNIQUE, FILLED = Unique(name="unique"), NotNull(name="not_null_name", column="name")

@@ -2,7 +2,7 @@
 
 The source keeps the rows that the table holds, which is the oracle for whoever reads its events: memory grows with the
 number of keys, not with the number of events. What the transport does to a stream (late and repeated deliveries) is
-done to its transactions afterwards; `wire` writes them in any of the formats.
+done to its transactions afterwards; `stream_writers` writes them in any of the formats.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from lake_assets.final.column_selection import Computed, Star
 from lake_assets.lake import TableId
@@ -74,3 +75,36 @@ class FinalSpec:
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
     partitions: Partitions | None = None
+    landing: ClassVar[Path | None] = None
+
+    @property
+    def sources(self) -> tuple[TableId, ...]:
+        """The lake tables that it is made of."""
+        return (self.staging,)
+
+    @property
+    def summary(self) -> str:
+        """What the table holds, in a sentence."""
+        key = f"one for each {', '.join(self.key)}" if self.key else "one for each key where the source has one"
+        if self.keys:
+            key = f"one for each {' or else '.join(', '.join(k) for k in self.keys)}"
+        rows = {"scd1": f"The current rows, {key}", "scd2": "All versions of each row", "append": "Every insert"}
+        return f"{rows[self.mode]}, kept up to date from `{self.staging}`."
+
+    @property
+    def names_columns_in(self) -> list[str]:
+        """The settings in use that name columns of the table."""
+        return [
+            setting
+            for setting, value in (
+                ("key", self.key),
+                ("columns", self.columns),
+                ("order_by", self.order_by),
+                ("track", self.track),
+                ("partition_by", self.partition_by and not self.partitions),
+                ("sort_by", self.sort_by),
+                ("partitions", self.partitions),
+                ("audits", self.audits),
+            )
+            if value
+        ]

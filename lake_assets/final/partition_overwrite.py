@@ -40,7 +40,7 @@ def overwrite(target: Target, rows: DataFrame, batch: Batch, *, emptied: bool) -
 
     Args:
         target: the table.
-        rows: one a key, as `reduce.latest` gives them.
+        rows: one a key, as `reduction.latest` gives them.
         batch: the window.
         emptied: whether all rows of the table that are not in `rows` go.
 

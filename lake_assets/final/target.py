@@ -499,7 +499,7 @@ class Target:
         )
 
     def states(self, events: DataFrame, *, moved: bool, of_source: bool = False) -> DataFrame:
-        """See `moves.states`.
+        """See `key_changes.states`.
 
         Args:
             events: of the table, or of its source.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from lake_assets.formats import SourceTable
 from lake_assets.formats.file_records import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
+from lake_assets.tables.audit_specs import Audit
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
+from lake_assets.tables.table_partitions import Partitions
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,20 @@ class RawSpec:
     batch: BatchSize = UNLIMITED
     limits: Limits = DEFAULT_LIMITS
     shown: Shown = field(default_factory=Shown, repr=False)
+    audits: ClassVar[tuple[Audit, ...]] = ()
+    names_columns_in: ClassVar[tuple[str, ...]] = ()
+    partitions: ClassVar[Partitions | None] = None
+
+    @property
+    def sources(self) -> tuple[TableId, ...]:
+        """The lake tables that it is made of."""
+        return (self.source,) if self.source else ()
+
+    @property
+    def summary(self) -> str:
+        """What the table holds, in a sentence."""
+        where = f"the table `{self.source}`" if self.source else f"the files in `{self.landing}`"
+        return f"Records as they came ({self.format}), from {where}."
 
 
 OnConflict = Literal["stop", "new-column", "reject"]
@@ -91,3 +107,17 @@ class StagingSpec:
     refused: str = ""
     batch: BatchSize = UNLIMITED
     shown: Shown = field(default_factory=Shown, repr=False)
+    landing: ClassVar[Path | None] = None
+    audits: ClassVar[tuple[Audit, ...]] = ()
+    names_columns_in: ClassVar[tuple[str, ...]] = ()
+    partitions: ClassVar[Partitions | None] = None
+
+    @property
+    def sources(self) -> tuple[TableId, ...]:
+        """The lake tables that it is made of."""
+        return (self.raw,)
+
+    @property
+    def summary(self) -> str:
+        """What the table holds, in a sentence."""
+        return f"Every change of `{self.source_table}`, typed and in order, from `{self.raw}`."

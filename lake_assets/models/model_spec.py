@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from pyiceberg.table import Table
 
@@ -71,6 +72,18 @@ class ModelSpec:
     partitions: Partitions | None = None
     on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
+    landing: ClassVar[Path | None] = None
+
+    @property
+    def names_columns_in(self) -> list[str]:
+        """The settings in use that name columns of the table."""
+        used = {"key": self.key, "partitions": self.partitions, "range": self.span, "audits": self.audits}
+        return [setting for setting, value in used.items() if value]
+
+    @property
+    def summary(self) -> str:
+        """What the table holds, in a sentence and its query."""
+        return f"Kept up to date from what changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:

@@ -6,7 +6,6 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import LakeError
-from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeConfig
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.asset_names import asset_key, valid_name
@@ -34,11 +33,6 @@ _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
 }
 
 
-def audits_of(spec: Spec) -> tuple[Audit, ...]:
-    """The audits that are evaluated with each batch of a table."""
-    return spec.audits if isinstance(spec, FinalSpec | ModelSpec) else ()
-
-
 def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
     """A check an audit."""
     return [
@@ -49,7 +43,7 @@ def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
             blocking=audit.is_blocking,
             metadata={"severity": audit.severity},
         )
-        for audit in audits_of(spec)
+        for audit in spec.audits
     ]
 
 

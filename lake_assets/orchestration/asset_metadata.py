@@ -7,13 +7,11 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest import exactness
-from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 
 _WINDOW_COLUMNS = [
@@ -42,7 +40,7 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
         "rows_deleted": outcome.deleted,
         "seconds": round(outcome.seconds, 3),
     }
-    if isinstance(spec, RawSpec | StagingSpec):
+    if step_of(spec).has_rejects:
         metadata["records_rejected"] = outcome.rejected
     if outcome.strategy:
         metadata["strategy"] = f"{outcome.strategy}: {outcome.why}" if outcome.why else outcome.strategy
@@ -122,21 +120,4 @@ def column_schema(table: Table) -> dg.TableSchema:
 
 def describe(spec: Spec) -> str:
     """What a table is, for people who look at its asset: in their own words, and how it is made."""
-    return f"{spec.shown.description.strip()}\n\n{_made(spec)}" if spec.shown.description else _made(spec)
-
-
-def _made(spec: Spec) -> str:
-    match spec:
-        case RawSpec():
-            where = f"the table `{spec.source}`" if spec.source else f"the files in `{spec.landing}`"
-            return f"Records as they came ({spec.format}), from {where}."
-        case StagingSpec():
-            return f"Every change of `{spec.source_table}`, typed and in order, from `{spec.raw}`."
-        case FinalSpec():
-            key = f"one for each {', '.join(spec.key)}" if spec.key else "one for each key where the source has one"
-            if spec.keys:
-                key = f"one for each {' or else '.join(', '.join(k) for k in spec.keys)}"
-            rows = {"scd1": f"The current rows, {key}", "scd2": "All versions of each row", "append": "Every insert"}
-            return f"{rows[spec.mode]}, kept up to date from `{spec.staging}`."
-        case ModelSpec():
-            return f"Kept up to date from what changes in its tables:\n\n```sql\n{spec.sql.strip()}\n```"
+    return f"{spec.shown.description.strip()}\n\n{spec.summary}" if spec.shown.description else spec.summary

@@ -13,7 +13,6 @@ from dagster_shared.check import CheckError
 from lake_assets.errors import AuditFailedError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.snapshot_pins import Heads
@@ -33,11 +32,12 @@ from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.orchestration.step_context import fail, opened
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.table_graph import Spec, after
+from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.outcome import Outcome
 
 
@@ -68,8 +68,7 @@ def table_asset(
         partitions_def=dagster_partitions.definition(spec),
         description=asset_metadata.describe(spec),
         metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
-        # Landing appends through PyIceberg: it needs no Spark.
-        kinds={"iceberg", *([] if isinstance(spec, RawSpec) else ["spark"]), *shown.kinds},
+        kinds={"iceberg", *step_of(spec).kinds, *shown.kinds},
         tags={**shown.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
         group_name=shown.group or valid_name(spec.pipeline),
         owners=list(shown.owners),
@@ -94,7 +93,7 @@ def table_asset(
                     asked = frozenset(k.name for k in context.selected_asset_check_keys)
                     yield from check_results(spec, audit(lake, spec, asked))
                     return
-                again = REBUILD_TAG in context.run.tags and not isinstance(spec, RawSpec)
+                again = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
                 outcome = (rebuild if again else absorb)(lake, spec, heads_of(context.run.run_id))
                 chosen = dagster_partitions.chosen(context, spec)
                 if chosen and isinstance(spec, FinalSpec | ModelSpec):
@@ -186,7 +185,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
     loaded = [str(s.table) for s in specs]
     asset = dg.AssetSpec(
         new_tables_key(pipeline),
-        deps=[asset_key(s.table) for s in specs if isinstance(s, RawSpec)],
+        deps=[asset_key(s.table) for s in specs if step_of(s).brings_tables],
         description=(
             "Tables that the streams have shown since this code location was loaded. They are kept up to date here, "
             "and become assets of their own when the code location is reloaded."

@@ -18,9 +18,7 @@ from pyiceberg.table import Table
 
 from lake_assets.capture import capture
 from lake_assets.errors import HistoryError
-from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.sensor_planning import shortened
 from lake_assets.pipeline.table_graph import Spec
@@ -37,14 +35,9 @@ _LOOKED_THROUGH = 50
 _MOST_AHEAD = 1_000
 
 
-def partitions_of(spec: Spec) -> Partitions | None:
-    """The declared partitions of a table."""
-    return spec.partitions if isinstance(spec, FinalSpec | ModelSpec) else None
-
-
 def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
     """What Dagster knows the partitions of a table by; the last one is the hour, day or month that is not over yet."""
-    by = partitions_of(spec)
+    by = spec.partitions
     if by is None:
         return None
     if by.every is not None:
@@ -66,7 +59,7 @@ def mapping(spec: Spec, above: Spec | None) -> dg.PartitionMapping | None:
     A table may begin earlier than one that it is made of. Windows of two time zones Dagster does not map: then each
     partition is made of all.
     """
-    times = [p for s in (spec, above) if s is not None and (p := partitions_of(s)) is not None and p.every]
+    times = [p for s in (spec, above) if s is not None and (p := s.partitions) is not None and p.every]
     if len(times) < 2:
         return None
     if times[0].timezone != times[1].timezone:
@@ -120,12 +113,12 @@ def behind_gate(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
 def step_key(spec: Spec) -> str:
     """The key of a table's step."""
     name = op_name(*spec.table.parts)
-    return name if partitions_of(spec) is None else f"{name}.{inner_op_name(name)}"
+    return name if spec.partitions is None else f"{name}.{inner_op_name(name)}"
 
 
 def chosen(context: dg.AssetExecutionContext, spec: Spec) -> list[str] | None:
     """The partitions that a run is about; None: it is no run of partitions, or the table has none."""
-    if partitions_of(spec) is None or not (context.has_partition_key or context.has_partition_key_range):
+    if spec.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
         return None
     return list(context.partition_keys)
 
@@ -165,7 +158,7 @@ def is_unmarked(instance: dg.DagsterInstance, lake: LakeBase, spec: Spec) -> boo
 
     Reads metadata only.
     """
-    by, table = partitions_of(spec), lake.find(spec.table)
+    by, table = spec.partitions, lake.find(spec.table)
     if by is None or table is None or table.metadata.current_snapshot_id is None:
         return False
     last = _since(instance, spec.table, by, table)
@@ -202,7 +195,7 @@ def mark(
     Raises:
         HistoryError: the table's metadata cannot be read.
     """
-    by, table, key = partitions_of(spec), lake.find(spec.table), asset_key(spec.table)
+    by, table, key = spec.partitions, lake.find(spec.table), asset_key(spec.table)
     head = table.metadata.current_snapshot_id if table else None
     if by is None or table is None or head is None:
         return {}

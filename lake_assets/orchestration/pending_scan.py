@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 
 from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
 from lake_assets.facade import Lake
-from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing import new_files
 from lake_assets.lake import TableId
 from lake_assets.models.steps.snapshot_pins import Heads
 from lake_assets.orchestration.sensor_planning import Work, fingerprint
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
-from lake_assets.pipeline.table_graph import Spec, audited_by, sources
+from lake_assets.pipeline.table_graph import Spec, audited_by
 from lake_assets.tables.outcome import Absorbed
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
@@ -63,7 +61,7 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
             found.append(Found(Work(name, steps[name], fingerprint(declared, error), error), ()))
             continue
         if windows:
-            files = _files(lake, spec) if isinstance(spec, RawSpec) and spec.landing else []
+            files = [f for w in windows for f in _files(w)]
             what = ", ".join(describe(w) for w in windows)
             work = Work(name, steps[name], fingerprint(declared, *(files or windows)), what)
             wait = may_wait(lake, spec, windows, now)
@@ -107,13 +105,13 @@ def _head(lake: Lake, table: TableId) -> int | None:
 def missing(lake: Lake, specs: Sequence[Spec]) -> list[str]:
     """Tables that wait for one which is not there and which the pipeline does not make, for people."""
     made = {s.table for s in specs}
-    outside = {(spec.table, source) for spec in specs for source in sources(spec) if source not in made}
+    outside = {(spec.table, source) for spec in specs for source in spec.sources if source not in made}
     return [f"{t} waits for {s}, which is not in the lake" for t, s in sorted(outside) if not lake.exists(s)]
 
 
-def _files(lake: Lake, spec: RawSpec) -> list[tuple[str, int, int]]:
+def _files(window: Pending) -> list[tuple[str, int, int]]:
     # A file that was corrected in place is another one: the landing that failed on it is due again.
-    stats = [(f.name, f.stat()) for f in new_files(lake, spec)]
+    stats = [(f.name, f.stat()) for f in window.paths]
     return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
 
 

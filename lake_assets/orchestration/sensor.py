@@ -25,7 +25,7 @@ from lake_assets.orchestration.asset_names import (
     pool,
     valid_name,
 )
-from lake_assets.orchestration.dagster_partitions import is_unmarked, partitions_of, step_key
+from lake_assets.orchestration.dagster_partitions import is_unmarked, step_key
 from lake_assets.orchestration.instance_settings import UNMONITORED, misfits
 from lake_assets.orchestration.pending_scan import Found, Size, batches, look, measure, missing
 from lake_assets.orchestration.sensor_planning import (
@@ -40,7 +40,7 @@ from lake_assets.orchestration.sensor_planning import (
 )
 from lake_assets.orchestration.zombie_runs import end_if_dead
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.table_graph import Spec, after, sources
+from lake_assets.pipeline.table_graph import Spec, after
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: C
     """Tables with nothing to absorb, and with partitions that were touched and are not marked."""
     found: list[Found] = []
     for spec in watch.loaded:
-        if partitions_of(spec) is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
+        if spec.partitions is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
             continue
         head = lake.table(spec.table).metadata.current_snapshot_id
         mark = fingerprint(spec, "marks", head)
@@ -235,7 +235,7 @@ def _checks(
 
 def _may_be_new(tables: Sequence[str], specs: Sequence[Spec], known: set[str]) -> bool:
     """Whether a landing may show new tables, or a table without an asset has something to absorb."""
-    roots = {str(s.table) for s in specs if not sources(s)}
+    roots = {str(s.table) for s in specs if not s.sources}
     return any(t in roots or t not in known for t in tables)
 
 

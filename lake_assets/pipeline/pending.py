@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from pyiceberg.table import Table
-
-from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.target import pending_of as pending_of_final
-from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.landing import new_files
-from lake_assets.ingest.landing import pending_of_table as pending_of_raw
-from lake_assets.ingest.staging import pending_of as pending_of_staging
 from lake_assets.lake import LakeBase
-from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.model_runs import next_of, windows_of
 from lake_assets.models.steps.snapshot_pins import Heads
-from lake_assets.pipeline.table_graph import Spec, sources
-from lake_assets.tables.batch_limits import cut, seconds_left
-from lake_assets.tables.pending_windows import Window
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.pipeline.table_steps import step_of
+from lake_assets.tables.batch_limits import seconds_left
 
 
 @dataclass(frozen=True)
@@ -30,6 +21,7 @@ class Pending:
         source: a table, or a landing folder.
         start, end: snapshots (None for a folder).
         files: landed files that are new (0 for a table).
+        paths: these files.
         left: how many snapshots after `end` are left for the next step, where batches are limited.
     """
 
@@ -39,20 +31,20 @@ class Pending:
     end: int | None = None
     files: int = 0
     left: int = 0
+    paths: tuple[Path, ...] = field(default=(), repr=False, compare=False)
 
 
 def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     """What one table has still to absorb of its sources as they are now."""
     name = str(spec.table)
-    if isinstance(spec, RawSpec) and spec.landing:
-        files = new_files(lake, spec)
-        return [Pending(name, str(spec.landing), files=len(files))] if files else []
+    step = step_of(spec)
+    if files := step.new_files(lake):
+        return [Pending(name, str(spec.landing), files=len(files), paths=tuple(files))]
+    if not spec.sources:
+        return []
     table = lake.find(spec.table)
-    loaded = {s: t for s in sources(spec) if (t := lake.find(s)) is not None}
-    if isinstance(spec, ModelSpec):
-        windows = list(windows_of(spec, table, loaded).values())
-    else:
-        windows = [_window(lake, spec, table, source)[0] for source in loaded.values()]
+    loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
+    windows = step.windows(lake, table, loaded)
     return [
         Pending(name, str(w.source), w.start, w.head.snapshot)
         for w in windows
@@ -74,38 +66,17 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: He
     Raises:
         LakeError: see the steps.
     """
-    if isinstance(spec, RawSpec) and spec.landing:
+    if spec.landing:
         return list(pending)
     table = lake.find(spec.table)
-    loaded = {s: t for s in sources(spec) if (t := lake.find(s)) is not None}
-    if len(loaded) < len(sources(spec)):
+    loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
+    if len(loaded) < len(spec.sources):
         return list(pending)
-    if isinstance(spec, ModelSpec):
-        windows = list(next_of(lake, spec, table, loaded, heads)[0].values())
-    else:
-        windows = []
-        for source in loaded.values():
-            window, is_rebuild = _window(lake, spec, table, source)
-            windows.append(window if is_rebuild else cut(window, source, spec.batch))
+    windows = step_of(spec).batch(lake, table, loaded, heads)
     taken = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
         replace(p, end=w.head.snapshot, left=w.left) for p in pending if (w := taken.get(p.source)) and w.head.snapshot
     ]
-
-
-def _window(
-    lake: LakeBase, spec: RawSpec | StagingSpec | FinalSpec, table: Table | None, source: Table
-) -> tuple[Window, bool]:
-    """What a table has still to absorb of its source, and whether that is all of it, once more."""
-    match spec:
-        case RawSpec():
-            assert spec.source is not None
-            return pending_of_raw(spec, table, spec.source, source), False
-        case StagingSpec():
-            window, again = pending_of_staging(spec, table, source)
-        case FinalSpec():
-            window, again = pending_of_final(lake, spec, table, source)
-    return window, again is not None
 
 
 def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:

@@ -101,26 +101,11 @@ def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId
     """Settings that name columns of tables which no run has made."""
     found: list[str] = []
     for spec in specs:
-        if not isinstance(spec, FinalSpec | ModelSpec) or spec.table in made or lake.exists(spec.table):
+        if spec.table in made or lake.exists(spec.table):
             continue
         if isinstance(spec, FinalSpec) and lake.exists(spec.staging):
             continue
-        named = [
-            setting
-            for setting, value in (
-                ("key", spec.key),
-                ("columns", isinstance(spec, FinalSpec) and spec.columns),
-                ("order_by", isinstance(spec, FinalSpec) and spec.order_by),
-                ("track", isinstance(spec, FinalSpec) and spec.track),
-                ("partition_by", isinstance(spec, FinalSpec) and spec.partition_by and not spec.partitions),
-                ("sort_by", isinstance(spec, FinalSpec) and spec.sort_by),
-                ("partitions", spec.partitions),
-                ("range", isinstance(spec, ModelSpec) and spec.span),
-                ("audits", spec.audits),
-            )
-            if value
-        ]
-        if named:
+        if named := spec.names_columns_in:
             found.append(f"{', '.join(named)} of {spec.table}: {_not_made([str(spec.table)])}")
     return found
 
@@ -160,7 +145,7 @@ def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId,
     """Columns of `partitions` that are not there; of types only the steps know."""
     found: list[str] = []
     for spec in specs:
-        if not isinstance(spec, FinalSpec | ModelSpec) or spec.partitions is None:
+        if spec.partitions is None:
             continue
         try:
             columns = made.get(spec.table) or _columns_of(lake, spec)
@@ -195,7 +180,7 @@ def _of_audits(
 
     for spec in specs:
         own = columns(spec.table)
-        for audit in spec.audits if isinstance(spec, FinalSpec | ModelSpec) else ():
+        for audit in spec.audits:
             at = f"{spec.table}: audit {audit.name}"
             if lost := [str(t) for t in audit.reads if not open_ended and t not in known and not lake.exists(t)]:
                 found.append(f"{at} reads {', '.join(lost)}, which the lake does not have and no declaration makes")

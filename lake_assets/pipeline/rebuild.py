@@ -8,12 +8,12 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError, RebuildError
-from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import is_unreadable, named_errors
 from lake_assets.models.steps.snapshot_pins import Heads
-from lake_assets.pipeline.pipeline import absorb
-from lake_assets.pipeline.table_graph import Spec, sources
+from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.commits import has_counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.row_differences import count_differences, incomparable
@@ -44,14 +44,9 @@ def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
         AuditFailedError: it would not pass its audits. Nothing is published.
         LakeError: see the steps.
     """
-    if isinstance(spec, RawSpec):
-        source = spec.source or spec.landing
-        raise RebuildError(
-            f"{spec.table} is a raw table: it holds records as they arrived, and nothing else is sure to have them. To "
-            f"take in all that {source} still holds, drop {spec.table}, run the pipeline, then `lake-assets rebuild` "
-            "its staging tables. To read the same records again, rebuild the staging tables alone"
-        )
-    for source in sources(spec):
+    if why := step_of(spec).why_not_rebuilt:
+        raise RebuildError(why)
+    for source in spec.sources:
         table = lake.find(source)
         if table is None or table.metadata.current_snapshot_id is None:
             what = "does not exist" if table is None else "holds nothing yet"

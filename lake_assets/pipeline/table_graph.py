@@ -14,23 +14,8 @@ from lake_assets.models.model_spec import ModelSpec
 Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
 
 
-def sources(spec: Spec) -> tuple[TableId, ...]:
-    """The lake tables that a table is made of."""
-    match spec:
-        case RawSpec():
-            return (spec.source,) if spec.source else ()
-        case StagingSpec():
-            return (spec.raw,)
-        case FinalSpec():
-            return (spec.staging,)
-        case ModelSpec():
-            return spec.sources
-
-
 def audited_by(spec: Spec) -> tuple[TableId, ...]:
     """The other tables that the audits of a table look at, each once."""
-    if not isinstance(spec, FinalSpec | ModelSpec):
-        return ()
     return tuple(dict.fromkeys(t for a in spec.audits for t in a.reads if t != spec.table))
 
 
@@ -40,7 +25,7 @@ def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
     A batch that brings a new city and people in it passes only when the cities come first. Of tables whose audits look
     at each other, one has to come first: the later one by name.
     """
-    found = {spec.table: list(sources(spec)) for spec in specs}
+    found = {spec.table: list(spec.sources) for spec in specs}
     for spec in sorted(specs, key=lambda s: s.table):
         for other in audited_by(spec):
             if other in found and other not in found[spec.table] and spec.table not in _above(other, found):
@@ -73,7 +58,7 @@ def ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
                 f"pipeline {pipeline!r} declares {spec.table} twice: give one of them another `name`"
             )
         by_name[spec.table] = spec
-    graph = {t: [s for s in sources(spec) if s in by_name] for t, spec in by_name.items()}
+    graph = {t: [s for s in spec.sources if s in by_name] for t, spec in by_name.items()}
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as e:

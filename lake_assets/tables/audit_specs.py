@@ -1,4 +1,4 @@
-"""Audits as they are declared: what has to hold of a table before a batch is published. Evaluated in `auditing`."""
+"""Audits as they are declared: what has to hold of a table before a batch is published. Evaluated in `audit_gate`."""
 
 from __future__ import annotations
 

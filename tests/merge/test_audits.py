@@ -11,7 +11,7 @@ from lake_assets import Lake
 from lake_assets.errors import AuditFailedError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline.absorbing import absorb
 from lake_assets.tables.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
 from lake_assets.tables.audit_specs import (
     PLACEHOLDER,

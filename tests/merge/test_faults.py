@@ -25,8 +25,8 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.pipeline import pipeline as runner
-from lake_assets.pipeline.pipeline import absorb
+from lake_assets.pipeline import absorbing as runner
+from lake_assets.pipeline.absorbing import absorb
 from lake_assets.tables.partition_fields import PartitionField
 from tests.merge.test_final import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.merge.test_whole_rows import debezium

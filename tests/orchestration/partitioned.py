@@ -13,7 +13,6 @@ import dagster as dg
 
 from lake_assets import Lake, Pipeline
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.orchestration.dagster_partitions import partitions_of
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import verify
@@ -108,7 +107,7 @@ class Days:
 
     @property
     def partitioned(self) -> dict[str, Partitions]:
-        return {name: by for name, s in self.specs.items() if (by := partitions_of(s))}
+        return {name: by for name, s in self.specs.items() if (by := s.partitions)}
 
     def land(self, count: int) -> None:
         self.files += 1

@@ -21,7 +21,7 @@ def events(view: View, by: Sequence[str] | None, source: str) -> DataFrame:
 
     Args:
         view: the captured window.
-        by: see `rows.feed`.
+        by: see `changed_rows.feed`.
         source: the table's name.
     """
     rows = feed(view, by, pairs=True)

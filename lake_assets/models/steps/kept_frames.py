@@ -196,7 +196,7 @@ class Frames:
     Args:
         spark: the session.
         scope: views and kept rows live until it is closed.
-        run: runs SQL, over frames by name (`views.over`); raises a named error where Spark does not accept it.
+        run: runs SQL, over frames by name (`spark_frames.over`); raises a named error where Spark does not accept it.
     """
 
     def __init__(

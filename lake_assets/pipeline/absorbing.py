@@ -1,0 +1,113 @@
+"""Running one table's step safely: leftovers are cleared before it, lost races run again, needed snapshots are kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from lake_assets.errors import ConcurrentWriteError, LakeError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
+from lake_assets.lake.metadata import clock_skew, metadata_versions
+from lake_assets.lake.metadata.lost_files import lost_file
+from lake_assets.lake.metadata.metadata_commits import MovedError
+from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.pipeline.table_steps import TableStep, step_of
+from lake_assets.tables import leftovers
+from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.snapshot_retention import keep_own, keep_sources
+
+ATTEMPTS = 4
+
+
+def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+    """Absorb what is pending for one table. A step that loses a race to another writer starts again at the watermark.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        heads: snapshots that the models of this run have read so far, so that all of them see the same.
+        rebuild: whether the table (not a raw one) is computed from all that its sources hold, see `rebuild.rebuild`.
+
+    Raises:
+        LakeError: see the steps.
+    """
+    step = step_of(spec)
+
+    def run() -> Outcome:
+        outcome = step.absorb(lake, heads, rebuild=rebuild)
+        if outcome.status == "absorbed":
+            _keep(lake, step)
+        return outcome
+
+    return retried(lake, spec, run)
+
+
+def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
+    """Run a step of a table; run it again when it lost a race to another writer.
+
+    Before each attempt, branches of killed runs are dropped, and timestamps from the future are taken back: otherwise
+    nothing could be committed.
+
+    Raises:
+        ConcurrentWriteError: it lost again and again.
+    """
+    step = step_of(spec)
+    try:
+        for attempt in Retrying(
+            retry=retry_if_exception_type(ConcurrentWriteError),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+        ):
+            with attempt, named_errors(spec.table), _lost_files(lake, step):
+                for table in step.written:
+                    _make_ready(lake, table)
+                with leftovers.at_work(lake, step.written):
+                    return run()
+    except RetryError as e:
+        cause = e.last_attempt.exception()
+        raise ConcurrentWriteError(
+            f"{spec.table}: lost against another writer {ATTEMPTS} times in a row. Nothing is lost; run again when "
+            f"that writer is done. Last: {cause}"
+        ) from cause
+    raise AssertionError("unreachable: the loop returns or raises")
+
+
+@contextlib.contextmanager
+def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
+    """Name an unnamed error of the body after a lost file, where a table of the step has one."""
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, LakeError) or as_named(e, "") is not None or said_by_spark(e):
+            raise
+        for name in (*step.written, *step.spec.sources):
+            table = lake.find(name)
+            if table is not None and (lost := lost_file(table, step.lost_file_advice(name))) is not None:
+                raise lost from e
+        raise
+
+
+def _make_ready(lake: LakeBase, name: TableId) -> None:
+    try:
+        if (table := lake.find(name)) is not None:
+            clock_skew.take_back(table)
+            leftovers.drop_branches(lake, name, table)
+            if metadata_versions.is_due(table):
+                metadata_versions.thin(table)
+    except (MovedError, CommitFailedException) as e:
+        raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
+
+
+def _keep(lake: LakeBase, step: TableStep[Any]) -> None:
+    """Keep the snapshots that the next step needs. A run killed before this leaves the tags behind: they may lag."""
+    spec = step.spec
+    if step.is_only_writer:
+        keep_own(lake, spec.table)
+    if spec.sources:
+        keep_sources(lake, spec.table, spec.sources)

@@ -1,0 +1,293 @@
+"""One protocol for the steps of every table: find what is pending, absorb it, rebuild the table, replay rejects.
+
+`step_of` picks the class of a table's layer; nothing else in the pipeline asks what layer a table is of.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pyiceberg.table import Table
+
+from lake_assets.errors import LOST_FILE_ADVICE, ModelError
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.final_tables import absorb_changes
+from lake_assets.final.target import pending_of as pending_of_final
+from lake_assets.ingest.file_ledger import ledger_of
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.ingest.landing import Landed, land, new_files, pending_of_table
+from lake_assets.ingest.rejects import rejected_of
+from lake_assets.ingest.routing import replay as replay_records
+from lake_assets.ingest.staging import absorb_events
+from lake_assets.ingest.staging import pending_of as pending_of_staging
+from lake_assets.ingest.staging import replay as replay_events
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.sql.sql_errors import located
+from lake_assets.models.steps.model_runs import absorb_sources, next_of, windows_of
+from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.tables.batch_limits import LEFT, cut
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import Window
+from lake_assets.tables.specs import BatchSize
+
+S = TypeVar("S", bound=Spec)
+
+_REQUESTED = "a rebuild was requested"
+
+
+@dataclass(frozen=True)
+class TableStep(ABC, Generic[S]):
+    """What a pipeline does with one table.
+
+    Attributes:
+        spec: the table.
+        is_only_writer: whether nothing but a pipeline's steps writes the table. Landing appends through PyIceberg.
+        kinds: engines that a step needs beside PyIceberg, as Dagster shows them.
+        has_rejects: whether records can be rejected by the step, and read again later.
+        brings_tables: whether a step may show source tables that a pattern of the pipeline matches.
+    """
+
+    spec: S
+    is_only_writer: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = ("spark",)
+    has_rejects: ClassVar[bool] = False
+    brings_tables: ClassVar[bool] = False
+
+    @property
+    def written(self) -> tuple[TableId, ...]:
+        """The tables that a step commits to."""
+        return (self.spec.table,)
+
+    def new_files(self, lake: LakeBase) -> list[Path]:
+        """Files of a landing folder that are to be taken in now."""
+        return []
+
+    @abstractmethod
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """What the table has not absorbed of each source. Reads metadata only.
+
+        Args:
+            lake: the lake.
+            table: the table; None: it does not exist yet.
+            sources: those of its sources that exist.
+
+        Raises:
+            HistoryError: the history of a source is lost, and the table is declared to stop then.
+        """
+
+    @abstractmethod
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+    ) -> list[Window]:
+        """The part of `windows` that the next step absorbs, where batches are limited.
+
+        Args:
+            lake: the lake.
+            table: the table; None: it does not exist yet.
+            sources: all of its sources.
+            heads: snapshots that models before it in the run have fixed; those of this step are added.
+        """
+
+    @abstractmethod
+    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+        """Absorb what is pending, in one commit that moves the watermark.
+
+        Args:
+            lake: the lake.
+            heads: snapshots that models before it in the run have fixed.
+            rebuild: whether the table is computed from all that its sources hold.
+        """
+
+    @property
+    def why_not_rebuilt(self) -> str:
+        """Why the table cannot be computed from its sources; empty: it can."""
+        return ""
+
+    def replay(self, lake: LakeBase) -> Outcome:
+        """Read rejected records again, and take in those that can be read now."""
+        return Outcome(str(self.spec.table), "nothing")
+
+    def lost_file_advice(self, table: TableId) -> str:
+        """What to do about a lost file of one of the tables that the step reads or writes."""
+        return LOST_FILE_ADVICE
+
+
+@dataclass(frozen=True)
+class RawStep(TableStep[RawSpec]):
+    """Landing: records of new files, or of a source table, as they came."""
+
+    is_only_writer: ClassVar[bool] = False
+    kinds: ClassVar[tuple[str, ...]] = ()
+    has_rejects: ClassVar[bool] = True
+    brings_tables: ClassVar[bool] = True
+
+    @property
+    def written(self) -> tuple[TableId, ...]:
+        """The raw table, the ledger of its files, and its rejects."""
+        return self.spec.table, ledger_of(self.spec.table), rejected_of(self.spec.table)
+
+    def new_files(self, lake: LakeBase) -> list[Path]:
+        """Those that are not in the raw table and have waited long enough for others."""
+        return new_files(lake, self.spec)
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Those of the source table, where it is filled from one."""
+        return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+    ) -> list[Window]:
+        """New files are all taken in by one step, in several commits; a source table's snapshots by batches."""
+        windows = self.windows(lake, table, sources)
+        return [cut(w, sources[w.source], self.spec.batch) for w in windows]
+
+    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+        """Take in new files, or new records of the source table."""
+        began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
+        if spec.source and not lake.exists(spec.source):
+            return Outcome(name, "waiting", why=f"{spec.source} does not exist yet")
+        landed = land(lake, spec)
+        if not landed.files:
+            if spec.landing and not spec.landing.exists():
+                return Outcome(name, "waiting", why=f"the folder {spec.landing} does not exist yet")
+            return Outcome(name, "nothing")
+        return Outcome(
+            name,
+            "absorbed",
+            (Absorbed(str(spec.source or spec.landing), None, None, landed.files, landed.bytes),),
+            inserted=landed.records,
+            strategy="land",
+            why="new snapshots of the source" if spec.source else "new files of the landing folder",
+            seconds=time.monotonic() - began,
+            snapshot=landed.snapshot,
+            details=_details(landed),
+        )
+
+    @property
+    def why_not_rebuilt(self) -> str:
+        """Nothing else is sure to hold what a raw table holds."""
+        spec = self.spec
+        return (
+            f"{spec.table} is a raw table: it holds records as they arrived, and nothing else is sure to have them. To "
+            f"take in all that {spec.source or spec.landing} still holds, drop {spec.table}, run the pipeline, then "
+            "`lake-assets rebuild` its staging tables. To read the same records again, rebuild the staging tables alone"
+        )
+
+    def replay(self, lake: LakeBase) -> Outcome:
+        """Route unroutable records again."""
+        name = str(self.spec.table)
+        if not (routed := replay_records(lake, self.spec)):
+            return Outcome(name, "nothing")
+        return Outcome(
+            name, "absorbed", updated=routed, strategy="replay", why=f"{routed} records can be routed now"
+        )  # fmt: skip
+
+    def lost_file_advice(self, table: TableId) -> str:
+        """A ledger is derived from the commits of its raw table."""
+        if table != ledger_of(self.spec.table):
+            return LOST_FILE_ADVICE
+        return f"Restore the file from a backup; or drop {table}: the next run makes it again from {self.spec.table}"
+
+
+def _details(landed: Landed) -> dict[str, object]:
+    found: dict[str, object] = {"rejected": landed.rejected} if landed.rejected else {}
+    return found | ({LEFT: landed.left} if landed.left else {})
+
+
+@dataclass(frozen=True)
+class StagingStep(TableStep[StagingSpec]):
+    """Parsing: the typed change events of one source table."""
+
+    has_rejects: ClassVar[bool] = True
+
+    @property
+    def written(self) -> tuple[TableId, ...]:
+        """The staging table, and the rejects of its raw table."""
+        return self.spec.table, rejected_of(self.spec.raw)
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """That of the raw table, from the first commit that brought something for this table."""
+        return [pending_of_staging(self.spec, table, raw)[0] for raw in sources.values()]
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+    ) -> list[Window]:
+        """All of it where every record is read again."""
+        found = [(pending_of_staging(self.spec, table, raw), raw) for raw in sources.values()]
+        return [_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in found]
+
+    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+        """Append the events of new records."""
+        return absorb_events(lake, self.spec, rebuild=rebuild)
+
+    def replay(self, lake: LakeBase) -> Outcome:
+        """Read rejected records again."""
+        return replay_events(lake, self.spec)
+
+
+@dataclass(frozen=True)
+class FinalStep(TableStep[FinalSpec]):
+    """Merging: rows as the events of a source table leave them."""
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """That of the staging table."""
+        return [pending_of_final(lake, self.spec, table, staging)[0] for staging in sources.values()]
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+    ) -> list[Window]:
+        """All of it where the table is rebuilt: meanwhile it is not to hold less than before."""
+        found = [(pending_of_final(lake, self.spec, table, staging), staging) for staging in sources.values()]
+        return [_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in found]
+
+    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+        """Merge the changed keys."""
+        return absorb_changes(lake, self.spec, rebuild=_REQUESTED if rebuild else "")
+
+
+def _unless_rebuilt(window: Window, rebuilt: str | None, source: Table, size: BatchSize) -> Window:
+    return window if rebuilt else cut(window, source, size)
+
+
+@dataclass(frozen=True)
+class ModelStep(TableStep[ModelSpec]):
+    """Maintaining the result of a query."""
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """One per source."""
+        return list(windows_of(self.spec, table, sources).values())
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+    ) -> list[Window]:
+        """Up to snapshots that agree with each other and with what other models of the run read."""
+        return list(next_of(lake, self.spec, table, sources, heads)[0].values())
+
+    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+        """Absorb the changes of all sources."""
+        heads = heads or Heads()
+        try:
+            with heads.unless_failed():
+                return absorb_sources(lake, self.spec, heads, rebuild=_REQUESTED if rebuild else "")
+        except ModelError as e:
+            raise located(e, self.spec.origin) from e
+
+
+def step_of(spec: Spec) -> TableStep[Any]:
+    """The step of a table."""
+    match spec:
+        case RawSpec():
+            return RawStep(spec)
+        case StagingSpec():
+            return StagingStep(spec)
+        case FinalSpec():
+            return FinalStep(spec)
+        case ModelSpec():
+            return ModelStep(spec)
