@@ -24,7 +24,7 @@ from lake_assets.final.target import Batch, Stats, Target, pending_of
 from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.metadata.watermark import Mark, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audit_gate import Finding, forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks, counts, snapshot_of
@@ -179,7 +179,7 @@ def _told(old: int, spec: FinalSpec) -> dict[str, object]:
     return {"older_than_horizon": old, "warning": warning}
 
 
-def _moved(head: Mark, before: Mark | None, stats: Stats) -> Mark:
+def _moved(head: Watermark, before: Watermark | None, stats: Stats) -> Watermark:
     was, latest = (before.high, before.time) if before else (None, None)
     return replace(
         head,

@@ -39,7 +39,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.ingest.rereading import generation_of
 from lake_assets.ingest.staging_tables import projection
 from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.metadata.watermark import Mark, Marks, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
 from lake_assets.lake.names import literal
 from lake_assets.tables.audit_gate import Gate
 from lake_assets.tables.commits import committing, writing
@@ -127,10 +127,10 @@ class Batch:
 
     events: DataFrame
     stats: Stats
-    before: Mark | None
-    head: Mark
-    marks: Marks
-    base: Marks
+    before: Watermark | None
+    head: Watermark
+    marks: Watermarks
+    base: Watermarks
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -516,7 +516,7 @@ class Target:
         )
         return found.select(*values, *(F.col(c) for c in found.columns if c not in (*self.key, *of)))
 
-    def stats(self, events: DataFrame, before: Mark | None) -> Stats:
+    def stats(self, events: DataFrame, before: Watermark | None) -> Stats:
         """One look at the window."""
         transaction = f"({self.ordering.transaction})"
         last, of_high = (f"max_by({transaction}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
@@ -578,7 +578,7 @@ class Target:
                 "every event says (deletes too: let the source log whole rows, as REPLICA IDENTITY FULL)"
             )
 
-    def is_late(self, before: Mark | None) -> Column:
+    def is_late(self, before: Watermark | None) -> Column:
         """Whether an event is not entirely after what was absorbed before."""
         late = F.col(_PARTIAL)
         if before and before.high:
@@ -593,7 +593,7 @@ class Target:
             late = late | (F.unix_micros(happened()) < before.time)
         return late
 
-    def _is_old(self, before: Mark | None) -> Column:
+    def _is_old(self, before: Watermark | None) -> Column:
         if before is None or before.time is None or self.spec.horizon is None:
             return F.lit(False)
         return F.unix_micros(F.col(EVENT_TIME)) < before.time - int(self.spec.horizon * 1_000_000)

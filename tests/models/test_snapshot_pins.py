@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import Mark, to_properties
+from lake_assets.lake.metadata.watermark import Watermark, to_properties
 from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY, Heads
 from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.specs import BatchSize
@@ -24,28 +24,30 @@ A, B = TableId.parse("agg.a"), TableId.parse("agg.b")
 ONE = BatchSize(files=1)
 
 
-def table(lake: Lake, name: TableId, snapshots: int) -> list[Mark]:
+def table(lake: Lake, name: TableId, snapshots: int) -> list[Watermark]:
     """A table of somebody's; its snapshots."""
     return made(lake, name, [{}] * snapshots, {})
 
 
-def model(lake: Lake, name: TableId, history: Sequence[Mapping[TableId, Mark]]) -> list[Mark]:
+def model(lake: Lake, name: TableId, history: Sequence[Mapping[TableId, Watermark]]) -> list[Watermark]:
     """A model's table whose steps have absorbed this; its snapshots."""
     said = [to_properties({str(t): m for t, m in marks.items()}) for marks in history]
     return made(lake, name, said, {MODEL_PROPERTY: "x"})
 
 
-def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: dict[str, str]) -> list[Mark]:
+def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: dict[str, str]) -> list[Watermark]:
     lake.ensure_namespace(name.namespace)
     created = lake.catalog.create_table(name.parts, ROWS, properties=properties)
-    found: list[Mark] = []
+    found: list[Watermark] = []
     for properties_of_commit in said:
         created.append(pa.table({"k": [1]}, schema=ROWS), snapshot_properties=properties_of_commit)
         found.append(head_of(created))
     return found
 
 
-def settled(lake: Lake, heads: Heads, starts: Mapping[TableId, Mark], size: BatchSize) -> dict[TableId, int | None]:
+def settled(
+    lake: Lake, heads: Heads, starts: Mapping[TableId, Watermark], size: BatchSize
+) -> dict[TableId, int | None]:
     tables: dict[TableId, Table] = {t: lake.table(t) for t in starts}
     windows = {t: Window(t, mark, head_of(tables[t])) for t, mark in starts.items()}
     return {t: w.head.snapshot for t, w in heads.settled(lake, windows, tables, size).items()}

@@ -15,7 +15,7 @@ from sqlglot import exp
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.cached_values import cached_value
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec, declared
@@ -82,8 +82,8 @@ class Step:
     model: ModelPlan
     sources: Sources
     frames: Frames
-    marks: Marks
-    base: Marks
+    marks: Watermarks
+    base: Watermarks
     began: float
     expected: Estimate
     definition: str
