@@ -21,7 +21,7 @@ from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec, declared
 from lake_assets.models.operators.maintenance import is_linear, passed_on
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple, keys_of
-from lake_assets.models.operators.operator_rows import Cut, Rows
+from lake_assets.models.operators.operator_rows import KeyFilter, Rows
 from lake_assets.models.operators.operator_types import in_one_type, known, mixed
 from lake_assets.models.operators.query_tree import (
     Aggregate,
@@ -398,7 +398,7 @@ class Step:
         keys = list(names)
         cut = None
         if keys:
-            cut = Cut(tuple(self._inner(tree, k) for k in keys), tuple(names.values()), touched)
+            cut = KeyFilter(tuple(self._inner(tree, k) for k in keys), tuple(names.values()), touched)
         listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
         now = f"SELECT {listed}, true AS {FOUND} FROM ({self._rows.sql(tree.root, 'end', cut)})"
         if keys:
