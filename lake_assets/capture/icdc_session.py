@@ -95,7 +95,9 @@ class OpenTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
         ids = row_ids(self._source, part.window, planned) if part.has_lineage else None
         path = icdc.vectors_path(self._source, f"{name}_went_before")
-        went = deleted_rows(self._source.io, planned, self._unpartitioned, path, ids) if ids and planned.shared else None
+        went = (
+            deleted_rows(self._source.io, planned, self._unpartitioned, path, ids) if ids and planned.shared else None
+        )
         if went is not None and ids is not None and not went.is_restored:
             return self._by_vectors(part, ids, went, name)
         is_restored = went is not None
