@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration.sensor_planning import Work, fingerprint
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, audited_by
@@ -82,13 +82,13 @@ def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[PendingTable]) ->
     by_name = {str(s.table): s for s in specs}
     if not any(by_name[f.work.table].batch.is_limited for f in found):
         return list(found)
-    heads = Heads()
-    return [_batch(lake, by_name[f.work.table], f, heads) for f in found]
+    pins = SnapshotPins()
+    return [_batch(lake, by_name[f.work.table], f, pins) for f in found]
 
 
-def _batch(lake: Lake, spec: Spec, found: PendingTable, heads: Heads) -> PendingTable:
+def _batch(lake: Lake, spec: Spec, found: PendingTable, pins: SnapshotPins) -> PendingTable:
     try:
-        taken = next_batch(lake, spec, found.windows, heads) if found.windows else []
+        taken = next_batch(lake, spec, found.windows, pins) if found.windows else []
     except LakeError:
         return found  # its step says what is wrong
     if not taken:

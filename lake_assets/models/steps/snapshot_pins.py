@@ -20,7 +20,7 @@ MODEL_PROPERTY = "lake-assets.model"
 
 
 @dataclass
-class Heads:
+class SnapshotPins:
     """The snapshots that the models of one run read: the first to read a table settles it for those after it.
 
     Across runs, a model whose sources have absorbed different snapshots of one table below them reads the newest of
