@@ -26,7 +26,7 @@ from lake_assets.orchestration.asset_names import (
     valid_name,
 )
 from lake_assets.orchestration.dagster_partitions import is_unmarked, step_key
-from lake_assets.orchestration.instance_settings import UNMONITORED, misfits
+from lake_assets.orchestration.instance_settings import UNMONITORED, config_warnings
 from lake_assets.orchestration.pending_scan import PendingTable, Size, batches, look, measure, missing
 from lake_assets.orchestration.sensor_planning import (
     Decision,
@@ -158,7 +158,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         if not decision.due:
             held = [*_held_back(decision), *_collecting(seen), *missing(lake, specs)]
             return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
-        for text in misfits(context.instance, [pool(s.table) for s in watch.loaded]):
+        for text in config_warnings(context.instance, [pool(s.table) for s in watch.loaded]):
             context.log.warning(text)
         due = {w.table for w in decision.due}
         taken = batches(lake, specs, [f for f in found if f.work.table in due])
