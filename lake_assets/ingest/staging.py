@@ -295,13 +295,13 @@ def _append(
     rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
-    def put_down() -> None:
+    def record_rejects() -> None:
         _record_kind(lake, spec, look.found(seen))
         if seen.get["bad"] or parsed.refused is not None:
             rejected.extend(_put_down(lake, spec, parsed.rows, parsed, records))
 
     try:
-        append_if_unmoved(lake, spec.table, rows, marks, base, put_down)
+        append_if_unmoved(lake, spec.table, rows, marks, base, record_rejects)
     except MixedKindsError:
         written = _merged(lake, spec, records, parsed, marks)
         return replace(written, changes=(*changes, *written.changes))
