@@ -30,7 +30,7 @@ from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks, counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice
-from lake_assets.tables.spark_tuning import fitting, in_one_piece
+from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 from lake_assets.tables.table_ddl import check_owner_in
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     base = known_marks(table)
     before = pending.mark
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
-        scope.enter_context(fitting(lake, (), captured))
+        scope.enter_context(tuned_for(lake, (), captured))
         absorbed = Absorbed.of(str(spec.staging), captured)
         events = in_one_piece(target.events(captured), captured).persist()
         try:
@@ -102,7 +102,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
                 return absorb_changes(lake, spec, rebuild=why)
             if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
                 # Histories and stored rows are looked at as well.
-                scope.enter_context(fitting(lake, (spec.staging, spec.table)))
+                scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
             changes = target.prepare()
             marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
             batch = Batch(events, stats, before, pending.head, marks, base)
@@ -159,7 +159,7 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
         raise NotRunError(f"{spec.table} has absorbed nothing of {spec.staging} yet: run its pipeline first")
     target = Target(lake, spec, is_new=True)
     captured = scope.enter_context(capture(lake, spec.staging, None, mark.snapshot, table_uuid=mark.uuid))
-    scope.enter_context(fitting(lake, (spec.staging, spec.table), captured))
+    scope.enter_context(tuned_for(lake, (spec.staging, spec.table), captured))
     events = target.events(captured).persist()
     scope.callback(events.unpersist)
     stats = target.stats(events, None)

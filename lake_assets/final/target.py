@@ -48,7 +48,7 @@ from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 from lake_assets.tables.row_differences import incomparable, write_differences
 from lake_assets.tables.schema_changes import Change, evolve
 from lake_assets.tables.spark_frames import new_name, over, temp_view
-from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.table_ddl import (
     KEY_PROPERTY,
     alter,
@@ -732,7 +732,7 @@ class Target:
         condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
         condition = f"{on} AND {condition}" if condition else on
         spark, lake, table = self.lake.spark(), self.lake, self.spec.table
-        fit, source = fitting(lake, (self.spec.staging, table)), new_name()
+        fit, source = tuned_for(lake, (self.spec.staging, table)), new_name()
         with fit, writing(lake, table, batch.marks, batch.base, self.gate) as name:
             sql = f"MERGE INTO {name} t USING {source} s ON {condition} {' '.join(clauses)}"
             over(spark, sql, {source: rows}, values)

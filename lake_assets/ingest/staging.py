@@ -54,7 +54,7 @@ from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.tables.schema_changes import Change, routed
 from lake_assets.tables.spark_frames import observed, temp_view
-from lake_assets.tables.spark_tuning import fitting, in_one_piece, is_small
+from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
 from lake_assets.tables.table_ddl import KEY_PROPERTY, by_key, check_owner, columns_of, key_in, key_set_of
 
 
@@ -101,7 +101,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     mine = arrived(raw, pending.start, pending.head.snapshot, spec.source_table)
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
-        fitting(lake, (), captured, mine),
+        tuned_for(lake, (), captured, mine),
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.

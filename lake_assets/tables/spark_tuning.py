@@ -33,7 +33,7 @@ _AS_ONE = {"spark.sql.shuffle.partitions": "1"}
 
 
 @contextlib.contextmanager
-def fitting(
+def tuned_for(
     lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None, of_it: int | None = None
 ) -> Generator[None]:
     """Interpret queries in the body where all that they may read together is small; else compile them.

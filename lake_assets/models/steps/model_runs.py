@@ -43,7 +43,7 @@ from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.commits import counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
-from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_ddl import KEY_PROPERTY, check_owner_in
 
@@ -112,7 +112,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
     base = known_marks(target)
     marks = {**base, **{str(s): w.head for s, w in windows.items()}}
     with contextlib.ExitStack() as scope:
-        scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
+        scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
         captures = {
             s: scope.enter_context(_captured(lake, model, w, begun=begun))
             for s, w in windows.items()
