@@ -77,16 +77,16 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     if table is not None:
         check_owner_in(table, spec.table, spec.pipeline)
     if rebuild and table is not None:
-        pending, anew = Window(spec.staging, None, head_of(staging)), rebuild
+        pending, rebuild_reason = Window(spec.staging, None, head_of(staging)), rebuild
     else:
-        pending, anew = pending_of(lake, spec, table, staging)
-    if not anew:
+        pending, rebuild_reason = pending_of(lake, spec, table, staging)
+    if not rebuild_reason:
         # A table that is made again is not to hold less than before meanwhile.
         pending = cut(pending, staging, spec.batch)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
     forget_failed(lake, spec.table, table)
-    target = Target(lake, spec, is_new=bool(anew))
+    target = Target(lake, spec, is_new=bool(rebuild_reason))
     target.gate.check(target.wanted)
     base = known_marks(table)
     before = pending.mark
@@ -97,7 +97,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         try:
             stats = target.stats(events, before)
             target.check(stats)
-            if stats.late and not anew and target.has_other_keys(pending.head.snapshot):
+            if stats.late and not rebuild_reason and target.has_other_keys(pending.head.snapshot):
                 why = "late events of a table with deletes by another key: which rows these mean may change with them"
                 return absorb_changes(lake, spec, rebuild=why)
             if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
@@ -116,12 +116,12 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
                 strategy, why = apply(target, batch)
         finally:
             events.unpersist()
-    if anew:
-        strategy, why = "rebuild", "; ".join(filter(None, (f"{anew}: it is made again, in one commit", why)))
+    if rebuild_reason:
+        strategy, why = "rebuild", "; ".join(filter(None, (f"{rebuild_reason}: it is made again, in one commit", why)))
     called = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
     without_row = batch.details.get("deletes_without_row", 0)
-    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=bool(anew))
-    snapshot = snapshot_of(lake, spec.table, marks, None if anew else base)
+    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=bool(rebuild_reason))
+    snapshot = snapshot_of(lake, spec.table, marks, None if rebuild_reason else base)
     inserted, updated, deleted = counts(snapshot)
     audits: tuple[Finding, ...] = ()
     if snapshot and strategy != "none":
@@ -164,7 +164,7 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     scope.callback(events.unpersist)
     stats = target.stats(events, None)
     target.check(stats)
-    made = {"scd1": scd1.anew, "scd2": scd2.anew, "append": append.anew}[target.mode]
+    made = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
     rows = made(target, Batch(events, stats, None, mark, {}, {}))
     return target, rows.select(*(F.col(quote(c)) for c in target.wanted))
 

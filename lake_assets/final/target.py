@@ -209,8 +209,8 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
             stop then.
     """
     found = window_of(spec.table, table, spec.staging, staging)
-    if table is not None and (anew := _rebuilds(lake, spec, table, staging)):
-        return Window(spec.staging, None, found.head), anew
+    if table is not None and (rebuild_reason := _rebuilds(lake, spec, table, staging)):
+        return Window(spec.staging, None, found.head), rebuild_reason
     if found.lost and getattr(spec, found.lost.option) == "stop":
         raise found.lost.error(rebuild_advice(spec.table, spec.staging, option=found.lost.option))
     return found, found.lost.why if found.lost else None
