@@ -26,7 +26,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import SparkConfig, TableId
-from lake_assets.lake.metadata.watermark import Mark
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.pipeline.absorbing import absorb
 from lake_assets.tables.commits import committing
 from lake_assets.tables.table_ddl import create
@@ -64,7 +64,7 @@ class Table:
         self.change(1, random.Random(0))
         create(lake, self.spec.table, ROW, pipeline="bench", key=("id",))
         head = lake.table(self.spec.staging).metadata
-        mark = Mark(str(head.table_uuid), head.current_snapshot_id, (f"{self.position:020}", self.position), 0)
+        mark = Watermark(str(head.table_uuid), head.current_snapshot_id, (f"{self.position:020}", self.position), 0)
         files = max(1, rows // 1_500_000)
         with committing(spark, self.spec.table, {str(self.spec.staging): mark}):
             made = f"SELECT /*+ REPARTITION({files}, h) */ *, xxhash64(id) AS h FROM range({rows})"

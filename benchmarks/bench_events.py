@@ -193,7 +193,7 @@ def memory(home: Path, records: int) -> dict[str, float]:
         "from lake_assets import Lake, LakeConfig\n"
         "from lake_assets.lake import TableId\n"
         "from lake_assets.ingest.landing import land\n"
-        "from lake_assets.tables.specs import RawSpec\n"
+        "from lake_assets.ingest.ingest_specs import RawSpec\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "lake = Lake(LakeConfig(home=folder / 'lake'))\n"
         "land(lake, RawSpec(TableId(('raw',), 'r'), folder / 'in', 'debezium', 'bench'))\n"

@@ -24,7 +24,7 @@ from lake_assets.capture.files.partition_keys import unpartitioned_specs
 from lake_assets.capture.files.row_ids import RowIds, row_ids
 from lake_assets.capture.icdc import IcdcTables
 from lake_assets.capture.icdc_session import OpenTables, check_files
-from lake_assets.capture.rows.incompatible_columns import replaced
+from lake_assets.capture.rows.incompatible_columns import incompatible_columns
 from lake_assets.capture.rows.spark_types import spark_type, spark_types
 from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
@@ -314,7 +314,7 @@ def _former(source: Table, window: Window) -> dict[int, NestedField]:
     schemas = source.schemas()
     if window.start is None or window.start.schema_id not in schemas:
         return {}
-    return replaced(schemas[window.start.schema_id], schemas[window.schema_id])
+    return incompatible_columns(schemas[window.start.schema_id], schemas[window.schema_id])
 
 
 # Captures whose ICDC tables are registered. Garbage collection must not drop them: a DataFrame that was made from a

@@ -13,7 +13,7 @@ from pyiceberg.types import NestedField
 from lake_assets.capture import icdc
 from lake_assets.capture.capture_parts import Part
 from lake_assets.capture.capture_planning import Plan
-from lake_assets.capture.files.deletion_vectors import Gone, gone
+from lake_assets.capture.files.deletion_vectors import DeletedRows, deleted_rows
 from lake_assets.capture.files.manifests import THREADS
 from lake_assets.capture.files.partition_keys import unpartitioned_specs
 from lake_assets.capture.files.row_ids import RowIds, row_ids
@@ -95,7 +95,9 @@ class OpenTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
         ids = row_ids(self._source, part.window, planned) if part.has_lineage else None
         path = icdc.vectors_path(self._source, f"{name}_went_before")
-        went = gone(self._source.io, planned, self._unpartitioned, path, ids) if ids and planned.shared else None
+        went = (
+            deleted_rows(self._source.io, planned, self._unpartitioned, path, ids) if ids and planned.shared else None
+        )
         if went is not None and ids is not None and not went.is_restored:
             return self._by_vectors(part, ids, went, name)
         is_restored = went is not None
@@ -117,7 +119,7 @@ class OpenTables:
         was, now = self._sides(part, shared, f"{name}_shared")
         return PartTables(after, before, (was, now) if was and now else None, went, came)
 
-    def _by_vectors(self, part: Part, ids: RowIds, went: Gone, name: str) -> PartTables:
+    def _by_vectors(self, part: Part, ids: RowIds, went: DeletedRows, name: str) -> PartTables:
         """The tables where deletion vectors tell what went."""
         newer = ids.newer(part.plan)
         came = self._sides(part, newer, f"{name}_newer")[1]

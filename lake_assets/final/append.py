@@ -20,14 +20,14 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     Raises:
         UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
     """
-    rows = anew(target, batch)
+    rows = rebuild(target, batch)
     if target.is_new:
         return "rebuild", target.replace(rows, batch)
     append_if_unmoved(target.lake, target.spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
     return "append", "every insert is a row" if target.key else "no key: every insert is a row"
 
 
-def anew(target: Target, batch: Batch) -> DataFrame:
+def rebuild(target: Target, batch: Batch) -> DataFrame:
     """The rows that the window adds; of a window of all that staging held, all there are.
 
     Raises:

@@ -24,13 +24,13 @@ from lake_assets.final.target import Batch, Stats, Target, pending_of
 from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.metadata.watermark import Mark, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.tables.audit_gate import Finding, forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks, counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice
-from lake_assets.tables.spark_tuning import fitting, in_one_piece
+from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 from lake_assets.tables.table_ddl import check_owner_in
 
 log = logging.getLogger(__name__)
@@ -77,32 +77,32 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     if table is not None:
         check_owner_in(table, spec.table, spec.pipeline)
     if rebuild and table is not None:
-        pending, anew = Window(spec.staging, None, head_of(staging)), rebuild
+        pending, rebuild_reason = Window(spec.staging, None, head_of(staging)), rebuild
     else:
-        pending, anew = pending_of(lake, spec, table, staging)
-    if not anew:
+        pending, rebuild_reason = pending_of(lake, spec, table, staging)
+    if not rebuild_reason:
         # A table that is made again is not to hold less than before meanwhile.
         pending = cut(pending, staging, spec.batch)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
     forget_failed(lake, spec.table, table)
-    target = Target(lake, spec, is_new=bool(anew))
+    target = Target(lake, spec, is_new=bool(rebuild_reason))
     target.gate.check(target.wanted)
     base = known_marks(table)
     before = pending.mark
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
-        scope.enter_context(fitting(lake, (), captured))
+        scope.enter_context(tuned_for(lake, (), captured))
         absorbed = Absorbed.of(str(spec.staging), captured)
         events = in_one_piece(target.events(captured), captured).persist()
         try:
             stats = target.stats(events, before)
             target.check(stats)
-            if stats.late and not anew and target.has_other_keys(pending.head.snapshot):
+            if stats.late and not rebuild_reason and target.has_other_keys(pending.head.snapshot):
                 why = "late events of a table with deletes by another key: which rows these mean may change with them"
                 return absorb_changes(lake, spec, rebuild=why)
             if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
                 # Histories and stored rows are looked at as well.
-                scope.enter_context(fitting(lake, (spec.staging, spec.table)))
+                scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
             changes = target.prepare()
             marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
             batch = Batch(events, stats, before, pending.head, marks, base)
@@ -116,12 +116,12 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
                 strategy, why = apply(target, batch)
         finally:
             events.unpersist()
-    if anew:
-        strategy, why = "rebuild", "; ".join(filter(None, (f"{anew}: it is made again, in one commit", why)))
+    if rebuild_reason:
+        strategy, why = "rebuild", "; ".join(filter(None, (f"{rebuild_reason}: it is made again, in one commit", why)))
     called = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
     without_row = batch.details.get("deletes_without_row", 0)
-    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=bool(anew))
-    snapshot = snapshot_of(lake, spec.table, marks, None if anew else base)
+    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=bool(rebuild_reason))
+    snapshot = snapshot_of(lake, spec.table, marks, None if rebuild_reason else base)
     inserted, updated, deleted = counts(snapshot)
     audits: tuple[Finding, ...] = ()
     if snapshot and strategy != "none":
@@ -159,12 +159,12 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
         raise NotRunError(f"{spec.table} has absorbed nothing of {spec.staging} yet: run its pipeline first")
     target = Target(lake, spec, is_new=True)
     captured = scope.enter_context(capture(lake, spec.staging, None, mark.snapshot, table_uuid=mark.uuid))
-    scope.enter_context(fitting(lake, (spec.staging, spec.table), captured))
+    scope.enter_context(tuned_for(lake, (spec.staging, spec.table), captured))
     events = target.events(captured).persist()
     scope.callback(events.unpersist)
     stats = target.stats(events, None)
     target.check(stats)
-    made = {"scd1": scd1.anew, "scd2": scd2.anew, "append": append.anew}[target.mode]
+    made = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
     rows = made(target, Batch(events, stats, None, mark, {}, {}))
     return target, rows.select(*(F.col(quote(c)) for c in target.wanted))
 
@@ -179,7 +179,7 @@ def _told(old: int, spec: FinalSpec) -> dict[str, object]:
     return {"older_than_horizon": old, "warning": warning}
 
 
-def _moved(head: Mark, before: Mark | None, stats: Stats) -> Mark:
+def _moved(head: Watermark, before: Watermark | None, stats: Stats) -> Watermark:
     was, latest = (before.high, before.time) if before else (None, None)
     return replace(
         head,

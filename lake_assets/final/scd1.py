@@ -73,7 +73,7 @@ def _apply_copies(target: Target, batch: Batch) -> tuple[str, str]:
     return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
 
 
-def anew(target: Target, batch: Batch) -> DataFrame:
+def rebuild(target: Target, batch: Batch) -> DataFrame:
     """The rows of the table, made of all that staging held."""
     if target.spec.by_row:
         return _inserted(target, changed_copies(target, batch)[0])

@@ -59,7 +59,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     return "merge", "; ".join([*why, pruning.why])
 
 
-def anew(target: Target, batch: Batch) -> DataFrame:
+def rebuild(target: Target, batch: Batch) -> DataFrame:
     """All versions, made of all that staging held."""
     rows, _ = _states(target, batch, needs(target, batch))
     return versions(rows, target.key, target.columns, target.tracked)

@@ -39,7 +39,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.ingest.rereading import generation_of
 from lake_assets.ingest.staging_tables import projection
 from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.metadata.watermark import Mark, Marks, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
 from lake_assets.lake.names import literal
 from lake_assets.tables.audit_gate import Gate
 from lake_assets.tables.commits import committing, writing
@@ -48,7 +48,7 @@ from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 from lake_assets.tables.row_differences import incomparable, write_differences
 from lake_assets.tables.schema_changes import Change, evolve
 from lake_assets.tables.spark_frames import new_name, over, temp_view
-from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.table_ddl import (
     KEY_PROPERTY,
     alter,
@@ -127,10 +127,10 @@ class Batch:
 
     events: DataFrame
     stats: Stats
-    before: Mark | None
-    head: Mark
-    marks: Marks
-    base: Marks
+    before: Watermark | None
+    head: Watermark
+    marks: Watermarks
+    base: Watermarks
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -209,8 +209,8 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
             stop then.
     """
     found = window_of(spec.table, table, spec.staging, staging)
-    if table is not None and (anew := _rebuilds(lake, spec, table, staging)):
-        return Window(spec.staging, None, found.head), anew
+    if table is not None and (rebuild_reason := _rebuilds(lake, spec, table, staging)):
+        return Window(spec.staging, None, found.head), rebuild_reason
     if found.lost and getattr(spec, found.lost.option) == "stop":
         raise found.lost.error(rebuild_advice(spec.table, spec.staging, option=found.lost.option))
     return found, found.lost.why if found.lost else None
@@ -516,7 +516,7 @@ class Target:
         )
         return found.select(*values, *(F.col(c) for c in found.columns if c not in (*self.key, *of)))
 
-    def stats(self, events: DataFrame, before: Mark | None) -> Stats:
+    def stats(self, events: DataFrame, before: Watermark | None) -> Stats:
         """One look at the window."""
         transaction = f"({self.ordering.transaction})"
         last, of_high = (f"max_by({transaction}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
@@ -578,7 +578,7 @@ class Target:
                 "every event says (deletes too: let the source log whole rows, as REPLICA IDENTITY FULL)"
             )
 
-    def is_late(self, before: Mark | None) -> Column:
+    def is_late(self, before: Watermark | None) -> Column:
         """Whether an event is not entirely after what was absorbed before."""
         late = F.col(_PARTIAL)
         if before and before.high:
@@ -593,7 +593,7 @@ class Target:
             late = late | (F.unix_micros(happened()) < before.time)
         return late
 
-    def _is_old(self, before: Mark | None) -> Column:
+    def _is_old(self, before: Watermark | None) -> Column:
         if before is None or before.time is None or self.spec.horizon is None:
             return F.lit(False)
         return F.unix_micros(F.col(EVENT_TIME)) < before.time - int(self.spec.horizon * 1_000_000)
@@ -732,7 +732,7 @@ class Target:
         condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
         condition = f"{on} AND {condition}" if condition else on
         spark, lake, table = self.lake.spark(), self.lake, self.spec.table
-        fit, source = fitting(lake, (self.spec.staging, table)), new_name()
+        fit, source = tuned_for(lake, (self.spec.staging, table)), new_name()
         with fit, writing(lake, table, batch.marks, batch.base, self.gate) as name:
             sql = f"MERGE INTO {name} t USING {source} s ON {condition} {' '.join(clauses)}"
             over(spark, sql, {source: rows}, values)

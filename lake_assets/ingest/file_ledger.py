@@ -25,7 +25,7 @@ from lake_assets.errors import ChangedInputError, ConcurrentWriteError
 from lake_assets.ingest.landing_files import name_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.metadata.watermark import Mark, ancestors, read_marks, to_properties
+from lake_assets.lake.metadata.watermark import Watermark, ancestors, read_marks, to_properties
 
 PROPERTY = "lake-assets.landed"
 MOST_FILES = 64
@@ -144,7 +144,7 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         ],
         schema=_SCHEMA.as_arrow(),
     )
-    properties = to_properties({str(raw): Mark(str(metadata.table_uuid), metadata.current_snapshot_id)})
+    properties = to_properties({str(raw): Watermark(str(metadata.table_uuid), metadata.current_snapshot_id)})
     try:
         name = ledger_of(raw)
         table = state.ledger or lake.catalog.create_table(
@@ -195,7 +195,7 @@ def _state(lake: LakeBase, raw: TableId) -> _State:
     return _State(table, ledger, *_pending(table, read_marks(ledger).get(str(raw)) if ledger else None))
 
 
-def _pending(table: Table, mark: Mark | None) -> tuple[list[LandedFile], bool]:
+def _pending(table: Table, mark: Watermark | None) -> tuple[list[LandedFile], bool]:
     known = mark if mark and mark.uuid == str(table.metadata.table_uuid) else None
     files: list[LandedFile] = []
     last = None

@@ -46,7 +46,7 @@ from lake_assets.ingest.staging_tables import (
 )
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
-from lake_assets.lake.metadata.watermark import Marks
+from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import literal
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import append_if_unmoved, commit_marks, committing, counts, snapshot_of
@@ -54,7 +54,7 @@ from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
 from lake_assets.tables.schema_changes import Change, routed
 from lake_assets.tables.spark_frames import observed, temp_view
-from lake_assets.tables.spark_tuning import fitting, in_one_piece, is_small
+from lake_assets.tables.spark_tuning import in_one_piece, is_small, tuned_for
 from lake_assets.tables.table_ddl import KEY_PROPERTY, by_key, check_owner, columns_of, key_in, key_set_of
 
 
@@ -101,7 +101,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     mine = arrived(raw, pending.start, pending.head.snapshot, spec.source_table)
     with (
         capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
-        fitting(lake, (), captured, mine),
+        tuned_for(lake, (), captured, mine),
     ):
         absorbed = Absorbed.of(str(spec.raw), captured)
         # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
@@ -285,7 +285,7 @@ def _may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: bo
 
 
 def _append(
-    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks, base: Marks
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks, base: Watermarks
 ) -> _Written:
     """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
     assert parsed.rows is not None
@@ -295,13 +295,13 @@ def _append(
     rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
-    def put_down() -> None:
+    def record_rejects() -> None:
         _record_kind(lake, spec, look.found(seen))
         if seen.get["bad"] or parsed.refused is not None:
             rejected.extend(_put_down(lake, spec, parsed.rows, parsed, records))
 
     try:
-        append_if_unmoved(lake, spec.table, rows, marks, base, put_down)
+        append_if_unmoved(lake, spec.table, rows, marks, base, record_rejects)
     except MixedKindsError:
         written = _merged(lake, spec, records, parsed, marks)
         return replace(written, changes=(*changes, *written.changes))
@@ -317,7 +317,9 @@ def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
         set_property(lake, spec.table, ORDER_PROPERTY, to_property(kind))
 
 
-def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Marks | None) -> _Written:
+def _merged(
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks | None
+) -> _Written:
     """Write what is not there yet."""
 
     def write(good: DataFrame, stats: Row) -> list[Change] | None:
@@ -334,7 +336,14 @@ def _merged(lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parse
 
 
 def _replaced(
-    lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame, parsed: Parsed, marks: Marks, *, is_fresh: bool
+    lake: LakeBase,
+    spec: StagingSpec,
+    table: Table,
+    records: DataFrame,
+    parsed: Parsed,
+    marks: Watermarks,
+    *,
+    is_fresh: bool,
 ) -> _Written:
     """Make the table of all events again, in one commit: readers see the old table or the new one.
 
@@ -581,7 +590,7 @@ def _described(bad: DataFrame, records: DataFrame) -> DataFrame:
     return bad.join(records.select(*columns), "position")
 
 
-def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Marks | None) -> None:
+def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Watermarks | None) -> None:
     """Insert the rows whose place in the stream is not there yet.
 
     A plain append would do, were there never two runs at once: Iceberg lets both append. This MERGE reads (and is

@@ -16,7 +16,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import Parsed, key_changed
 from lake_assets.ingest.rereading import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.metadata.watermark import Marks
+from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.names import literal
 from lake_assets.tables.schema_changes import Change, evolve, former_name, formers, is_former
 from lake_assets.tables.table_ddl import (
@@ -104,7 +104,7 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
     return changes
 
 
-def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Marks) -> None:
+def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Watermarks) -> None:
     """Make the table of its first events.
 
     Args:

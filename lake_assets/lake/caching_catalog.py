@@ -88,7 +88,7 @@ def _weight(metadata: TableMetadata) -> int:
 _known = Known()
 
 
-class KnowingCatalog(SqlCatalog):
+class CachingSqlCatalog(SqlCatalog):
     """PyIceberg's SQL catalog with what its files said before."""
 
     def files_at(self, location: str) -> FileIO:
@@ -142,7 +142,7 @@ def _first_line(error: Exception) -> str:
 def knowing(catalog: Catalog) -> Catalog:
     """The same catalog; a SQL one knows what its files said before, and names what is wrong with its database."""
     if type(catalog) is SqlCatalog:
-        catalog.__class__ = KnowingCatalog
+        catalog.__class__ = CachingSqlCatalog
         event.listen(catalog.engine, "handle_error", _raise_named)
     return catalog
 

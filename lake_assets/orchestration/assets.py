@@ -15,7 +15,7 @@ from lake_assets.facade import Lake
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration import asset_metadata, dagster_partitions
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.asset_names import (
@@ -147,7 +147,7 @@ def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
         raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {e}") from e
 
 
-def heads_of(run_id: str) -> Heads:
+def heads_of(run_id: str) -> SnapshotPins:
     """What the models of a run have read so far, for those of its steps that share a process."""
     # Threads that ask at once would each get their own.
     with _asking:
@@ -158,8 +158,8 @@ _asking = threading.Lock()
 
 
 @functools.lru_cache(maxsize=16)
-def _heads_of(_run_id: str) -> Heads:
-    return Heads()
+def _heads_of(_run_id: str) -> SnapshotPins:
+    return SnapshotPins()
 
 
 def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:

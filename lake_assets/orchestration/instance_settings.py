@@ -15,7 +15,7 @@ from lake_assets.orchestration.sensor_planning import shortened
 WARNING = "InstanceSettingsWarning"
 
 
-def misfits(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
+def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
     """What is to be corrected in an instance's settings, each with its consequence.
 
     Args:

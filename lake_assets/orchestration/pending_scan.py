@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration.sensor_planning import Work, fingerprint
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, audited_by
@@ -19,7 +19,7 @@ MOST_CAPTURES = 20
 
 
 @dataclass(frozen=True)
-class Found:
+class PendingTable:
     """One table's work and the windows it consists of.
 
     Attributes:
@@ -32,7 +32,7 @@ class Found:
     wait: float = 0.0
 
 
-def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[Found]:
+def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[PendingTable]:
     """Which tables have something to absorb.
 
     A table whose own history or input is broken is found as well: its step fails with the same error, where people see
@@ -47,7 +47,7 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     Raises:
         CatalogUnavailableError: the catalog cannot be opened.
     """
-    found: list[Found] = []
+    found: list[PendingTable] = []
     for spec in specs:
         name = str(spec.table)
         # A changed declaration is a new chance for a table that was given up, and so are other rows in a table that
@@ -58,18 +58,18 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
             windows = tuple(pending_of(lake, spec))
         except (HistoryError, InputError, PipelineError) as e:
             error = f"{type(e).__name__}: {e}"
-            found.append(Found(Work(name, steps[name], fingerprint(declared, error), error), ()))
+            found.append(PendingTable(Work(name, steps[name], fingerprint(declared, error), error), ()))
             continue
         if windows:
             files = [f for w in windows for f in _files(w)]
             what = ", ".join(describe(w) for w in windows)
             work = Work(name, steps[name], fingerprint(declared, *(files or windows)), what)
             wait = may_wait(lake, spec, windows, now)
-            found.append(Found(work, windows, sum(size for _, size, _ in files), wait))
+            found.append(PendingTable(work, windows, sum(size for _, size, _ in files), wait))
     return found
 
 
-def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[Found]) -> list[Found]:
+def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[PendingTable]) -> list[PendingTable]:
     """The same work with the windows that one run takes of it at most, where batches are limited.
 
     What has to be done and how often it was tried stays counted by the whole windows (`fingerprint`).
@@ -82,13 +82,13 @@ def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[Found]) -> list[F
     by_name = {str(s.table): s for s in specs}
     if not any(by_name[f.work.table].batch.is_limited for f in found):
         return list(found)
-    heads = Heads()
-    return [_batch(lake, by_name[f.work.table], f, heads) for f in found]
+    pins = SnapshotPins()
+    return [_batch(lake, by_name[f.work.table], f, pins) for f in found]
 
 
-def _batch(lake: Lake, spec: Spec, found: Found, heads: Heads) -> Found:
+def _batch(lake: Lake, spec: Spec, found: PendingTable, pins: SnapshotPins) -> PendingTable:
     try:
-        taken = next_batch(lake, spec, found.windows, heads) if found.windows else []
+        taken = next_batch(lake, spec, found.windows, pins) if found.windows else []
     except LakeError:
         return found  # its step says what is wrong
     if not taken:
@@ -132,7 +132,7 @@ class Size:
     ranges: tuple[str, ...]
 
 
-def measure(lake: Lake, found: Sequence[Found]) -> Size:
+def measure(lake: Lake, found: Sequence[PendingTable]) -> Size:
     """Files, bytes and ranges of what was found; a window that cannot be captured is left to its step's error."""
     windows = [w for f in found for w in f.windows]
     files, size = sum(w.files for w in windows), sum(f.landed_bytes for f in found)

@@ -26,8 +26,8 @@ from lake_assets.orchestration.asset_names import (
     valid_name,
 )
 from lake_assets.orchestration.dagster_partitions import is_unmarked, step_key
-from lake_assets.orchestration.instance_settings import UNMONITORED, misfits
-from lake_assets.orchestration.pending_scan import Found, Size, batches, look, measure, missing
+from lake_assets.orchestration.instance_settings import UNMONITORED, config_warnings
+from lake_assets.orchestration.pending_scan import PendingTable, Size, batches, look, measure, missing
 from lake_assets.orchestration.sensor_planning import (
     Decision,
     Work,
@@ -158,7 +158,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         if not decision.due:
             held = [*_held_back(decision), *_collecting(seen), *missing(lake, specs)]
             return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
-        for text in misfits(context.instance, [pool(s.table) for s in watch.loaded]):
+        for text in config_warnings(context.instance, [pool(s.table) for s in watch.loaded]):
             context.log.warning(text)
         due = {w.table for w in decision.due}
         taken = batches(lake, specs, [f for f in found if f.work.table in due])
@@ -176,15 +176,15 @@ def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
     return {str(s.table): step_key(s) if str(s.table) in known else watch.new_tables_step for s in specs}
 
 
-def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: Collection[str]) -> list[Found]:
+def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: Collection[str]) -> list[PendingTable]:
     """Tables with nothing to absorb, and with partitions that were touched and are not marked."""
-    found: list[Found] = []
+    found: list[PendingTable] = []
     for spec in watch.loaded:
         if spec.partitions is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
             continue
         head = lake.table(spec.table).metadata.current_snapshot_id
         mark = fingerprint(spec, "marks", head)
-        found.append(Found(Work(str(spec.table), step_key(spec), mark, "partitions that are not marked"), ()))
+        found.append(PendingTable(Work(str(spec.table), step_key(spec), mark, "partitions that are not marked"), ()))
     return found
 
 
@@ -192,7 +192,7 @@ def request(
     instance: dg.DagsterInstance,
     watch: Watch,
     specs: Sequence[Spec],
-    found: Sequence[Found],
+    found: Sequence[PendingTable],
     decision: Decision,
     size: Size,
 ) -> dg.RunRequest:
@@ -249,7 +249,7 @@ def _readable(decision: Decision, size: Size) -> Mapping[str, str]:
     return {k: v for k, v in said.items() if v}
 
 
-def _collecting(found: Sequence[Found]) -> list[str]:
+def _collecting(found: Sequence[PendingTable]) -> list[str]:
     return [f"{f.work.table} collects changes for up to {f.wait:.0f} s more" for f in found if f.wait]
 
 

@@ -15,7 +15,7 @@ from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spar
 from lake_assets.lake.metadata import clock_skew, metadata_versions
 from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers
@@ -25,13 +25,13 @@ from lake_assets.tables.snapshot_retention import keep_own, keep_sources
 ATTEMPTS = 4
 
 
-def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
     """Absorb what is pending for one table. A step that loses a race to another writer starts again at the watermark.
 
     Args:
         lake: the lake.
         spec: the table.
-        heads: snapshots that the models of this run have read so far, so that all of them see the same.
+        pins: snapshots that the models of this run have read so far, so that all of them see the same.
         rebuild: whether the table (not a raw one) is computed from all that its sources hold, see `rebuild.rebuild`.
 
     Raises:
@@ -40,7 +40,7 @@ def absorb(lake: LakeBase, spec: Spec, heads: Heads | None = None, *, rebuild: b
     step = step_of(spec)
 
     def run() -> Outcome:
-        outcome = step.absorb(lake, heads, rebuild=rebuild)
+        outcome = step.absorb(lake, pins, rebuild=rebuild)
         if outcome.status == "absorbed":
             _keep(lake, step)
         return outcome

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lake_assets.lake import LakeBase
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.batch_limits import seconds_left
@@ -52,7 +52,7 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
     ]
 
 
-def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: Heads) -> list[Pending]:
+def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: SnapshotPins) -> list[Pending]:
     """What one step takes of a table's pending windows, as its sources are now; reads metadata only.
 
     New files are all taken in by one step, in several commits.
@@ -61,7 +61,7 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: He
         lake: the lake.
         spec: the table.
         pending: its windows.
-        heads: what models before it in the run take.
+        pins: what models before it in the run take.
 
     Raises:
         LakeError: see the steps.
@@ -72,7 +72,7 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], heads: He
     loaded = {s: t for s in spec.sources if (t := lake.find(s)) is not None}
     if len(loaded) < len(spec.sources):
         return list(pending)
-    windows = step_of(spec).batch(lake, table, loaded, heads)
+    windows = step_of(spec).batch(lake, table, loaded, pins)
     taken = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
         replace(p, end=w.head.snapshot, left=w.left) for p in pending if (w := taken.get(p.source)) and w.head.snapshot

@@ -14,7 +14,7 @@ from lake_assets.ingest.record_sources import Read
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.sql_errors import Origin, located
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.absorbing import absorb, retried
 from lake_assets.pipeline.declared_tables import DeclaredTables
 from lake_assets.pipeline.pending import Pending, pending_of
@@ -200,13 +200,13 @@ class Pipeline:
     ) -> Iterator[tuple[Spec, Outcome]]:
         """One batch of each table that is not `over`."""
         done: set[TableId] = set(over)
-        heads, specs = Heads(), self.specs(lake)
+        pins, specs = SnapshotPins(), self.specs(lake)
         while spec := next((s for s in specs if s.table not in done), None):
             done.add(spec.table)
             if select is not None and str(spec.table) not in select:
                 continue
             on_start(str(spec.table))
-            yield spec, _guarded(lambda s=spec: absorb(lake, s, heads), spec)
+            yield spec, _guarded(lambda s=spec: absorb(lake, s, pins), spec)
             if step_of(spec).brings_tables:
                 # Landing may show tables that a pattern matches: they join the same run.
                 specs = self.specs(lake)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from lake_assets.errors import CorruptMetadataError, MissingDataFileError, RebuildError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import is_unreadable, named_errors
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
@@ -22,7 +22,7 @@ from lake_assets.tables.table_ddl import columns_of, key_in
 ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 
 
-def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
+def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Outcome:
     """Compute a table from all that its sources hold now, and publish it in one commit, together with its watermarks.
 
     Neither the table's rows nor its watermarks are used, so it makes up for damaged rows, lost history, and other
@@ -32,7 +32,7 @@ def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
     Args:
         lake: the lake.
         spec: the table.
-        heads: what the models of this run have read so far, so that all of them see the same.
+        pins: what the models of this run have read so far, so that all of them see the same.
 
     Returns:
         What was done. `rows_before` (unless files of these are lost) and `rows_after` are in its details; the numbers
@@ -55,7 +55,7 @@ def rebuild(lake: LakeBase, spec: Spec, heads: Heads | None = None) -> Outcome:
                 f"pipeline {spec.pipeline!r} first, or restore {source}"
             )
     before = lake.find(spec.table)
-    outcome = absorb(lake, spec, heads, rebuild=True)
+    outcome = absorb(lake, spec, pins, rebuild=True)
     after = lake.find(spec.table)
     if outcome.status != "absorbed" or after is None:
         raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'there is nothing to make it of'}")

@@ -34,7 +34,7 @@ from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.row_differences import incomparable
 from lake_assets.tables.spark_frames import held
-from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
 from lake_assets.tables.table_partitions import Partitions
 
@@ -127,7 +127,7 @@ def _expected(lake: LakeBase, spec: FinalSpec | ModelSpec, table: Table, scope: 
         target, rows = all_rows(lake, spec, table, scope)
         keys = {"scd1": target.key, "scd2": (*target.key, FROM), "append": ()}
         return _Expected(rows, keys[target.mode], target.gate)
-    scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
+    scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
     rows, pinned = expected_rows(lake, spec, table, scope)
     key = key_in(table)
     why = _as_a_whole(spec, planned_at(lake, spec, pinned))

@@ -30,7 +30,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.model_runs import absorb_sources, next_of, windows_of
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.batch_limits import LEFT, cut
 from lake_assets.tables.outcome import Absorbed, Outcome
@@ -84,7 +84,7 @@ class TableStep(ABC, Generic[S]):
 
     @abstractmethod
     def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
         """The part of `windows` that the next step absorbs, where batches are limited.
 
@@ -92,16 +92,16 @@ class TableStep(ABC, Generic[S]):
             lake: the lake.
             table: the table; None: it does not exist yet.
             sources: all of its sources.
-            heads: snapshots that models before it in the run have fixed; those of this step are added.
+            pins: snapshots that models before it in the run have fixed; those of this step are added.
         """
 
     @abstractmethod
-    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Absorb what is pending, in one commit that moves the watermark.
 
         Args:
             lake: the lake.
-            heads: snapshots that models before it in the run have fixed.
+            pins: snapshots that models before it in the run have fixed.
             rebuild: whether the table is computed from all that its sources hold.
         """
 
@@ -142,13 +142,13 @@ class RawStep(TableStep[RawSpec]):
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
     def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
         """New files are all taken in by one step, in several commits; a source table's snapshots by batches."""
         windows = self.windows(lake, table, sources)
         return [cut(w, sources[w.source], self.spec.batch) for w in windows]
 
-    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Take in new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
         if spec.source and not lake.exists(spec.source):
@@ -217,13 +217,13 @@ class StagingStep(TableStep[StagingSpec]):
         return [pending_of_staging(self.spec, table, raw)[0] for raw in sources.values()]
 
     def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
         """All of it where every record is read again."""
         found = [(pending_of_staging(self.spec, table, raw), raw) for raw in sources.values()]
         return [_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in found]
 
-    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Append the events of new records."""
         return absorb_events(lake, self.spec, rebuild=rebuild)
 
@@ -241,13 +241,13 @@ class FinalStep(TableStep[FinalSpec]):
         return [pending_of_final(lake, self.spec, table, staging)[0] for staging in sources.values()]
 
     def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
         """All of it where the table is rebuilt: meanwhile it is not to hold less than before."""
         found = [(pending_of_final(lake, self.spec, table, staging), staging) for staging in sources.values()]
         return [_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in found]
 
-    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Merge the changed keys."""
         return absorb_changes(lake, self.spec, rebuild=_REQUESTED if rebuild else "")
 
@@ -265,17 +265,17 @@ class ModelStep(TableStep[ModelSpec]):
         return list(windows_of(self.spec, table, sources).values())
 
     def batch(
-        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], heads: Heads
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
         """Up to snapshots that agree with each other and with what other models of the run read."""
-        return list(next_of(lake, self.spec, table, sources, heads)[0].values())
+        return list(next_of(lake, self.spec, table, sources, pins)[0].values())
 
-    def absorb(self, lake: LakeBase, heads: Heads | None = None, *, rebuild: bool = False) -> Outcome:
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Absorb the changes of all sources."""
-        heads = heads or Heads()
+        pins = pins or SnapshotPins()
         try:
-            with heads.unless_failed():
-                return absorb_sources(lake, self.spec, heads, rebuild=_REQUESTED if rebuild else "")
+            with pins.unless_failed():
+                return absorb_sources(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
         except ModelError as e:
             raise located(e, self.spec.origin) from e
 

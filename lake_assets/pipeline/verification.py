@@ -33,7 +33,7 @@ from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.metadata.watermark import Mark, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.stability import Level, state
@@ -232,7 +232,7 @@ def expected_rows(
     return _result(lake, spec, query, pinned, scope), pinned
 
 
-def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Mark | None) -> int | None:
+def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | None) -> int | None:
     """The snapshot of a source that the table has absorbed, which has to be there still."""
     if mark is None:
         raise NotRunError(f"{table} has absorbed nothing of {source} yet: run its pipeline first")

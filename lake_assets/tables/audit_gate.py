@@ -37,7 +37,7 @@ from lake_assets.tables.audit_specs import (
 )
 from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import held, temp_view
-from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.spark_tuning import tuned_for
 
 # What did not pass is kept under this name until the next attempt, or until it is expired.
 FAILED_BRANCH, FAILED_RETAINED_DAYS = "failed_audit", 7
@@ -198,7 +198,7 @@ class Gate:
         known = held_audits(base)
         wanted = {self._fingerprint(a, base) for a in self._audits if _by_rows(a)} & known
         with contextlib.ExitStack() as scope:
-            scope.enter_context(fitting(self._lake, (self._table, *(t for a in self._audits for t in a.reads))))
+            scope.enter_context(tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))))
             written = self._written(snapshot, branch, scope) if wanted and snapshot is not None else None
             before = spark.read.option("versionAsOf", str(snapshot)).table(name) if snapshot is not None else None
             self._evaluate(_State(spark.table(at), before, at, written, known), base)
@@ -247,7 +247,7 @@ class Gate:
         def at(version: int) -> DataFrame:
             return read.option("versionAsOf", str(version)).table(name)
 
-        with fitting(self._lake, (self._table, *(t for a in self._audits for t in a.reads))):
+        with tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))):
             self._evaluate(
                 _State(at(snapshot), at(before) if before is not None else None), self._lake.table(self._table)
             )

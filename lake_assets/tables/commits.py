@@ -18,7 +18,7 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import said_by_spark
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.row_counts import rows_added_and_deleted, summary_of
-from lake_assets.lake.metadata.watermark import PROPERTY, Marks, ancestors, read_marks, to_properties
+from lake_assets.lake.metadata.watermark import PROPERTY, Watermarks, ancestors, read_marks, to_properties
 from lake_assets.lake.names import literal
 from lake_assets.lake.spark_session import set_all
 from lake_assets.tables.leftovers import branch_name
@@ -49,7 +49,7 @@ _LOST_RACE = (
 
 @contextlib.contextmanager
 def committing(
-    spark: SparkSession, table: TableId, marks: Marks | None, more: Mapping[str, str] | None = None
+    spark: SparkSession, table: TableId, marks: Watermarks | None, more: Mapping[str, str] | None = None
 ) -> Generator[None]:
     """Whatever Iceberg commit the body makes in this session carries `marks` in its summary.
 
@@ -101,7 +101,7 @@ def _first(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def writing(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: Gate) -> Generator[str]:
+def writing(lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks, gate: Gate) -> Generator[str]:
     """The SQL name that one commit with `marks` is to be written under: that of the table, or of a branch where audits
     have to pass before anybody sees it.
 
@@ -117,7 +117,7 @@ def writing(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: Gat
             yield lake.sql_name(table)
 
 
-def commit_marks(lake: LakeBase, table: TableId, marks: Marks) -> None:
+def commit_marks(lake: LakeBase, table: TableId, marks: Watermarks) -> None:
     """Move the watermark alone: a commit without files."""
     spark = lake.spark()
     name = lake.sql_name(table)
@@ -129,8 +129,8 @@ def append_if_unmoved(
     lake: LakeBase,
     table: TableId,
     rows: DataFrame,
-    marks: Marks,
-    base: Marks,
+    marks: Watermarks,
+    base: Watermarks,
     before_publishing: Callable[[], None] | None = None,
     gate: Gate | None = None,
 ) -> None:
@@ -158,7 +158,9 @@ def append_if_unmoved(
 
 
 @contextlib.contextmanager
-def on_branch(lake: LakeBase, table: TableId, marks: Marks, base: Marks, gate: Gate | None = None) -> Generator[str]:
+def on_branch(
+    lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks, gate: Gate | None = None
+) -> Generator[str]:
     """A branch of the table as it is now, by its SQL name, for one commit that carries `marks`; then main follows.
 
     Main is moved to the branch only while it is where the branch began: whatever the body reads from the branch was
@@ -243,7 +245,7 @@ def _quoted(table: TableId) -> str:
     return ".".join(quote(p) for p in table.parts)
 
 
-def snapshot_of(lake: LakeBase, table: TableId, marks: Marks, base: Marks | None = None) -> Snapshot | None:
+def snapshot_of(lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks | None = None) -> Snapshot | None:
     """The snapshot whose commit carried `marks`, for its counts.
 
     Args:

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import Mark, Marks, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
 
 Fallback = Literal["stop", "rebuild"]
 
@@ -45,8 +45,8 @@ class Window:
     """
 
     source: TableId
-    mark: Mark | None
-    head: Mark
+    mark: Watermark | None
+    head: Watermark
     left: int = 0
     lost: LostHistory | None = None
 
@@ -61,12 +61,12 @@ class Window:
         return self.mark is not None and self.mark.snapshot == self.head.snapshot
 
 
-def head_of(source: Table) -> Mark:
+def head_of(source: Table) -> Watermark:
     """A table as it is now."""
-    return Mark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
+    return Watermark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
 
 
-def known_marks(table: Table | None) -> Marks:
+def known_marks(table: Table | None) -> Watermarks:
     """The target's watermarks; empty where there is no such table yet, or where its own watermark is lost."""
     try:
         return read_marks(table) if table is not None else {}

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import is_unreadable
-from lake_assets.lake.metadata.watermark import Marks
+from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.audit_gate import Gate
 from lake_assets.tables.commits import committing, on_branch, say_counts
 from lake_assets.tables.spark_frames import held, new_name, over
@@ -26,8 +26,8 @@ def write_differences(
     rows: DataFrame,
     types: Mapping[str, str],
     key: Sequence[str],
-    marks: Marks,
-    base: Marks,
+    marks: Watermarks,
+    base: Watermarks,
     gate: Gate,
     more: Mapping[str, str] | None = None,
 ) -> bool:
@@ -66,8 +66,8 @@ def _write(
     rows: DataFrame,
     types: Mapping[str, str],
     key: Sequence[str],
-    marks: Marks,
-    base: Marks,
+    marks: Watermarks,
+    base: Watermarks,
     gate: Gate,
     more: Mapping[str, str] | None,
 ) -> None:

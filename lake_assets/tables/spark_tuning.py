@@ -33,7 +33,7 @@ _AS_ONE = {"spark.sql.shuffle.partitions": "1"}
 
 
 @contextlib.contextmanager
-def fitting(
+def tuned_for(
     lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None, of_it: int | None = None
 ) -> Generator[None]:
     """Interpret queries in the body where all that they may read together is small; else compile them.
@@ -105,12 +105,12 @@ def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
 
 def in_one_piece(rows: DataFrame, captured: Capture, of_it: int | None = None) -> DataFrame:
     """The rows of a small capture as one partition: to be grouped they need not be shuffled then, and what is made of
-    them is written as one file instead of one a partition. `of_it`: see `fitting`."""
+    them is written as one file instead of one a partition. `of_it`: see `tuned_for`."""
     return rows.coalesce(1) if is_small(captured, of_it) else rows
 
 
 def is_small(captured: Capture, of_it: int | None = None) -> bool:
-    """Whether little is read of a capture; `of_it`: see `fitting`."""
+    """Whether little is read of a capture; `of_it`: see `tuned_for`."""
     return _is_small([_captured(captured, of_it)])
 
 

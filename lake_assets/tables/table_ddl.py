@@ -13,7 +13,7 @@ from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import TableClaimedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.lake.names import literal
 from lake_assets.tables.commits import committing
 from lake_assets.tables.schema_changes import Change, Columns
@@ -68,7 +68,7 @@ def create_with(
     lake: LakeBase,
     table: TableId,
     rows: DataFrame,
-    marks: Marks,
+    marks: Watermarks,
     *,
     pipeline: str,
     key: Sequence[str] = (),

@@ -15,7 +15,7 @@ from lake_assets.examples.event_generator import COLUMNS, KEY, Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.pipeline import PipelineConfig
 from tests.hostile.corpus import LINES, spoiled
-from tests.pipeline.test_formats import rows
+from tests.pipeline.test_formats_end_to_end import rows
 from tests.support.expected import FORMATS, shown
 
 NAMED = [n for n in FORMATS if n not in ("change-set", "change-feed")]

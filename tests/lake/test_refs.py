@@ -21,7 +21,7 @@ from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, Model
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import followed
-from lake_assets.lake.metadata.watermark import Mark
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.tables import commits
 from lake_assets.tables.commits import on_branch
 
@@ -172,7 +172,7 @@ def test_spark_writes_to_the_branch_and_main_follows(
 ) -> None:
     if not beside:
         monkeypatch.setattr(refs, "can_commit", lambda _: False)
-    spark, t, marks = lake.spark(), TableId.parse("raw.t"), {"raw.s": Mark("u", 1)}
+    spark, t, marks = lake.spark(), TableId.parse("raw.t"), {"raw.s": Watermark("u", 1)}
     lake.ensure_namespace(("raw",))
     spark.sql(f"CREATE TABLE raw.t (n INT) USING iceberg TBLPROPERTIES ('format-version'='{version}')")
     spark.sql("INSERT INTO raw.t VALUES (1)")

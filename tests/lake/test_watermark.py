@@ -11,7 +11,7 @@ from lake_assets.errors import CorruptMetadataError, SnapshotExpiredError
 from lake_assets.lake.metadata.watermark import (
     PIPELINE_PROPERTY,
     PROPERTY,
-    Mark,
+    Watermark,
     find_property,
     read_marks,
     to_properties,
@@ -19,9 +19,9 @@ from lake_assets.lake.metadata.watermark import (
 
 ROWS = pa.table({"x": pa.array([1], pa.int64())})
 MARKS = {
-    "raw.a": Mark("u-1", 2**62),
-    "raw.`b.c`": Mark("u-2", None),
-    "staging.d": Mark("u-3", 7, ("00000000000000000012/00000000000000000034", 99)),
+    "raw.a": Watermark("u-1", 2**62),
+    "raw.`b.c`": Watermark("u-2", None),
+    "staging.d": Watermark("u-3", 7, ("00000000000000000012/00000000000000000034", 99)),
 }
 
 
@@ -53,8 +53,8 @@ def test_the_same_watermarks_are_the_same_text(table: Table) -> None:
 
 
 def test_the_newest_ancestor_that_says_it_counts(table: Table) -> None:
-    commit(table, to_properties({"raw.a": Mark("u", 1)}))
-    second = commit(table, to_properties({"raw.a": Mark("u", 2)}))
+    commit(table, to_properties({"raw.a": Watermark("u", 1)}))
+    second = commit(table, to_properties({"raw.a": Watermark("u", 2)}))
     commit(table)  # upkeep by somebody else
     assert read_marks(table)["raw.a"].snapshot == 2
     found = find_property(table, PROPERTY)
@@ -63,14 +63,14 @@ def test_the_newest_ancestor_that_says_it_counts(table: Table) -> None:
 
 
 def test_a_rollback_takes_the_watermark_back(table: Table) -> None:
-    first = commit(table, to_properties({"raw.a": Mark("u", 1)}))
-    commit(table, to_properties({"raw.a": Mark("u", 2)}))
+    first = commit(table, to_properties({"raw.a": Watermark("u", 1)}))
+    commit(table, to_properties({"raw.a": Watermark("u", 2)}))
     table.manage_snapshots().rollback_to_snapshot(first).commit()
     assert read_marks(table)["raw.a"].snapshot == 1
 
 
 def test_a_watermark_that_was_expired_is_missed(table: Table) -> None:
-    first = commit(table, to_properties({"raw.a": Mark("u", 1)}))
+    first = commit(table, to_properties({"raw.a": Watermark("u", 1)}))
     commit(table)
     table.maintenance.expire_snapshots().by_id(first).commit()
     with pytest.raises(SnapshotExpiredError, match=r"final\.t.*was expired.*Rebuild"):

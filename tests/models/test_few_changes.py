@@ -12,7 +12,7 @@ from sqlglot import exp
 from lake_assets import Lake
 from lake_assets.capture import capture
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import Mark
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.models.operators.maintenance import is_linear, passed_on
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
@@ -253,7 +253,7 @@ def test_changed_rows_lie_within_the_files_that_they_were_in(lake: Lake) -> None
     found = lake.table(table)
     with contextlib.ExitStack() as scope:
         changed = scope.enter_context(capture(lake, table, start))
-        head = Mark(str(found.metadata.table_uuid), found.metadata.current_snapshot_id)
+        head = Watermark(str(found.metadata.table_uuid), found.metadata.current_snapshot_id)
         window = Window(table, replace(head, snapshot=start), head)
         sources = model_sources.Sources(lake, {table: found}, {table: window}, {table: changed}, Frames(spark, scope))
         feed = sources.feed(table)

@@ -8,7 +8,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.asset_names import REBUILD_TAG
 from lake_assets.orchestration.resources import session_of
@@ -81,8 +81,8 @@ def test_models_of_one_run_read_the_same_snapshot_whoever_writes_meanwhile(
     models = [{"name": f"agg.{n}", "sql": "SELECT k, count(*) AS n FROM final.t GROUP BY k"} for n in ("a", "b")]
     harness = Harness(Pipeline(PipelineConfig.model_validate({"name": "p", "models": models})), lake, instance)
 
-    def and_somebody_writes(of: Lake, spec: Spec, heads: Heads | None = None) -> Outcome:
-        outcome = absorb(of, spec, heads)
+    def and_somebody_writes(of: Lake, spec: Spec, pins: SnapshotPins | None = None) -> Outcome:
+        outcome = absorb(of, spec, pins)
         lake.spark().sql("INSERT INTO lake.final.t VALUES (1)")
         return outcome
 

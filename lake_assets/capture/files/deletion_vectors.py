@@ -31,7 +31,7 @@ _POSITION_ID = 2147483645
 
 
 @dataclass(frozen=True)
-class Gone:
+class DeletedRows:
     """What has to be read to know which rows of the start the end does not have.
 
     Attributes:
@@ -47,7 +47,9 @@ class Gone:
     is_restored: bool = False
 
 
-def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, ids: RowIds) -> Gone | None:
+def deleted_rows(
+    io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, ids: RowIds
+) -> DeletedRows | None:
     """What went, by vectors; None: no file has rows that vectors tell.
 
     Args:
@@ -69,14 +71,14 @@ def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, id
             if all(is_vector(d) for ds in applying for d in ds) and all(len(ds) <= 1 for ds in applying):
                 pairs[e.path] = (e, *applying)
             elif {_place(d) for d in applying[0]} - {_place(d) for d in applying[1]}:
-                return Gone(is_restored=True)
+                return DeletedRows(is_restored=True)
     bitmaps = _read(io, [d for _, *both in pairs.values() for ds in both for d in ds])
     puffin, vectors, told = _Puffin(path), list[Entry](), set[str]()
     empty = BitMap64()
     for name, (e, before, after) in pairs.items():
         then, here = (bitmaps[_place(ds[0])] if ds else empty for ds in (before, after))
         if not then <= here:
-            return Gone(is_restored=True)
+            return DeletedRows(is_restored=True)
         told.add(name)
         if went := here - then:
             rest = BitMap64(range(e.records))
@@ -93,7 +95,7 @@ def gone(io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, id
     applying_there = {_place(d): d for e in carried for d in now.applying_to(e)}
     after_side = replace(planned.after, data=carried, deletes=tuple(applying_there.values())) if carried else Side()
     content = puffin.content()
-    return Gone(replace(before_side, deletes=tuple(_sized(d, path, len(content)) for d in before_side.deletes)),
+    return DeletedRows(replace(before_side, deletes=tuple(_sized(d, path, len(content)) for d in before_side.deletes)),
                 after_side, content)  # fmt: skip
 
 

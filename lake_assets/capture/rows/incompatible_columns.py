@@ -33,7 +33,7 @@ _PROMOTIONS: dict[type[IcebergType], tuple[type[IcebergType], ...]] = {
 }
 
 
-def replaced(former: Schema, schema: Schema) -> dict[int, NestedField]:
+def incompatible_columns(former: Schema, schema: Schema) -> dict[int, NestedField]:
     """Top-level fields of `former` that a reader with `schema` would misread, by field id."""
     there = {f.field_id: f for f in former.fields}
     found: dict[int, NestedField] = {}

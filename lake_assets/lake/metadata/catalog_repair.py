@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lake_assets.errors import RepairError
-from lake_assets.lake.caching_catalog import KnowingCatalog
+from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.lake_base import LakeBase
 from lake_assets.lake.metadata.metadata_commits import Metadata, point_at
 from lake_assets.lake.metadata.metadata_json import decode
@@ -107,9 +107,9 @@ def forget(lake: LakeBase, examined: Examined) -> None:
     lake.catalog.drop_table(examined.table.parts)
 
 
-def _sql_catalog(lake: LakeBase) -> KnowingCatalog:
+def _sql_catalog(lake: LakeBase) -> CachingSqlCatalog:
     catalog = lake.catalog
-    if not isinstance(catalog, KnowingCatalog):
+    if not isinstance(catalog, CachingSqlCatalog):
         raise RepairError(
             f"the catalog is a {type(catalog).__name__}: which metadata file is a table's only its server can change. "
             "Register the newest one there (register_table)"
@@ -117,7 +117,7 @@ def _sql_catalog(lake: LakeBase) -> KnowingCatalog:
     return catalog
 
 
-def _named(catalog: KnowingCatalog) -> dict[TableId, str]:
+def _named(catalog: CachingSqlCatalog) -> dict[TableId, str]:
     """All tables of the catalog, and the metadata files that it names."""
     rows = select(IcebergTables).where(IcebergTables.catalog_name == catalog.name)
     with Session(catalog.engine) as session:

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import CatalogUnavailableError
-from lake_assets.lake.caching_catalog import KnowingCatalog
+from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata.metadata_json import decode
 from lake_assets.lake.metadata.metadata_versions import version_of
 
@@ -48,7 +48,7 @@ class MovedError(Exception):
 
 def can_commit(catalog: Catalog) -> bool:
     """Whether metadata can be committed here; else Spark has to do it."""
-    return isinstance(catalog, KnowingCatalog)
+    return isinstance(catalog, CachingSqlCatalog)
 
 
 @_retried
@@ -66,7 +66,7 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
         CorruptMetadataError: the table's metadata cannot be read.
     """
     catalog = table.catalog
-    assert isinstance(catalog, KnowingCatalog)
+    assert isinstance(catalog, CachingSqlCatalog)
     now = _load(catalog, table.name())
     try:
         metadata = _read(now)
@@ -112,7 +112,7 @@ def followed(metadata: Metadata, location: str, now: int) -> Metadata:
     }
 
 
-def point_at(catalog: KnowingCatalog, table: Identifier, named: str, path: str) -> bool:
+def point_at(catalog: CachingSqlCatalog, table: Identifier, named: str, path: str) -> bool:
     """Whether the catalog has taken over the metadata file `path`: only if it names the file `named` until then.
 
     Raises:

@@ -21,7 +21,7 @@ PIPELINE_PROPERTY = "lake-assets.pipeline"
 
 
 @dataclass(frozen=True)
-class Mark:
+class Watermark:
     """How far a target has come in one source.
 
     Attributes:
@@ -39,7 +39,7 @@ class Mark:
     transaction: str | None = None
 
 
-Marks = Mapping[str, Mark]
+Watermarks = Mapping[str, Watermark]
 
 
 def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
@@ -60,7 +60,7 @@ def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:
     return None
 
 
-def read_marks(table: Table) -> dict[str, Mark]:
+def read_marks(table: Table) -> dict[str, Watermark]:
     """The target's watermarks by source name; empty for a table that has absorbed nothing yet.
 
     Raises:
@@ -84,18 +84,18 @@ def read_marks(table: Table) -> dict[str, Mark]:
         ) from e
 
 
-def parse_marks(text: str) -> dict[str, Mark]:
+def parse_marks(text: str) -> dict[str, Watermark]:
     """The watermarks that a property's text holds."""
     return {name: _mark(mark) for name, mark in json.loads(text).items()}
 
 
-def _mark(mark: dict[str, Any]) -> Mark:
+def _mark(mark: dict[str, Any]) -> Watermark:
     said = mark.get("high")
     high = (str(said[0]), int(said[1])) if said else None
-    return Mark(mark["uuid"], mark["snapshot"], high, mark.get("time"), mark.get("transaction"))
+    return Watermark(mark["uuid"], mark["snapshot"], high, mark.get("time"), mark.get("transaction"))
 
 
-def to_properties(marks: Marks) -> dict[str, str]:
+def to_properties(marks: Watermarks) -> dict[str, str]:
     """The summary properties that record `marks`."""
     vector = {
         k: {a: b for a, b in asdict(m).items() if b is not None or a not in ("high", "time", "transaction")}

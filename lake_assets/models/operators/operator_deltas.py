@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
-from lake_assets.models.operators.operator_rows import At, Cut, Rows, beside, full, generated, scan_sql
+from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows, beside, full, generated, scan_sql
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -170,13 +170,15 @@ class Deltas:
         frame = self.frame(node)
         return (f"SELECT * FROM {frame.view}", frame) if frame else None
 
-    def _cut(self, sql: str, frame: Frame, pairs: Sequence[tuple[exp.Expr, exp.Expr]], simple: bool) -> Cut | None:
+    def _cut(
+        self, sql: str, frame: Frame, pairs: Sequence[tuple[exp.Expr, exp.Expr]], simple: bool
+    ) -> KeyFilter | None:
         """Those rows of the other side of a join that the changed ones can meet."""
         if simple:
             # The changed rows are sent to where the side is read: conditions on it are all that is of use.
             plain = [(x, y) for x, y in pairs if isinstance(x, exp.Column)]
             names = tuple(x.name for x, _ in plain)
-            return Cut(tuple(y for _, y in plain), names, frame.loosely()) if plain else None
+            return KeyFilter(tuple(y for _, y in plain), names, frame.loosely()) if plain else None
         if not pairs:
             return None
         keys = self._frames.measured(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({sql})")
@@ -221,7 +223,7 @@ class Deltas:
         with_null = self._frames.sql(f"SELECT 1 FROM ({changed}) WHERE {text(y)} IS NULL LIMIT 1").take(1)
         return self._two(node, self._rows.sql(node.left, "start", None if with_null else _cut_of([x], found)), None)
 
-    def _two(self, node: SideJoin, left: str, right: Cut | None) -> str:
+    def _two(self, node: SideJoin, left: str, right: KeyFilter | None) -> str:
         kept = self._frames.view(self._frames.kept(left))
         was, now = (
             f"SELECT {_listed(node)}, {sign} FROM "
@@ -237,7 +239,7 @@ class Deltas:
             touched = self._touched([(node.left, xs), (node.right, ys)])
             if touched is None:
                 return None
-            cuts: tuple[Cut | None, Cut | None] = (_cut_of(xs, touched), _cut_of(ys, touched))
+            cuts: tuple[KeyFilter | None, KeyFilter | None] = (_cut_of(xs, touched), _cut_of(ys, touched))
         else:
             if self.sql(node.left) is None and self.sql(node.right) is None:
                 return None
@@ -293,8 +295,8 @@ def _keys(keys: Sequence[exp.Expr]) -> str:
     return ", ".join(f"{text(e)} AS __k{i}" for i, e in enumerate(keys))
 
 
-def _cut_of(expressions: Sequence[exp.Expr], keys: Frame) -> Cut:
-    return Cut(tuple(expressions), tuple(f"__k{i}" for i in range(len(expressions))), keys)
+def _cut_of(expressions: Sequence[exp.Expr], keys: Frame) -> KeyFilter:
+    return KeyFilter(tuple(expressions), tuple(f"__k{i}" for i in range(len(expressions))), keys)
 
 
 def _listed(node: Node) -> str:

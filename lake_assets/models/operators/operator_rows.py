@@ -56,21 +56,21 @@ class Keys(Protocol):
 
 
 @dataclass(frozen=True)
-class Cut:
+class KeyFilter:
     """Those rows whose `expressions` have, null-safe, the values that `keys` has under `names`."""
 
     expressions: tuple[exp.Expr, ...]
     names: tuple[str, ...]
     keys: Keys
 
-    def some(self, kept: Callable[[exp.Expr], exp.Expr | None]) -> Cut | None:
+    def some(self, kept: Callable[[exp.Expr], exp.Expr | None]) -> KeyFilter | None:
         """The part of it that `kept` has expressions for; None: no part."""
         found = [(e, n) for old, n in zip(self.expressions, self.names, strict=True) if (e := kept(old)) is not None]
         return (
             replace(self, expressions=tuple(e for e, _ in found), names=tuple(n for _, n in found)) if found else None
         )
 
-    def is_whole(self, of: Cut) -> bool:
+    def is_whole(self, of: KeyFilter) -> bool:
         """Whether nothing of another cut is missing in this one."""
         return len(self.names) == len(of.names)
 
@@ -85,7 +85,7 @@ class Rows:
     def __init__(self, views: Callable[[Scan, At], str]) -> None:
         self._views = views
 
-    def sql(self, node: Node, at: At, cut: Cut | None = None) -> str:
+    def sql(self, node: Node, at: At, cut: KeyFilter | None = None) -> str:
         """A SELECT with the operator's columns."""
         match node:
             case Scan():
@@ -138,7 +138,7 @@ class Rows:
                     f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})", cut, below
                 )
 
-    def _inner(self, node: InnerJoin, at: At, cut: Cut | None) -> str:
+    def _inner(self, node: InnerJoin, at: At, cut: KeyFilter | None) -> str:
         exact = cut is None
         sides: list[str] = []
         for side in node.inputs:
@@ -151,13 +151,13 @@ class Rows:
             )  # fmt: skip
         return _rest(inner(sides, node.inputs, node.on), None if exact else cut, None)
 
-    def _side(self, node: SideJoin, at: At, cut: Cut | None) -> str:
+    def _side(self, node: SideJoin, at: At, cut: KeyFilter | None) -> str:
         left = cut.some(within(node.left.columns)) if cut else None
         right = cut.some(over_there(node)) if cut and node.kind != "null_anti" else None
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
         return _rest(beside(node, *sides), cut, left)
 
-    def _full(self, node: FullJoin, at: At, cut: Cut | None) -> str:
+    def _full(self, node: FullJoin, at: At, cut: KeyFilter | None) -> str:
         pairs = {text(exp.Coalesce(this=x, expressions=[y])): (x, y) for x, y in _pairs(node)}
         pairs |= {text(exp.Coalesce(this=y, expressions=[x])): (x, y) for x, y in _pairs(node)}
         left, right = (cut.some(lambda e, s=s: pairs.get(text(e), (None, None))[s]) if cut else None for s in (0, 1))
@@ -275,7 +275,7 @@ def _pairs(node: SideJoin | FullJoin) -> list[tuple[exp.Expr, exp.Expr]]:
     return equals(node.on, node.left.columns, node.right.columns)
 
 
-def restricted(sql: str, cut: Cut | None) -> str:
+def restricted(sql: str, cut: KeyFilter | None) -> str:
     """Rows as SQL, without those that a cut leaves out."""
     if cut is None:
         return sql
@@ -286,6 +286,6 @@ def restricted(sql: str, cut: Cut | None) -> str:
     return f"SELECT {cut.keys.hint} * FROM ({inside}) {join}" if join else inside
 
 
-def _rest(sql: str, cut: Cut | None, done: Cut | None) -> str:
+def _rest(sql: str, cut: KeyFilter | None, done: KeyFilter | None) -> str:
     """Cut what could not be pushed down whole."""
     return sql if cut is None or (done is not None and done.is_whole(cut)) else restricted(sql, cut)

@@ -37,20 +37,20 @@ from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_cost
 from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources, needed_of
 from lake_assets.models.steps.model_step import FINGERPRINT_PROPERTY, NotAcceptedError, Step, said
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audit_gate import Finding, Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.commits import counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
-from lake_assets.tables.spark_tuning import fitting
+from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_ddl import KEY_PROPERTY, check_owner_in
 
 log = logging.getLogger(__name__)
 
 
-def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, *, rebuild: str = "") -> Outcome:
+def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = None, *, rebuild: str = "") -> Outcome:
     """Bring a model's table to what its sources hold now.
 
     The sources' snapshots are fixed at the start, so that a join sees them as of one moment.
@@ -58,7 +58,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
     Args:
         lake: the lake.
         spec: the model.
-        heads: the snapshots that other models of the same run have read, so that all of them see the same.
+        pins: the snapshots that other models of the same run have read, so that all of them see the same.
         rebuild: why the table is computed in full, whatever it has absorbed; empty: it is not.
 
     Raises:
@@ -69,10 +69,10 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
         ConcurrentWriteError: another run was at it at the same time.
         AuditFailedError: what it is to hold does not pass its audits. Nothing is published.
     """
-    heads = heads or Heads()
+    pins = pins or SnapshotPins()
     try:
         with named_errors(spec.table):
-            return _absorb_sources(lake, spec, heads, rebuild)
+            return _absorb_sources(lake, spec, pins, rebuild)
     except (MissingDataFileError, CorruptMetadataError) as e:
         # What is wrong with a table's metadata is wrong for a rebuild as well.
         if rebuild or ".metadata.json" in str(e):
@@ -80,10 +80,10 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads | None = None, 
         if spec.on_gap == "stop":
             raise type(e)(f"{e}. {rebuild_advice(spec.table, *spec.sources, option='on_gap')}") from e
         log.warning("%s: rebuilt: %s", spec.table, e)
-        return _absorb_sources(lake, spec, heads, f"the history of a source is lost ({e})")
+        return _absorb_sources(lake, spec, pins, f"the history of a source is lost ({e})")
 
 
-def _absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads, rebuild: str) -> Outcome:
+def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> Outcome:
     began, clock = time.monotonic(), time.time()
     name = str(spec.table)
     found = {s: lake.find(s) for s in spec.sources}
@@ -94,7 +94,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads, rebuild: str)
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
     known = target is not None and is_same_query(target, spec)
-    windows, begun = next_of(lake, spec, target, tables, heads, rebuild=bool(rebuild))
+    windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
     lost = "; ".join(w.lost.why for w in windows.values() if w.lost)
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
@@ -112,7 +112,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, heads: Heads, rebuild: str)
     base = known_marks(target)
     marks = {**base, **{str(s): w.head for s, w in windows.items()}}
     with contextlib.ExitStack() as scope:
-        scope.enter_context(fitting(lake, (spec.table, *spec.sources)))
+        scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
         captures = {
             s: scope.enter_context(_captured(lake, model, w, begun=begun))
             for s, w in windows.items()
@@ -166,7 +166,7 @@ def next_of(
     spec: ModelSpec,
     target: Table | None,
     tables: Mapping[TableId, Table],
-    heads: Heads,
+    pins: SnapshotPins,
     *,
     rebuild: bool = False,
 ) -> tuple[dict[TableId, Window], bool]:
@@ -177,7 +177,7 @@ def next_of(
         spec: the model.
         target: its table, where it is there.
         tables: its sources.
-        heads: what other models of the run have settled; what this one takes is settled with it.
+        pins: what other models of the run have settled; what this one takes is settled with it.
         rebuild: whether the table is computed in full, whatever it has absorbed.
 
     Raises:
@@ -191,7 +191,7 @@ def next_of(
         target is not None and is_same_query(target, spec) and all(w.mark and w.mark.snapshot for w in windows.values())
     )
     size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
-    return heads.settled(lake, windows, tables, size), begun
+    return pins.settled(lake, windows, tables, size), begun
 
 
 def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:

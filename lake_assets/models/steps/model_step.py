@@ -15,13 +15,13 @@ from sqlglot import exp
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.cached_values import cached_value
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.lake.names import literal
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec, declared
 from lake_assets.models.operators.maintenance import is_linear, passed_on
 from lake_assets.models.operators.operator_deltas import Deltas, is_simple, keys_of
-from lake_assets.models.operators.operator_rows import Cut, Rows
+from lake_assets.models.operators.operator_rows import KeyFilter, Rows
 from lake_assets.models.operators.operator_types import in_one_type, known, mixed
 from lake_assets.models.operators.query_tree import (
     Aggregate,
@@ -83,8 +83,8 @@ class Step:
     model: ModelPlan
     sources: Sources
     frames: Frames
-    marks: Marks
-    base: Marks
+    marks: Watermarks
+    base: Watermarks
     began: float
     expected: Estimate
     definition: str
@@ -399,7 +399,7 @@ class Step:
         keys = list(names)
         cut = None
         if keys:
-            cut = Cut(tuple(self._inner(tree, k) for k in keys), tuple(names.values()), touched)
+            cut = KeyFilter(tuple(self._inner(tree, k) for k in keys), tuple(names.values()), touched)
         listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
         now = f"SELECT {listed}, true AS {FOUND} FROM ({self._rows.sql(tree.root, 'end', cut)})"
         if keys:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.metadata.watermark import Marks
+from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.audit_gate import Gate
@@ -46,8 +46,8 @@ class Writer:
     lake: LakeBase
     table: TableId
     types: Mapping[str, str]
-    marks: Marks
-    base: Marks
+    marks: Watermarks
+    base: Watermarks
     said: Mapping[str, str]
     frames: Frames
     gate: Gate

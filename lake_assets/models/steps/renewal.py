@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.models.operators.operator_deltas import Deltas
-from lake_assets.models.operators.operator_rows import Cut, Rows, restricted
+from lake_assets.models.operators.operator_rows import KeyFilter, Rows, restricted
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.operators.row_identity import Identity
 from lake_assets.models.steps.kept_frames import SIGN, Frame, Frames
@@ -87,7 +87,7 @@ class Renewal:
         inner = [self._inner(o) for o in self._columns]
         names = tuple(f"__k{i}" for i in range(len(inner)))
         listed = ", ".join(f"{quote(self.tree.outputs[c])} AS {quote(c)}" for c in self.types)
-        now = f"SELECT {listed} FROM ({self.rows.sql(self.tree.root, 'end', Cut(tuple(inner), names, touched))})"
+        now = f"SELECT {listed} FROM ({self.rows.sql(self.tree.root, 'end', KeyFilter(tuple(inner), names, touched))})"
         was = self._within(f"SELECT {self._listed} FROM {self.stored}", touched)
         return Renewed(_both(self._listed, now, was), f"{touched.rows} {what} recomputed")
 
@@ -126,7 +126,7 @@ class Renewal:
 
     def _within(self, sql: str, touched: Frame) -> str:
         names = tuple(f"__k{i}" for i in range(len(self._columns)))
-        return restricted(sql, Cut(tuple(self.typed(o) for o in self._columns), names, touched))
+        return restricted(sql, KeyFilter(tuple(self.typed(o) for o in self._columns), names, touched))
 
     def _inner(self, output: str) -> exp.Column:
         found = exp.column(self.tree.outputs[output], quoted=True)

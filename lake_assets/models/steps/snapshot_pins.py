@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.metadata.watermark import Mark, ancestors, parse_marks
+from lake_assets.lake.metadata.watermark import Watermark, ancestors, parse_marks
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
@@ -20,7 +20,7 @@ MODEL_PROPERTY = "lake-assets.model"
 
 
 @dataclass
-class Heads:
+class SnapshotPins:
     """The snapshots that the models of one run read: the first to read a table settles it for those after it.
 
     Across runs, a model whose sources have absorbed different snapshots of one table below them reads the newest of
@@ -33,8 +33,8 @@ class Heads:
         pinned: up to where one took it.
     """
 
-    newest: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
-    pinned: dict[TableId, Mark] = field(default_factory=dict[TableId, Mark])
+    newest: dict[TableId, Watermark] = field(default_factory=dict[TableId, Watermark])
+    pinned: dict[TableId, Watermark] = field(default_factory=dict[TableId, Watermark])
     # Who reads a source up to there: those that failed do not count.
     _readers: dict[TableId, set[object]] = field(default_factory=dict[TableId, set[object]])
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -106,7 +106,7 @@ class Heads:
         lake: LakeBase,
         windows: Mapping[TableId, Window],
         tables: Mapping[TableId, Table],
-        heads: Mapping[TableId, Mark],
+        heads: Mapping[TableId, Watermark],
     ) -> dict[TableId, Window]:
         out = {s: self._not_back(w, heads[s], tables[s]) for s, w in windows.items()}
         loaded: dict[str, Table | None] = {str(s): t for s, t in tables.items()}
@@ -117,7 +117,7 @@ class Heads:
             out = agreeing
         return out
 
-    def _not_back(self, window: Window, head: Mark, table: Table) -> Window:
+    def _not_back(self, window: Window, head: Watermark, table: Table) -> Window:
         """With another head, unless the target has absorbed more already."""
         if head.uuid != window.head.uuid:
             return window
@@ -128,7 +128,7 @@ class Heads:
         return replace(window, head=head)
 
 
-def _after(table: Table, head: Mark, newest: Mark) -> int:
+def _after(table: Table, head: Watermark, newest: Watermark) -> int:
     """How many snapshots of a source come after the one that is read."""
     if head.snapshot == newest.snapshot or newest.snapshot is None:
         return 0
@@ -189,12 +189,14 @@ def _held(windows: Sequence[Window]) -> dict[TableId, Window]:
     return {w.source: replace(w, head=replace(w.head, snapshot=w.start)) for w in windows}
 
 
-def _is_at(lake: LakeBase, source: str, head: Mark, name: str, snapshot: int, loaded: dict[str, Table | None]) -> bool:
+def _is_at(
+    lake: LakeBase, source: str, head: Watermark, name: str, snapshot: int, loaded: dict[str, Table | None]
+) -> bool:
     found = _below(lake, source, head, loaded).get(name)
     return found is not None and found.snapshot == snapshot
 
 
-def _below(lake: LakeBase, name: str, mark: Mark, loaded: dict[str, Table | None]) -> dict[str, Mark]:
+def _below(lake: LakeBase, name: str, mark: Watermark, loaded: dict[str, Table | None]) -> dict[str, Watermark]:
     """Of which snapshots a table's snapshot is made: its own, and those of what models below it read."""
     found = {name: mark}
     if name not in loaded:
@@ -212,7 +214,7 @@ def _below(lake: LakeBase, name: str, mark: Mark, loaded: dict[str, Table | None
     return found
 
 
-def _behind(lake: LakeBase, name: str, marks: list[Mark], loaded: dict[str, Table | None]) -> int | None:
+def _behind(lake: LakeBase, name: str, marks: list[Watermark], loaded: dict[str, Table | None]) -> int | None:
     """The oldest of some snapshots of one table; None: they are the same, or cannot be ordered."""
     ids = {m.snapshot for m in marks}
     if len(ids) < 2 or None in ids:

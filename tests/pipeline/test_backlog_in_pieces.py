@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lake_assets import Lake, Pipeline
 from lake_assets.examples.event_generator import Source, Workload, delivered
 from lake_assets.examples.stream_writers import ENCODERS
-from lake_assets.models.steps.snapshot_pins import Heads
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.absorbing import absorb
 
@@ -90,10 +90,10 @@ def check(new_lake: Callable[[str], Lake], seed: int, files: int, events: int) -
         rounds += 1
         assert rounds < 20 * files, cut.pending(pieces)
         # Some runs leave out some of the tables, so that tables are not equally far.
-        heads = Heads()
+        pins = SnapshotPins()
         for spec in cut.specs(pieces):
             if choose.random() < 0.85:
-                absorb(pieces, spec, heads)
+                absorb(pieces, spec, pins)
         if pieces.exists("agg.differ"):
             assert not pieces.spark().table("lake.agg.differ").collect()
     assert rounds > 2

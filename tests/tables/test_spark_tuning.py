@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets.tables.spark_tuning import SMALL_BYTES, SMALL_ROWS, fitting, in_one_piece
+from lake_assets.tables.spark_tuning import SMALL_BYTES, SMALL_ROWS, in_one_piece, tuned_for
 
 
 class Rows:
@@ -89,7 +89,7 @@ def test_each_body_has_settings_that_fit_and_leaves_them_as_they_were(seed: int)
     with ExitStack() as scope:
         for _ in range(dice.randint(1, 5)):
             is_small = dice.random() < 0.5
-            scope.enter_context(fitting(lake, (), captured(1 if is_small else SMALL_ROWS + 1)))
+            scope.enter_context(tuned_for(lake, (), captured(1 if is_small else SMALL_ROWS + 1)))
             assert {k: conf.settings[k] for k in SMALL} == (SMALL if is_small else LARGE)
     assert conf.settings == before
 
@@ -97,15 +97,15 @@ def test_each_body_has_settings_that_fit_and_leaves_them_as_they_were(seed: int)
 def test_within_a_body_that_fits_nothing_is_set() -> None:
     conf = Conf()
     lake = lake_with(conf)
-    with fitting(lake, (), captured(1)):
+    with tuned_for(lake, (), captured(1)):
         said = conf.messages
-        with fitting(lake, (), captured(2)):
+        with tuned_for(lake, (), captured(2)):
             assert conf.settings == SMALL
         assert conf.messages == said
 
 
 def test_settings_of_the_lake_are_not_touched() -> None:
     conf = Conf(**{WHOLE: "true"})
-    with fitting(lake_with(conf, **{WHOLE: "true"}), (), captured(1)):
+    with tuned_for(lake_with(conf, **{WHOLE: "true"}), (), captured(1)):
         assert conf.settings == {WHOLE: "true", FACTORY: "NO_CODEGEN"}
     assert conf.settings == {WHOLE: "true"}

@@ -14,7 +14,7 @@ from lake_assets import Lake
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import Mark
+from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.tables.batch_limits import cut, seconds_left
 from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.specs import BatchSize
@@ -45,7 +45,7 @@ def history(table: Table, *sizes: int) -> list[int]:
 
 
 def window(table: Table, start: int | None = None) -> Window:
-    return Window(T, Mark(str(table.metadata.table_uuid), start) if start else None, head_of(table))
+    return Window(T, Watermark(str(table.metadata.table_uuid), start) if start else None, head_of(table))
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.tables.partition_fields import PartitionField
-from tests.merge.test_final import START, keys, value
-from tests.merge.test_rejects import ITEMS, Stream
-from tests.merge.test_whole_rows import debezium
+from tests.final.test_final_tables import START, keys, value
+from tests.final.test_whole_rows import debezium
+from tests.ingest.test_rejects import ITEMS, Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.histories import Batches, Source, redelivered, shuffled, split
 from tests.support.oracle import Rows, final_rows, happened, rows_of, versions

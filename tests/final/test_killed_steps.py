@@ -28,8 +28,8 @@ from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import absorbing as runner
 from lake_assets.pipeline.absorbing import absorb
 from lake_assets.tables.partition_fields import PartitionField
-from tests.merge.test_final import NAMES, emptied, expected, scattered, shifted, source, transactions
-from tests.merge.test_whole_rows import debezium
+from tests.final.test_final_tables import NAMES, emptied, expected, scattered, shifted, source, transactions
+from tests.final.test_whole_rows import debezium
 from tests.support.debezium import TEXT, Event, Table, write_lines
 from tests.support.histories import redelivered, shuffled, split
 from tests.support.kills import Killed, Points, around_refs, verb

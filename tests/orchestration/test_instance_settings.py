@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lake_assets import Lake, Pipeline
-from lake_assets.orchestration.instance_settings import misfits
+from lake_assets.orchestration.instance_settings import config_warnings
 from lake_assets.orchestration.sensor import Watch, tick
 from tests.orchestration.conftest import Harness
 from tests.orchestration.test_sensor import feed
@@ -28,7 +28,7 @@ def settings(**changed: Any) -> dict[str, Any]:
 
 def said(**changed: Any) -> list[str]:
     with dg.instance_for_test(overrides=settings(**changed)) as instance:
-        return misfits(instance, POOLS)
+        return config_warnings(instance, POOLS)
 
 
 def test_the_shipped_settings_fit() -> None:
@@ -70,10 +70,10 @@ def test_what_does_not_fit_is_named_with_what_to_set(changed: dict[str, Any], me
 def test_a_limit_that_is_set_for_a_pool_by_hand_counts() -> None:
     with dg.instance_for_test(overrides=settings(concurrency=None)) as instance:
         instance.event_log_storage.set_concurrency_slots(POOLS[0], 1)
-        (found,) = misfits(instance, POOLS)
+        (found,) = config_warnings(instance, POOLS)
         assert "no limit of 1 is on lake_assets/final.b:" in found
         instance.event_log_storage.set_concurrency_slots(POOLS[1], 3)
-        (found,) = misfits(instance, POOLS)
+        (found,) = config_warnings(instance, POOLS)
         assert "no limit of 1 is on lake_assets/final.b:" in found
 
 

@@ -24,13 +24,13 @@ from lake_assets.tables.audit_specs import (
 )
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.specs import Limit
-from tests.merge import test_faults
-from tests.merge.test_faults import Points, killed_everywhere
+from tests.final import test_killed_steps
+from tests.final.test_killed_steps import Points, killed_everywhere
 from tests.support.debezium import INT, TEXT, Event, Table
 from tests.support.oracle import rows_of
 from tests.support.streams import Feed
 
-points = test_faults.points
+points = test_killed_steps.points
 T = Table({"id": INT, "city": TEXT})
 CITIES = Table({"id": TEXT}, name="public.cities")
 NOT_NULL: dict[str, Any] = {"not_null": "city"}

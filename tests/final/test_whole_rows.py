@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from lake_assets import Lake
 from lake_assets.pipeline import PipelineConfig
-from tests.merge.test_rejects import ITEMS, Stream
+from tests.ingest.test_rejects import ITEMS, Stream
 
 Row = dict[str, Any]
 Write = Callable[[int, str, Row | None, Row | None], list[str]]

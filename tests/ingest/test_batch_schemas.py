@@ -21,7 +21,7 @@ from lake_assets.ingest.parsing import parse
 from lake_assets.ingest.staging import about, absorb_events
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from tests.merge.test_parsing import raw_rows
+from tests.ingest.test_parsing import raw_rows
 from tests.support.debezium import BIGINT, Event
 from tests.support.debezium import Table as SourceRows
 from tests.support.streams import Feed

@@ -267,7 +267,7 @@ def test_a_key_column_that_no_row_has_is_refused() -> None:
 
 
 def test_two_spellings_in_records_without_schemas_are_one_column() -> None:
-    """Each record has one of them; one that has both is rejected (tests/merge/test_missing_columns.py)."""
+    """Each record has one of them; one that has both is rejected (tests/ingest/test_missing_columns.py)."""
     plan = DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())[0].plan
     assert [c.name for c in plan.columns] == ["id"]
 

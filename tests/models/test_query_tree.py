@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from lake_assets.lake import TableId
 from lake_assets.models.operators.maintenance import everything
-from lake_assets.models.operators.operator_rows import At, Cut, Rows
+from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows
 from lake_assets.models.operators.query_tree import Scan, column, text
 from lake_assets.models.sql.model_plan import plan
 from tests.models.test_plan import SCHEMAS
@@ -37,7 +37,7 @@ def reached(sql: str, *outputs: str) -> set[str]:
         return f"view_of_{scan.alias}"
 
     keys = tuple(column(tree.outputs[o]) for o in outputs)
-    made = Rows(view).sql(tree.root, "end", Cut(keys, outputs, Shown()))
+    made = Rows(view).sql(tree.root, "end", KeyFilter(keys, outputs, Shown()))
     found = re.findall(r"FROM view_of_(\w+)\) WHERE ((?:cut\(`\w+`\)(?: AND )?)+)", made)
     return {
         f"{alias}.{re.sub(r'_[0-9]+$', '', c)}" for alias, cuts in found for c in re.findall(r"cut\(`(\w+)`\)", cuts)

@@ -13,8 +13,8 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.final.column_selection import hash_of_row
-from tests.merge.test_rejects import ITEMS, Stream
-from tests.merge.test_whole_rows import change_feed, debezium, wal2json
+from tests.final.test_whole_rows import change_feed, debezium, wal2json
+from tests.ingest.test_rejects import ITEMS, Stream
 
 Row = dict[str, Any]
 Write = Callable[[int, str, Row | None, Row | None], list[str]]

@@ -17,7 +17,7 @@ from lake_assets import Lake
 from lake_assets.errors import PipelineError, UnsupportedEventError
 from lake_assets.final.declared_order import sequence_of
 from lake_assets.pipeline import PipelineConfig
-from tests.merge.test_rejects import ITEMS, Stream
+from tests.ingest.test_rejects import ITEMS, Stream
 
 DAY = dt.datetime(1969, 12, 31, 23)  # noqa: DTZ001
 _VALUES: dict[str, list[Any]] = {

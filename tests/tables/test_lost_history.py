@@ -119,7 +119,7 @@ def test_staging_goes_on_without_history_and_a_raw_table_does_not(
         with pytest.raises(error, match=r"`lake-assets rebuild final\.t`"):
             pending_of_staging(staging, target, source)
     else:
-        window, anew = pending_of_staging(staging, target, source)
-        assert (bool(window.lost), anew) == (True, None)
+        window, rebuild_reason = pending_of_staging(staging, target, source)
+        assert (bool(window.lost), rebuild_reason) == (True, None)
     with pytest.raises(error, match=r"lost snapshots that were not taken in\. Drop final\.t and run again"):
         pending_of_table(RawSpec(TARGET, None, "debezium", "p", source=SOURCE), target, SOURCE, source)

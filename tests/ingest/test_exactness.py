@@ -15,7 +15,7 @@ from lake_assets.ingest.parsing import unreported
 from lake_assets.lake import TableId
 from lake_assets.orchestration.asset_metadata import of_outcome
 from lake_assets.tables.outcome import Outcome
-from tests.merge.test_rejects import ITEMS, Stream, v2
+from tests.ingest.test_rejects import ITEMS, Stream, v2
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline
 

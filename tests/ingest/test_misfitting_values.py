@@ -22,7 +22,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import parse
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
-from tests.merge.test_rejects import ITEMS, Stream
+from tests.ingest.test_rejects import ITEMS, Stream
 
 FORTY = "1234567890123456789012345678901234567890"
 # Type, a value as it stands in JSON, and as text where it fits; None: it does not.

@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
-from lake_assets.lake.metadata.watermark import Mark, to_properties
-from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY, Heads
+from lake_assets.lake.metadata.watermark import Watermark, to_properties
+from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY, SnapshotPins
 from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.specs import BatchSize
 
@@ -24,76 +24,78 @@ A, B = TableId.parse("agg.a"), TableId.parse("agg.b")
 ONE = BatchSize(files=1)
 
 
-def table(lake: Lake, name: TableId, snapshots: int) -> list[Mark]:
+def table(lake: Lake, name: TableId, snapshots: int) -> list[Watermark]:
     """A table of somebody's; its snapshots."""
     return made(lake, name, [{}] * snapshots, {})
 
 
-def model(lake: Lake, name: TableId, history: Sequence[Mapping[TableId, Mark]]) -> list[Mark]:
+def model(lake: Lake, name: TableId, history: Sequence[Mapping[TableId, Watermark]]) -> list[Watermark]:
     """A model's table whose steps have absorbed this; its snapshots."""
     said = [to_properties({str(t): m for t, m in marks.items()}) for marks in history]
     return made(lake, name, said, {MODEL_PROPERTY: "x"})
 
 
-def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: dict[str, str]) -> list[Mark]:
+def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: dict[str, str]) -> list[Watermark]:
     lake.ensure_namespace(name.namespace)
     created = lake.catalog.create_table(name.parts, ROWS, properties=properties)
-    found: list[Mark] = []
+    found: list[Watermark] = []
     for properties_of_commit in said:
         created.append(pa.table({"k": [1]}, schema=ROWS), snapshot_properties=properties_of_commit)
         found.append(head_of(created))
     return found
 
 
-def settled(lake: Lake, heads: Heads, starts: Mapping[TableId, Mark], size: BatchSize) -> dict[TableId, int | None]:
+def settled(
+    lake: Lake, pins: SnapshotPins, starts: Mapping[TableId, Watermark], size: BatchSize
+) -> dict[TableId, int | None]:
     tables: dict[TableId, Table] = {t: lake.table(t) for t in starts}
     windows = {t: Window(t, mark, head_of(tables[t])) for t, mark in starts.items()}
-    return {t: w.head.snapshot for t, w in heads.settled(lake, windows, tables, size).items()}
+    return {t: w.head.snapshot for t, w in pins.settled(lake, windows, tables, size).items()}
 
 
 def test_a_batch_ends_within_each_source(plain_lake: Lake) -> None:
     t, u = table(plain_lake, T, 4), table(plain_lake, U, 4)
-    assert settled(plain_lake, Heads(), {T: t[0], U: u[1]}, ONE) == {T: t[1].snapshot, U: u[2].snapshot}
+    assert settled(plain_lake, SnapshotPins(), {T: t[0], U: u[1]}, ONE) == {T: t[1].snapshot, U: u[2].snapshot}
 
 
 def test_the_first_of_a_run_settles_it_for_those_after_it_whatever_their_limits(plain_lake: Lake) -> None:
-    t, heads = table(plain_lake, T, 5), Heads()
-    assert settled(plain_lake, heads, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
-    assert settled(plain_lake, heads, {T: t[0]}, ONE) == {T: t[2].snapshot}
-    assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
+    t, pins = table(plain_lake, T, 5), SnapshotPins()
+    assert settled(plain_lake, pins, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
+    assert settled(plain_lake, pins, {T: t[0]}, ONE) == {T: t[2].snapshot}
+    assert settled(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
     # One that has come as far waits with it, one that is ahead of it does not.
-    assert settled(plain_lake, heads, {T: t[2]}, BatchSize()) == {T: t[2].snapshot}
-    assert settled(plain_lake, heads, {T: t[3]}, ONE) == {T: t[4].snapshot}
+    assert settled(plain_lake, pins, {T: t[2]}, BatchSize()) == {T: t[2].snapshot}
+    assert settled(plain_lake, pins, {T: t[3]}, ONE) == {T: t[4].snapshot}
 
 
 def test_what_comes_during_a_run_is_for_the_next_one(plain_lake: Lake) -> None:
-    t, heads = table(plain_lake, T, 2), Heads()
-    assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[1].snapshot}
+    t, pins = table(plain_lake, T, 2), SnapshotPins()
+    assert settled(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[1].snapshot}
     plain_lake.table(T).append(pa.table({"k": [1]}, schema=ROWS))
-    assert settled(plain_lake, heads, {T: t[0]}, BatchSize()) == {T: t[1].snapshot}
-    assert settled(plain_lake, heads, {T: t[1]}, ONE) == {T: t[1].snapshot}
+    assert settled(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: t[1].snapshot}
+    assert settled(plain_lake, pins, {T: t[1]}, ONE) == {T: t[1].snapshot}
 
 
 def test_a_model_that_fails_settles_nothing(plain_lake: Lake) -> None:
-    t, heads = table(plain_lake, T, 4), Heads()
+    t, pins = table(plain_lake, T, 4), SnapshotPins()
 
     def step() -> None:
-        with heads.unless_failed():
-            settled(plain_lake, heads, {T: t[0]}, ONE)
+        with pins.unless_failed():
+            settled(plain_lake, pins, {T: t[0]}, ONE)
             raise ModelError("wrong")
 
     with pytest.raises(ModelError):
         step()
-    assert settled(plain_lake, heads, {T: t[1]}, BatchSize()) == {T: t[3].snapshot}
+    assert settled(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[3].snapshot}
 
 
 @pytest.mark.parametrize("others", ["reads the same", "reads on", "none", "fails as well"])
 def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, others: str) -> None:
-    t, heads, both = table(plain_lake, T, 5), Heads(), threading.Barrier(2, timeout=60)
+    t, pins, both = table(plain_lake, T, 5), SnapshotPins(), threading.Barrier(2, timeout=60)
 
     def step() -> None:
-        with heads.unless_failed():
-            settled(plain_lake, heads, {T: t[0]}, ONE)
+        with pins.unless_failed():
+            settled(plain_lake, pins, {T: t[0]}, ONE)
             both.wait()  # now the other one
             both.wait()
             raise ModelError("wrong")
@@ -108,16 +110,16 @@ def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, othe
     with contextlib.ExitStack() as scope:
         if others == "fails as well":
             scope.enter_context(pytest.raises(ModelError))
-        with heads.unless_failed():
+        with pins.unless_failed():
             if others != "none":
                 start = t[2] if others == "reads on" else t[0]
-                settled(plain_lake, heads, {T: start}, ONE)
+                settled(plain_lake, pins, {T: start}, ONE)
             both.wait()
             thread.join()
             if others == "fails as well":
                 raise ModelError("wrong")
     expected = t[1] if others == "reads the same" else t[4]
-    assert settled(plain_lake, heads, {T: t[0]}, BatchSize()) == {T: expected.snapshot}
+    assert settled(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: expected.snapshot}
 
 
 def test_a_model_over_two_that_never_were_at_one_snapshot_waits_until_they_are(plain_lake: Lake) -> None:
@@ -125,12 +127,12 @@ def test_a_model_over_two_that_never_were_at_one_snapshot_waits_until_they_are(p
     a = model(plain_lake, A, [{T: t[0]}, {T: t[1]}])
     b = model(plain_lake, B, [{T: t[0]}, {T: t[3]}])
     for size in (BatchSize(), ONE):
-        assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, size) == {A: a[0].snapshot, B: b[0].snapshot}
+        assert settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, size) == {A: a[0].snapshot, B: b[0].snapshot}
     said = to_properties({str(T): t[3]})
     created = plain_lake.table(A)
     created.append(pa.table({"k": [1]}, schema=ROWS), snapshot_properties=said)
     newest = {A: head_of(created).snapshot, B: b[1].snapshot}
-    assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, BatchSize()) == newest
+    assert settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize()) == newest
 
 
 @pytest.mark.parametrize("size", [ONE, BatchSize(rows=1)])
@@ -140,7 +142,7 @@ def test_where_batches_do_not_agree_larger_ones_are_tried_rather_than_standing_s
     t, u = table(plain_lake, T, 2), table(plain_lake, U, 2)
     a = model(plain_lake, A, [{T: t[0], U: u[0]}, {T: t[0], U: u[1]}, {T: t[1], U: u[1]}])
     b = model(plain_lake, B, [{T: t[0], U: u[0]}, {T: t[1], U: u[0]}, {T: t[1], U: u[1]}])
-    assert settled(plain_lake, Heads(), {A: a[0], B: b[0]}, size) == {A: a[2].snapshot, B: b[2].snapshot}
+    assert settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, size) == {A: a[2].snapshot, B: b[2].snapshot}
 
 
 def test_what_agrees_in_one_table_still_agrees_in_another(plain_lake: Lake) -> None:
@@ -149,15 +151,15 @@ def test_what_agrees_in_one_table_still_agrees_in_another(plain_lake: Lake) -> N
     a = model(plain_lake, A, [{T: t[i], U: u[j]} for i, j in pairs])
     b = model(plain_lake, B, [{T: t[i], U: u[j]} for i, j in [(0, 0), (0, 1)]])
     # In one table the one is behind, in the other one the other: only where both began do they agree.
-    found = settled(plain_lake, Heads(), {A: a[0], B: b[0]}, BatchSize())
+    found = settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize())
     assert found == {A: a[0].snapshot, B: b[0].snapshot}
 
 
 def test_what_a_batch_ends_with_agrees_with_what_another_source_has_absorbed(plain_lake: Lake) -> None:
     t = table(plain_lake, T, 3)
     a = model(plain_lake, A, [{T: mark} for mark in t])
-    assert settled(plain_lake, Heads(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
+    assert settled(plain_lake, SnapshotPins(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
     # The table itself is behind: the model's newest snapshot that agrees is read.
-    assert settled(plain_lake, Heads(pinned={T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
+    assert settled(plain_lake, SnapshotPins(pinned={T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
         A: a[1].snapshot, T: t[1].snapshot,
     }  # fmt: skip
