@@ -6,7 +6,6 @@ from sqlglot import exp
 
 from lake_assets.lake.spark_functions import is_aggregate, is_wide
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.sql.sql_functions import aggregates, whole_call
 
 _BY_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg)
 _BY_ORDER_NAMES = {"first_value", "last_value", "listagg", "string_agg"}
