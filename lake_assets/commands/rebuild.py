@@ -15,7 +15,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, own_pipelines
-from lake_assets.pipeline.rebuild import ROWS_AFTER, ROWS_BEFORE
+from lake_assets.pipeline.table_rebuild import ROWS_AFTER, ROWS_BEFORE
 from lake_assets.tables.outcome import Outcome
 
 

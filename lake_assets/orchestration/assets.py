@@ -34,9 +34,9 @@ from lake_assets.orchestration.step_context import fail, opened
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.published_audits import audit
-from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.table_graph import Spec, after
+from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.outcome import Outcome
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import dagster as dg
-from dagster._core.instance.config import PoolGranularity
 
+from lake_assets.orchestration._compat import PoolGranularity
 from lake_assets.orchestration.sensor_planning import shortened
 
 WARNING = "InstanceSettingsWarning"

@@ -13,7 +13,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
+
+from lake_assets.orchestration._compat import INDEX_SHARD_NAME, SqliteEventLogStorage
 
 # Seconds that a file may be held by another process.
 _TIMEOUT = 5.0

@@ -22,21 +22,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEvent, EngineEventData
-from dagster._core.execution.api import ExecuteRunWithPlanIterable
-from dagster._core.execution.compute_logs import create_compute_log_file_key
-from dagster._core.execution.context_creation_job import PlanExecutionContextManager
-from dagster._core.execution.plan.execute_plan import (
-    _trigger_hook,  # pyright: ignore[reportPrivateUsage]
-    dagster_event_sequence_for_step,
-)
-from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
-from dagster._core.execution.retries import RetryMode, get_retries_config
-from dagster._core.execution.step_dependency_config import StepDependencyConfig, get_step_dependency_config_field
-from dagster._core.executor.base import Executor
-from dagster._utils.error import serializable_error_info_from_exc_info
 
+from lake_assets.orchestration._compat import (
+    DagsterEvent,
+    DagsterExecutionInterruptedError,
+    EngineEventData,
+    ExecuteRunWithPlanIterable,
+    Executor,
+    InstanceConcurrencyContext,
+    PlanExecutionContextManager,
+    RetryMode,
+    StepDependencyConfig,
+    create_compute_log_file_key,
+    dagster_event_sequence_for_step,
+    get_retries_config,
+    get_step_dependency_config_field,
+    serializable_error_info_from_exc_info,
+    trigger_hook,
+)
 from lake_assets.orchestration.resources import interrupt_sessions
 
 if TYPE_CHECKING:
@@ -308,7 +311,7 @@ class _Steps:
         for event in active.plan_events_iterator(self._context):
             events.append(event)
             yield event
-        yield from _trigger_hook(context, events)
+        yield from trigger_hook(context, events)
 
     def _interrupted(self, active: ActiveExecution) -> Iterator[DagsterEvent]:
         """Interrupt what is at work, and wait for it a while."""

@@ -12,9 +12,8 @@ import re
 
 import dagster as dg
 import psutil
-from dagster._core.events import JobFailureData, RunFailureReason
-from dagster._core.storage.tags import GRPC_INFO_TAG
 
+from lake_assets.orchestration._compat import GRPC_INFO_TAG, JobFailureData, RunFailureReason
 from lake_assets.runtime.processes import RunProcess
 
 # What a run's process says first. Of several (a run that was resumed) the last one counts.

@@ -19,9 +19,9 @@ from lake_assets.pipeline.absorbing import absorb, retried
 from lake_assets.pipeline.declared_tables import DeclaredTables
 from lake_assets.pipeline.pending import Pending, pending_of
 from lake_assets.pipeline.pipeline_config import PipelineConfig, Stream
-from lake_assets.pipeline.rebuild import rebuild
 from lake_assets.pipeline.sql_positions import Written, origins, read_sql
 from lake_assets.pipeline.table_graph import Spec
+from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.pipeline.yaml_file import read_pipeline
 from lake_assets.tables import leftovers

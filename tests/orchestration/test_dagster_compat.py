@@ -1,0 +1,58 @@
+"""What is relied on of Dagster beyond its public API: an upgrade that moves something fails here, by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lake_assets.orchestration import _compat
+
+
+@pytest.mark.parametrize(
+    ("called", "parameters"),
+    [
+        (_compat.ExecuteRunWithPlanIterable, {"execution_plan", "iterator", "execution_context_manager"}),
+        (_compat.InstanceConcurrencyContext, {"instance", "dagster_run"}),
+        (_compat.JobFailureData, {"error", "failure_reason"}),
+        (_compat.dagster_event_sequence_for_step, {"step_context"}),
+        (_compat.trigger_hook, {"step_context", "step_event_list"}),
+        (_compat.create_compute_log_file_key, set[str]()),
+        (_compat.DagsterEvent.engine_event, {"plan_context", "message", "event_specific_data"}),
+        (_compat.EngineEventData.in_process, {"pid", "step_keys_to_execute"}),
+        (
+            _compat.PlanExecutionContextManager,
+            {
+                "job",
+                "retry_mode",
+                "execution_plan",
+                "run_config",
+                "dagster_run",
+                "instance",
+                "raise_on_error",
+                "output_capture",
+                "step_dependency_config",
+            },
+        ),
+        (_compat.SqliteEventLogStorage.path_for_shard, {"self", "run_id"}),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
+def test_what_is_called_takes_the_arguments_that_it_is_given(called: Callable[..., Any], parameters: set[str]) -> None:
+    signature = inspect.signature(called)
+    required = {p.name for p in signature.parameters.values() if p.default is p.empty and p.kind not in (2, 4)}
+    assert parameters <= set(signature.parameters)
+    assert required <= parameters | {"args", "kwargs"}
+
+
+def test_names_that_are_read_are_there() -> None:
+    assert {"execute", "retries", "step_dependency_config"} <= set(dir(_compat.Executor))
+    assert {"OP", "RUN"} <= {g.name for g in _compat.PoolGranularity}
+    assert "UNEXPECTED_TERMINATION" in {r.name for r in _compat.RunFailureReason}
+    assert _compat.GRPC_INFO_TAG.startswith(".dagster/")
+
+
+def test_the_index_of_run_events_is_a_file_of_its_own() -> None:
+    assert _compat.INDEX_SHARD_NAME == "index"
