@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pyiceberg.table import Table
@@ -24,12 +24,14 @@ from lake_assets.final.target import Batch, Stats, Target, pending_of
 from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.lake.metadata.watermark import Watermark, read_marks
-from lake_assets.tables.audit_gate import Finding, forget_failed
+from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
+from lake_assets.tables.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
-from lake_assets.tables.commits import commit_marks, counts, snapshot_of
+from lake_assets.tables.commits import commit_marks
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice
+from lake_assets.tables.published import published
+from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
 from lake_assets.tables.table_ddl import check_owner_in
 
@@ -69,8 +71,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Out
 
 
 def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
-    began = time.monotonic()
-    name = str(spec.table)
+    began, name = time.monotonic(), str(spec.table)
     staging, table = lake.find(spec.staging), lake.find(spec.table)
     if staging is None:
         return Outcome(name, "waiting", why=f"{spec.staging} does not exist yet")
@@ -88,56 +89,77 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     forget_failed(lake, spec.table, table)
     target = Target(lake, spec, is_new=bool(rebuild_reason))
     target.gate.check(target.wanted)
-    base = known_marks(table)
-    before = pending.mark
-    with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
-        scope.enter_context(tuned_for(lake, (), captured))
-        absorbed = Absorbed.of(str(spec.staging), captured)
-        events = in_one_piece(target.events(captured), captured).persist()
-        try:
-            stats = target.stats(events, before)
-            target.check(stats)
-            if stats.late and not rebuild_reason and target.has_other_keys(pending.head.snapshot):
-                why = "late events of a table with deletes by another key: which rows these mean may change with them"
-                return absorb_changes(lake, spec, rebuild=why)
-            if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
-                # Histories and stored rows are looked at as well.
-                scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
-            changes = target.prepare()
-            marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
-            batch = Batch(events, stats, before, pending.head, marks, base)
-            if target.without_row:
-                batch.details["deletes_without_row"] = target.without_row
-            if not stats.events and target.mode != "append" and not target.is_new:
-                commit_marks(lake, spec.table, marks)
-                strategy, why = "none", "the window holds no event"
-            else:
-                apply = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}[target.mode]
-                strategy, why = apply(target, batch)
-        finally:
-            events.unpersist()
+    written = _written(lake, target, pending, known_marks(table))
+    if isinstance(written, str):
+        return absorb_changes(lake, spec, rebuild=written)
+    why = written.why
     if rebuild_reason:
-        strategy, why = "rebuild", "; ".join(filter(None, (f"{rebuild_reason}: it is made again, in one commit", why)))
+        why = "; ".join(filter(None, (f"{rebuild_reason}: it is made again, in one commit", why)))
     called = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
-    without_row = batch.details.get("deletes_without_row", 0)
-    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=bool(rebuild_reason))
-    snapshot = snapshot_of(lake, spec.table, marks, None if rebuild_reason else base)
-    inserted, updated, deleted = counts(snapshot)
-    audits: tuple[Finding, ...] = ()
-    if snapshot and strategy != "none":
-        former = table.metadata.current_snapshot_id if table else None
-        audits = target.gate.audit_published(snapshot.snapshot_id, former)
-    return Outcome(
-        name, "absorbed", (absorbed,), inserted, updated, deleted, strategy, why, time.monotonic() - began,
-        snapshot.snapshot_id if snapshot else None,
-        {"events": stats.events}
+    without_row = written.batch.details.get("deletes_without_row", 0)
+    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=target.is_new)
+    stats, changes = written.batch.stats, written.changes
+    return published(
+        lake,
+        spec.table,
+        (written.absorbed,),
+        strategy="rebuild" if rebuild_reason else written.strategy,
+        why=why,
+        began=began,
+        marks=written.batch.marks,
+        base=None if rebuild_reason else written.batch.base,
+        former=table,
+        gate=target.gate,
+        details={"events": stats.events}
         | (_told(stats.old, spec) if stats.old else {})
-        | batch.details
+        | written.batch.details
         | left_behind(pending)
         | exactness.said_in(inexact)
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
-        audits=audits,
-    )  # fmt: skip
+    )
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a step has committed.
+
+    Attributes:
+        changes: how the table's columns followed those of staging.
+    """
+
+    absorbed: Absorbed
+    batch: Batch
+    strategy: str
+    why: str
+    changes: list[Change]
+
+
+def _written(lake: LakeBase, target: Target, pending: Window, base: Watermarks) -> _Written | str:
+    """Write the events of a window; or why the table has to be computed from all of them."""
+    spec, before = target.spec, pending.mark
+    with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
+        scope.enter_context(tuned_for(lake, (), captured))
+        events = in_one_piece(target.events(captured), captured).persist()
+        scope.callback(events.unpersist)
+        stats = target.stats(events, before)
+        target.check(stats)
+        if stats.late and not target.is_new and target.has_other_keys(pending.head.snapshot):
+            return "late events of a table with deletes by another key: which rows these mean may change with them"
+        if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
+            # Histories and stored rows are looked at as well.
+            scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
+        changes = target.prepare()
+        marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
+        batch = Batch(events, stats, before, pending.head, marks, base)
+        if target.without_row:
+            batch.details["deletes_without_row"] = target.without_row
+        if not stats.events and target.mode != "append" and not target.is_new:
+            commit_marks(lake, spec.table, marks)
+            strategy, why = "none", "the window holds no event"
+        else:
+            apply = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}[target.mode]
+            strategy, why = apply(target, batch)
+        return _Written(Absorbed.of(str(spec.staging), captured), batch, strategy, why, changes)
 
 
 def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.ExitStack) -> tuple[Target, DataFrame]:
