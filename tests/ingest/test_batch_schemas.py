@@ -141,14 +141,14 @@ def test_of_two_runs_that_make_a_table_at_once_one_begins_again(lake: Lake, monk
     feed.land([Event(A, "c", (1, n), {"id": n}) for n in (1, 2)])
     feed.pipeline.run(lake, {"raw.events"})
     (spec,) = [s for s in feed.pipeline.specs(lake) if isinstance(s, StagingSpec)]
-    make = staging.make
+    make = staging_writes.make
 
     def beaten(*args: Any) -> None:
-        monkeypatch.setattr(staging, "make", make)
+        monkeypatch.setattr(staging_writes, "make", make)
         assert absorb_events(lake, spec).inserted == 2
         make(*args)
 
-    monkeypatch.setattr(staging, "make", beaten)
+    monkeypatch.setattr(staging_writes, "make", beaten)
     with pytest.raises(ConcurrentWriteError):
         absorb_events(lake, spec)
     assert absorb_events(lake, spec).status == "nothing"
