@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 from pyspark.errors import (
@@ -33,16 +33,19 @@ from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import everything
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
+from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
+from lake_assets.models.steps.full_result import full, make_table
+from lake_assets.models.steps.incremental import incremental, settled
 from lake_assets.models.steps.kept_frames import Frames
+from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext, NotAcceptedError, said
 from lake_assets.models.steps.model_sources import Sources, needed_of
-from lake_assets.models.steps.model_step import FINGERPRINT_PROPERTY, NotAcceptedError, Step, said
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.tables.audit_gate import Finding, Gate, forget_failed
+from lake_assets.tables.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
-from lake_assets.tables.commits import counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
+from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_ddl import KEY_PROPERTY, check_owner_in
@@ -83,8 +86,30 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = 
         return _absorb_sources(lake, spec, pins, f"the history of a source is lost ({e})")
 
 
-def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> Outcome:
-    began, clock = time.monotonic(), time.time()
+@dataclass(frozen=True)
+class _Due:
+    """A step that has something to do.
+
+    Attributes:
+        tables: the sources.
+        target: the model's table; None: it does not exist yet.
+        windows: what the step takes of each source.
+        begun: whether it goes on from what the table holds.
+    """
+
+    tables: Mapping[TableId, Table]
+    target: Table | None
+    windows: Mapping[TableId, Window]
+    begun: bool
+
+    @property
+    def lost(self) -> str:
+        """Why the history of sources is lost; empty: it is not."""
+        return "; ".join(w.lost.why for w in self.windows.values() if w.lost)
+
+
+def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:
+    """What the step takes, or the outcome where there is nothing to do."""
     name = str(spec.table)
     found = {s: lake.find(s) for s in spec.sources}
     if missing := [str(s) for s, table in found.items() if table is None]:
@@ -95,7 +120,6 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         check_owner_in(target, spec.table, spec.pipeline)
     known = target is not None and is_same_query(target, spec)
     windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
-    lost = "; ".join(w.lost.why for w in windows.values() if w.lost)
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
@@ -106,59 +130,65 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
             f"Set them back, or run `lake-assets rebuild {name}` to compute the table by the new ones; with "
             "`on_query_change: rebuild` declared, the next run does so by itself"
         )
-    model = planned(spec, tables)
-    forget_failed(lake, spec.table, target)
-    gate = Gate(lake, spec.table, spec.audits, model.key)
-    base = known_marks(target)
-    marks = {**base, **{str(s): w.head for s, w in windows.items()}}
+    return _Due(tables, target, windows, begun)
+
+
+def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> Outcome:
+    began, clock = time.monotonic(), time.time()
+    due = _due(lake, spec, pins, rebuild)
+    if isinstance(due, Outcome):
+        return due
+    plan = planned(spec, due.tables)
+    forget_failed(lake, spec.table, due.target)
+    gate, base = Gate(lake, spec.table, spec.audits, plan.key), known_marks(due.target)
+    marks = {**base, **{str(s): w.head for s, w in due.windows.items()}}
     with contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
         captures = {
-            s: scope.enter_context(_captured(lake, model, w, begun=begun))
-            for s, w in windows.items()
-            if not (begun and w.is_absorbed)
+            s: scope.enter_context(_captured(lake, plan, w, begun=due.begun))
+            for s, w in due.windows.items()
+            if not (due.begun and w.is_absorbed)
         }
         if rebuild:
             for captured in captures.values():
                 captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
-        frames = Frames(lake.spark(), scope)
-        needed = needed_of(model.tree) if model.tree else {}
-        sources = Sources(lake, tables, windows, captures, frames, needed)
+        frames, needed = Frames(lake.spark(), scope), needed_of(plan.tree) if plan.tree else {}
+        sources = Sources(lake, due.tables, due.windows, captures, frames, needed)
         expected = estimate(
-            model.strategy, windows, tables, captures, past_costs(target), spec.full_above
+            plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above
         )  # fmt: skip
-        step = Step(lake, spec, model, sources, frames, marks, base, clock, expected, definition(spec), gate)
-        # The types of the result follow from the query and its sources' schemas.
-        alike = all(_is_schema_kept(table, windows[t].start) for t, table in tables.items())
-        other = [] if alike or not begun else _other_columns(tables, windows, needed)
+        ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
-            gate.check({f.name: f.dataType.simpleString() for f in step.query.schema.fields})
-        if not begun or other or (not alike and step.columns_differ()):
-            reason = "first run" if target is None else "the query, its sources or the types of its columns changed"
-            if other:
-                reason = f"another column is called {', '.join(other)} now"
-            step.rebuild()
-            strategy, why, replaced = "full", reason, True
-            if target is not None and (rebuild or lost):
-                strategy, why = "rebuild", rebuild or lost
-        else:
-            (strategy, why), replaced = _absorb(step, model, expected), False
-    log.info("%s: %s: %s (%s)", name, strategy, why, expected)
-    snapshot = snapshot_of(lake, spec.table, marks, None if replaced else base)
-    inserted, updated, deleted = counts(snapshot)
-    audits: tuple[Finding, ...] = ()
-    if snapshot and strategy != "none":
-        former = target.metadata.current_snapshot_id if target else None
-        audits = gate.audit_published(snapshot.snapshot_id, former)
-    details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(model.key) or model.key_why}
-    if model.warnings:
-        details["warning"] = "; ".join(model.warnings)
-    details |= left_behind(*windows.values())
-    return Outcome(
-        name, "absorbed", absorbed, inserted, updated, deleted, strategy, why, time.monotonic() - began,
-        snapshot.snapshot_id if snapshot else None, details, audits=audits,
+            gate.check({f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
+        made_new = _made_new(ctx, due, needed, rebuild)
+        done = made_new or _absorb(ctx)
+    log.info("%s: %s: %s (%s)", spec.table, done.strategy, done.why, expected)
+    details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
+    if plan.warnings:
+        details["warning"] = "; ".join(plan.warnings)
+    details |= left_behind(*due.windows.values())
+    return published(
+        lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
+        base=None if made_new else base, former=due.target, gate=gate, details=details,
     )  # fmt: skip
+
+
+def _made_new(ctx: ModelContext, due: _Due, needed: Mapping[TableId, Collection[str]], rebuild: str) -> Done | None:
+    """Make the table, or make it anew; None: what it holds is of the same query and columns."""
+    # The types of the result follow from the query and its sources' schemas.
+    alike = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.tables.items())
+    other = [] if alike or not due.begun else _other_columns(due.tables, due.windows, needed)
+    if due.begun and not other and (alike or not ctx.columns_differ()):
+        return None
+    make_table(ctx)
+    if due.target is not None and (rebuild or due.lost):
+        return Done("rebuild", rebuild or due.lost)
+    if other:
+        return Done("full", f"another column is called {', '.join(other)} now")
+    if due.target is None:
+        return Done("full", "first run")
+    return Done("full", "the query, its sources or the types of its columns changed")
 
 
 def next_of(
@@ -236,49 +266,39 @@ def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) 
     return capture(lake, window.source, None, window.head.snapshot)
 
 
-def _absorb(step: Step, model: ModelPlan, expected: Estimate) -> tuple[str, str]:
-    """Absorb the captured windows; returns strategy and reason."""
-    changed = {t for t, c in step.sources.captures.items() if not c.is_empty}
+def _absorb(ctx: ModelContext) -> Done:
+    """Absorb the captured windows."""
+    changed = {t for t, c in ctx.sources.captures.items() if not c.is_empty}
     if not changed:
-        step.nothing()
-        return "none", "nothing changed in the sources' rows"
-    strategy, why = choice(model, expected, changed)
+        return ctx.nothing("nothing changed in the sources' rows")
+    strategy, why = choice(ctx.plan, ctx.expected, changed)
+    if strategy == "full":
+        return full(ctx, why)
     try:
-        match strategy:
-            case "full":
-                step.full()
-            case "ranges":
-                step.settle_types()
-                why = step.ranges(why)
-            case _:
-                if mixed := step.settle_types():
-                    strategy, why = "full", mixed
-                    step.full()
-                else:
-                    why = _by_parts(step, why)
+        plan, mixed = settled(ctx)
+        if strategy == "ranges":
+            assert plan.tree is not None
+            return absorb_ranges(ctx, plan.tree, why)
+        return full(ctx, mixed) if mixed else _by_parts(ctx, plan, why)
     except UnsupportedCaptureError as e:
         # Raised while changes are read: nothing is written yet.
-        step.full()
-        return "full", f"the changes of a source cannot be told: {e}"
-    return (strategy, why) if step.strategy is None else (step.strategy, why)
+        return full(ctx, f"the changes of a source cannot be told: {e}")
 
 
-def _by_parts(step: Step, why: str) -> str:
+def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
     """Absorb what changed by parts of the query; in full, where Spark takes the query and not its parts.
 
     A part alone does not tell some types, and a row that a condition would have kept from a cast fails there.
     """
     try:
-        return step.incremental(why)
+        return incremental(ctx, plan, why)
     except (
         NotAcceptedError, AnalysisException, ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException,
         NumberFormatException, SparkRuntimeException,
     ) as e:  # fmt: skip
         # What fails in these ways has written nothing. If it is the query that fails, it does so again.
-        log.warning("%s: computed in full: a part of its query failed", step.spec.table, exc_info=True)
-        step.strategy = "full"
-        step.full()
-        return f"Spark did not take a part of the query: {said(e)}"
+        log.warning("%s: computed in full: a part of its query failed", ctx.spec.table, exc_info=True)
+        return full(ctx, f"Spark did not take a part of the query: {said(e)}")
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:

@@ -1,0 +1,30 @@
+"""Recomputing the ranges of a declared column that changed rows reach."""
+
+from __future__ import annotations
+
+from lake_assets.lake import quote
+from lake_assets.models.operators.operator_rows import Rows
+from lake_assets.models.operators.query_tree import Tree
+from lake_assets.models.steps.full_result import full
+from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.recomputed_ranges import touched_ranges
+from lake_assets.models.steps.written_changes import write_change
+
+
+def absorb_ranges(ctx: ModelContext, tree: Tree, why: str) -> Done:
+    """Recompute the ranges of the declared column that changed rows reach, and put in what differs."""
+    span = ctx.spec.span
+    assert span is not None
+    found = touched_ranges(tree, span, ctx.types[span.column], ctx.sources, ctx.frames)
+    if isinstance(found, str):
+        return full(ctx, found)
+    if found.is_empty:
+        return ctx.nothing("no range touched")
+    rows = Rows(lambda scan, at: found.cut(scan, ctx.sources.of(scan, at)))
+    listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+    names = ", ".join(map(quote, ctx.types))
+    here = found.condition(quote(span.column))
+    now = f"SELECT {listed} FROM ({rows.sql(tree.root, 'end')})"
+    before = f"SELECT {names}, -1 AS __sign FROM {ctx.lake.sql_name(ctx.spec.table)} WHERE {here}"
+    delta = f"SELECT {names}, 1 AS __sign FROM ({now}) WHERE {here} UNION ALL {before}"
+    return write_change(ctx, delta, "ranges", f"{found}: {why}")

@@ -1,0 +1,103 @@
+"""Adjusting the groups that a change touches, and recomputing those in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame
+
+from lake_assets.lake import quote
+from lake_assets.models.operators.maintenance import is_linear
+from lake_assets.models.operators.operator_deltas import Deltas, is_simple
+from lake_assets.models.operators.query_tree import (
+    Tree,
+    scans,
+)
+from lake_assets.models.steps.kept_frames import Frame
+from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.retract import RECOMPUTE, Retraction
+from lake_assets.models.steps.written_changes import replace_keys
+from lake_assets.tables.spark_frames import new_name
+from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
+
+
+def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | None:
+    """Absorb few changed rows of one table in the very query that reads them.
+
+    Returns:
+        None where what changed has to be counted or looked at first.
+    """
+    is_to_be_counted = ctx.expected.prefers_full and not ctx.expected.exact
+    if is_to_be_counted or not is_simple(how.aggregate.input) or not _are_few(ctx, how):
+        return None
+    (scan,) = scans(how.aggregate.input)
+    name, rows = new_name(), ctx.sources.changes(scan.table)
+    if rows is None:
+        return None
+    deltas = Deltas(ctx.frames, ctx.rows, lambda _: Frame(name, 0, {}, rows))
+    why = "nothing changed in the rows and columns that the query reads"
+    return adjust(ctx, tree, how, deltas.sql(how.aggregate.input), {name: rows}, untouched=why)
+
+
+def _are_few(ctx: ModelContext, how: Retraction) -> bool:
+    """Whether few groups are adjusted by few changed rows."""
+    return (
+        size_of(ctx.table)[1] <= SMALL_ROWS and ctx.sources.are_few() and is_linear(how.aggregate.input)
+    )  # fmt: skip
+
+
+def adjust(
+    ctx: ModelContext,
+    tree: Tree,
+    how: Retraction,
+    below: str | None,
+    frames: Mapping[str, DataFrame] | None = None,
+    untouched: str = "no group touched",
+) -> Done:
+    """Add what came to the groups and take away what went; recompute those that are in doubt.
+
+    Args:
+        ctx: the step.
+        tree: the operators of the query.
+        how: the way in which groups are adjusted.
+        below: SQL of the changed rows that are grouped; None: there are none.
+        frames: DataFrames that `below` names.
+        untouched: what to say where no group is touched, and the watermarks move alone.
+    """
+    strategy = ctx.plan.strategy
+    if below is None:
+        return ctx.nothing("no row changed")
+    keys = list(how.keys.values())
+    few, name = _are_few(ctx, how), ctx.lake.sql_name(ctx.spec.table)
+    with planned_once(ctx.lake, when=few):
+        # What the touched groups were is looked up in the table, or joined with all of it where that is little.
+        if not keys or size_of(ctx.table)[1] <= SMALL_ROWS:
+            change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
+        else:
+            measured = ctx.frames.measured(how.change(below))
+            change, target = measured.view, f"({_looked_up(ctx, name, measured, keys)})"
+            hint = "/*+ BROADCAST(t) */" if measured.hint else ""
+        result = how.result(change, target, ctx.types, hint)
+        if few:
+            result = f"SELECT /*+ COALESCE(1) */ * FROM ({result})"
+        looks = ("count(*)", f"count_if({RECOMPUTE})")
+        rows, (touched, doubtful) = ctx.frames.looked_at(result, *looks, frames=frames)
+    rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
+    if not touched:
+        return ctx.nothing(untouched)
+    if not doubtful:
+        ctx.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched)
+        return Done(strategy, f"{touched} groups adjusted")
+    listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
+    again = ctx.frames.measured(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
+    replace_keys(ctx, tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
+    return Done(strategy, f"{touched} groups adjusted, {doubtful} of them recomputed")
+
+
+def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:
+    """SQL of the table's rows of the changed groups."""
+    columns = tuple(ctx.typed(k) for k in keys)
+    looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
+    condition, join = looked_up.condition(columns, names), looked_up.join(columns, names)
+    inside = f"SELECT * FROM {view}" + (f" WHERE {condition}" if condition else "")
+    return f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside

@@ -1,0 +1,105 @@
+"""Computing a model in full: making its table, replacing its rows, writing what differs."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from pyspark.sql import DataFrame
+
+from lake_assets.errors import KeyMissingError, ModelError
+from lake_assets.lake import quote
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.lake.names import literal
+from lake_assets.models.model_spec import declared
+from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext
+from lake_assets.tables.commits import committing
+from lake_assets.tables.row_differences import incomparable, write_differences
+from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, set_properties
+
+log = logging.getLogger(__name__)
+
+
+def make_table(ctx: ModelContext) -> None:
+    """Compute everything and make the table of it, in one commit.
+
+    Where the table was made by the same definition and has the same columns, only rows that differ are written.
+    """
+    partitioned = ""
+    if by := ctx.spec.partitions:
+        by.check(ctx.spec.table, {f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
+        partitioned = f"PARTITIONED BY ({by.field.sql}) "
+    _check_types(ctx)
+    if ctx.spec.key:
+        _check_key(ctx, ctx.query)
+    properties = {
+        **DEFAULT_PROPERTIES,
+        PIPELINE_PROPERTY: ctx.spec.pipeline,
+        KEY_PROPERTY: json.dumps(list(ctx.plan.key)),
+        FINGERPRINT_PROPERTY: ctx.definition,
+        **declared(ctx.spec),
+        **ctx.spec.properties,
+    }
+    said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+    if _is_made_alike(ctx) and _write_differences(ctx):
+        set_properties(ctx.lake, ctx.spec.table, {**declared(ctx.spec), **ctx.spec.properties})
+        return
+    name = ctx.lake.sql_name(ctx.spec.table)
+    ctx.lake.ensure_namespace(ctx.spec.table.namespace)
+    rows = ctx.gate.audit_rows(ctx.query) if ctx.gate.is_blocking else ctx.query
+    view = ctx.frames.view(rows)
+    with committing(ctx.frames.spark, ctx.spec.table, ctx.marks, ctx.said("full")):
+        ctx.frames.spark.sql(
+            f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+        )
+
+
+def _write_differences(ctx: ModelContext) -> bool:
+    table, types, key = ctx.spec.table, ctx.types, ctx.plan.key
+    ctx.gate.check(types)
+    return write_differences(ctx.lake, table, ctx.query, types, key, ctx.marks, ctx.base, ctx.gate, ctx.said("full"))
+
+
+def _is_made_alike(ctx: ModelContext) -> bool:
+    """Whether the table was made by the definition of now, and rows can be compared with those that it has."""
+    table = ctx.lake.find(ctx.spec.table)
+    if table is None or table.metadata.current_snapshot_id is None or not ctx.base:
+        return False
+    made = {p: table.properties.get(p) for p in (FINGERPRINT_PROPERTY, KEY_PROPERTY)}
+    if made != {FINGERPRINT_PROPERTY: ctx.definition, KEY_PROPERTY: json.dumps(list(ctx.plan.key))}:
+        return False
+    return not ctx.columns_differ() and not incomparable(ctx.types)
+
+
+def full(ctx: ModelContext, why: str) -> Done:
+    """Compute everything and replace all rows."""
+    if ctx.spec.key:
+        _check_key(ctx, ctx.query)
+    ctx.writer("full").overwrite(ctx.query)
+    return Done("full", why)
+
+
+def _check_types(ctx: ModelContext) -> None:
+    """Raise ModelError where a table with these columns could not be read again: PyIceberg does not know the type."""
+    columns = [f.name for f in ctx.query.schema.fields if "variant" in f.dataType.simpleString()]
+    if columns:
+        raise ModelError(
+            f"model {ctx.spec.table}: {', '.join(columns)}: of type VARIANT, which a table of the lake cannot "
+            "keep: write to_json(...) of it, or a CAST to what it holds"
+        )
+
+
+def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
+    key = list(ctx.spec.key)
+    twice = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
+    if twice:
+        raise KeyMissingError(
+            f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {twice['count']} "
+            f"rows for {tuple(twice)[:-1]}: declare a key that tells rows apart, or none"
+        )
+
+
+def full_for_lost_rows(ctx: ModelContext, why: str) -> Done:
+    """Compute everything, because the rows that a change replaces are not found in the table."""
+    log.warning("%s: computed in full: %s", ctx.spec.table, why)
+    return full(ctx, why)

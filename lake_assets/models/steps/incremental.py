@@ -1,0 +1,156 @@
+"""Absorbing what changed: by adjusting groups, by recomputing keys, or by rows that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from sqlglot import exp
+
+from lake_assets.lake import quote
+from lake_assets.models.operators.operator_deltas import Deltas, keys_of
+from lake_assets.models.operators.operator_types import in_one_type, known, mixed
+from lake_assets.models.operators.query_tree import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Node,
+    Project,
+    SetOp,
+    Tree,
+)
+from lake_assets.models.operators.row_identity import Identity, identity
+from lake_assets.models.operators.stability import Doubt
+from lake_assets.models.sql.model_plan import ModelPlan
+from lake_assets.models.steps.adjusted_groups import adjust, adjust_at_once
+from lake_assets.models.steps.full_result import full, full_for_lost_rows
+from lake_assets.models.steps.model_context import Done, ModelContext
+from lake_assets.models.steps.renewal import Renewal
+from lake_assets.models.steps.retract import retraction
+from lake_assets.models.steps.written_changes import replace_keys, write_change
+
+
+def settled(ctx: ModelContext) -> tuple[ModelPlan, str]:
+    """The plan with the types that Spark alone can tell, and why keys tell nothing (empty: they do).
+
+    Spark is asked for joins and set operations over computed values; columns of tables have known types.
+    """
+    tree = ctx.plan.tree
+    assert tree is not None
+    if why := mixed(tree.root, lambda e, node: known(node, e) or ctx.type_of(e, node)):
+        return ctx.plan, why
+
+    def schema_of(node: Node) -> dict[str, str]:
+        schema = ctx.sql(ctx.rows.sql(node, "end")).schema
+        return {f.name: f.dataType.simpleString() for f in schema.fields}
+
+    return replace(ctx.plan, tree=in_one_type(tree, schema_of)), ""
+
+
+def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
+    """Absorb what changed.
+
+    Args:
+        ctx: the step.
+        plan: as `settled` gives it.
+        why: the reason for its strategy.
+    """
+    tree, strategy = plan.tree, plan.strategy
+    assert tree is not None
+    found, reason = None, ""
+    if plan.retraction is not None:
+        found, reason = retraction(tree, lambda e: ctx.type_of(e, grouped_input(tree)))
+    if found and (done := adjust_at_once(ctx, tree, found)):
+        return done if done.strategy == "none" else done.because(why)
+    deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed)
+    if not ctx.sources.changed():
+        return ctx.nothing("nothing changed in the columns that the query reads")
+    if too_much := _too_much(ctx):
+        return full(ctx, too_much)
+    if plan.retraction is not None:
+        if found:
+            return adjust(ctx, tree, found, deltas.sql(found.aggregate.input)).because(why)
+        why, strategy = reason, "keys"
+    by = identity(tree, plan.key)
+    if isinstance(by, Doubt):
+        return full(ctx, by.no_identity)
+    keyed = top_key(tree)
+    if keyed and (by is None or (by.node is keyed[0].inputs[0] and _is_by(by, keyed[1]))):
+        return _keys(ctx, tree, *keyed, deltas).because(why)
+    done = _renewed(ctx, tree, by, deltas, strategy) if by else _changes(ctx, tree, deltas, strategy)
+    return done.because(why)
+
+
+def _too_much(ctx: ModelContext) -> str:
+    """Why everything is recomputed after all, now that the changed rows are counted."""
+    if ctx.expected.exact or not ctx.expected.prefers_full:
+        return ""
+    changed = sum(f.rows for t in ctx.sources.captures if (f := ctx.sources.feed(t)))
+    counted = replace(ctx.expected, changed=changed, exact=True)
+    return f"computing everything is estimated to be cheaper: {counted}" if counted.prefers_full else ""
+
+
+def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> Done:
+    """Rows that come and go, by their key or counted."""
+    sql = deltas.sql(tree.root)
+    if sql is None:
+        return ctx.nothing("no row changed")
+    listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+    delta = f"SELECT {listed}, __sign FROM ({sql})"
+    return write_change(ctx, delta, strategy, "changed rows" if ctx.plan.key else "changed rows, counted")
+
+
+def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strategy: str) -> Done:
+    """Rows that come, for those that the table holds of the same identity."""
+    name = ctx.lake.sql_name(ctx.spec.table)
+    renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
+    found = renewal.change()
+    if found.lost:
+        return full_for_lost_rows(ctx, found.lost)
+    if found.sql is None:
+        return ctx.nothing(found.what)
+    return write_change(ctx, found.sql, strategy, found.what)
+
+
+def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> Done:
+    """Recompute the rows of the touched keys and replace them."""
+    below, _ = keys_of(node)
+    touched = deltas.touched_of(node, below)
+    if touched is None:
+        return ctx.nothing("no key touched")
+    names = {o: f"__k{i}" for i, o in enumerate(keys)}
+    replace_keys(ctx, tree, touched, names, None)
+    return Done("keys", f"{touched.rows} keys recomputed")
+
+
+def grouped_input(tree: Tree) -> Node:
+    """What the topmost GROUP BY reads."""
+    node = tree.root
+    while isinstance(node, Project):
+        node = node.input
+    assert isinstance(node, Aggregate)
+    return node.input
+
+
+def _is_by(by: Identity, keys: Collection[str]) -> bool:
+    """Whether all columns of a key are exact and rows are replaced by them: a rounded one does not find its rows."""
+    return by.kind == "group" and set(keys) <= set(by.columns)
+
+
+def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:
+    """The topmost operator that works by key, if the result shows its key: with the key's columns by the result's.
+
+    The key's columns are in the operator's order.
+    """
+    shown = {c: o for o, c in reversed(list(tree.outputs.items()))}
+    node = tree.root
+    while isinstance(node, Project | Filter):
+        if isinstance(node, Project):
+            shown = {e.name: shown[n] for n, e in reversed(node.items) if isinstance(e, exp.Column) and n in shown}
+        node = node.input
+    if not isinstance(node, Aggregate | Distinct | SetOp) or (isinstance(node, SetOp) and node.all):
+        return None
+    keys = [n for n, _ in node.keys] if isinstance(node, Aggregate) else list(node.columns)
+    if not keys or not all(k in shown for k in keys):
+        return None
+    return node, {shown[k]: k for k in keys}

@@ -1,0 +1,181 @@
+"""What a step of a model works with: its plan, sources at both ends of the window, and the table before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from lake_assets.errors import ModelError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.cached_values import cached_value
+from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.operators.maintenance import passed_on
+from lake_assets.models.operators.operator_rows import Rows
+from lake_assets.models.operators.query_tree import (
+    Node,
+    Tree,
+    column,
+)
+from lake_assets.models.sql.model_plan import ModelPlan, parse
+from lake_assets.models.sql.query_text import as_named, replace_tables, text_over
+from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
+from lake_assets.models.steps.cost_estimate import Estimate, cost_property
+from lake_assets.models.steps.kept_frames import Frames
+from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.model_writer import Writer
+from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY
+from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.spark_frames import over
+from lake_assets.tables.table_ddl import columns_of
+
+FINGERPRINT_PROPERTY = MODEL_PROPERTY
+
+
+class NotAcceptedError(ModelError):
+    """Spark does not take some SQL."""
+
+
+def said(error: Exception) -> str:
+    """The first line of what Spark says."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a step absorbed a change.
+
+    Attributes:
+        strategy: `retract`, `keys`, `ranges`, `full`, or `none` where no row changed.
+        why: what was done, and why in this way.
+    """
+
+    strategy: str
+    why: str
+
+    def because(self, reason: str) -> Done:
+        """The same with the reason for the strategy."""
+        return Done(self.strategy, f"{self.why}: {reason}")
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """One run of a model over fixed snapshots.
+
+    Attributes:
+        plan: how the model is computed.
+        sources: at both ends of the window.
+        frames: rows that are kept during the step.
+        marks: the watermarks that the commit carries.
+        base: those before.
+        began: seconds since 1970.
+        expected: the estimated cost.
+        definition: fingerprint of the query and its declaration.
+        gate: the audits of the table.
+    """
+
+    lake: LakeBase
+    spec: ModelSpec
+    plan: ModelPlan
+    sources: Sources
+    frames: Frames
+    marks: Watermarks
+    base: Watermarks
+    began: float
+    expected: Estimate
+    definition: str
+    gate: Gate
+
+    def __post_init__(self) -> None:
+        self.frames.sql = self.sql
+
+    @cached_value
+    def rows(self) -> Rows:
+        """The rows of operators as SQL."""
+        return Rows(self.sources.of)
+
+    @cached_value
+    def query(self) -> DataFrame:
+        """The result over the sources as they are now."""
+        sources = self.sources
+        everything = Sources(self.lake, sources.tables, sources.windows, {}, self.frames)
+
+        def view(table: TableId) -> str:
+            return everything.view(table, "end")
+
+        written = parse(str(self.spec.table), self.spec.sql)
+        if self.plan.as_written or is_text(written):
+            try:
+                rows = self.sql(text_over(written, self.spec.sql, view))
+            except ModelError:
+                # Some of what sqlglot takes Spark does not.
+                if self.plan.as_written:
+                    raise
+            else:
+                outputs = [s.alias_or_name for s in self.plan.query.selects]
+                return rows if self.plan.as_written else as_named(rows, outputs)
+        return self.sql(qualify_as_where(replace_tables(self.plan.query, view)).sql(DIALECT))
+
+    def nothing(self, why: str) -> Done:
+        """Move the watermarks alone."""
+        self.writer("none").nothing()
+        return Done("none", why)
+
+    def columns_differ(self) -> bool:
+        """Whether the query's columns are not the table's any more (a source's type or name changed)."""
+        wanted = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
+        return wanted != self.types
+
+    @cached_value
+    def table(self) -> Table:
+        """The table before the step."""
+        return self.lake.table(self.spec.table)
+
+    @cached_value
+    def types(self) -> dict[str, str]:
+        """The table's columns."""
+        return columns_of(self.lake, self.spec.table)
+
+    def writer(self, strategy: str, *, few: bool = False) -> Writer:
+        """Writes the table: small and with few rows, where that is known."""
+        said = self.said(strategy)
+        return Writer(
+            self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames, self.gate, few=few
+        )  # fmt: skip
+
+    def said(self, strategy: str) -> dict[str, str]:
+        """Properties of the commit beside the watermarks: what the step cost."""
+        return cost_property(strategy, self.expected, self.began)
+
+    def inner(self, tree: Tree, output: str) -> exp.Column:
+        """The column of the operators behind an output column, with its type in the table."""
+        found = column(tree.outputs[output])
+        found.type = self.typed(output).type
+        return found
+
+    def typed(self, output: str) -> exp.Column:
+        """An output column with its type in the table."""
+        found = column(output)
+        found.type = exp.DataType.build(self.types[output], dialect=DIALECT)
+        return found
+
+    def type_of(self, e: exp.Expr, node: Node) -> str:
+        """Spark's type of an expression over the rows of an operator."""
+        if isinstance(e, exp.Column) and (found := passed_on(node, e.name)):
+            return self.sources.type_of(*found)  # without having Spark look into the catalog
+        sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self.rows.sql(node, 'end')})"
+        return self.sql(sql).schema.fields[0].dataType.simpleString()
+
+    def sql(self, sql: str, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
+        """Rows of a SQL text; raises NotAcceptedError where Spark does not take it."""
+        try:
+            # Analysed at once, also over Spark Connect, so that what Spark does not accept is named.
+            return over(self.frames.spark, sql, frames or {})
+        except PySparkException as e:
+            raise NotAcceptedError(f"model {self.spec.table}: Spark does not accept its SQL: {said(e)}") from e
