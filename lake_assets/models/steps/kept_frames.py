@@ -110,12 +110,12 @@ class Frame:
         return "/*+ BROADCAST(looked_up) */" if self.rows <= MAX_BROADCAST else ""
 
     def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
-        """See `rows.Keys`."""
+        """See `operator_rows.Keys`."""
         parts = [self._of(e, n) for e, n in zip(expressions, names, strict=True)]
         return " AND ".join(p for p in parts if p)
 
     def join(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
-        """See `rows.Keys`."""
+        """See `operator_rows.Keys`."""
         if not self.exact:
             return ""
         if len(names) == 1 and self._listed(expressions[0], names[0]):
