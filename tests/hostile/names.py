@@ -39,13 +39,24 @@ NAMES = (
     "${x}",
     "*",
 )
-# What staging tables call columns of their own: a source's are refused there, with advice.
-TAKEN = ("_op", "_sequence", "_position", "_unavailable")
-# What Spark, Iceberg and this package call other columns.
-COLUMN_NAMES = (
-    "_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_deleted",
-    "__deleted", "__lake_sign", "valid_from", "valid_to", "metadata", "record", "table", "order",
+# What staging tables, captures and Iceberg call columns of their own: a source's are refused, with advice.
+TAKEN = (
+    "_op", "_sequence", "_position", "_unavailable", "_change_type", "_commit_version", "__lake_sign", "_file", "_pos",
+    "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_deleted",
 )  # fmt: skip
+# Other columns, and tables of metadata, that have such names.
+COLUMN_NAMES = (
+    "__deleted",
+    "valid_from",
+    "valid_to",
+    "metadata",
+    "record",
+    "table",
+    "order",
+    "files",
+    "snapshots",
+    "_id",
+)
 _TIME = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 Row = Mapping[str, Any]
 
