@@ -47,7 +47,10 @@ def held(lake: Lake) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Source table and rows of each final table, through Spark."""
     for table in lake.tables("final"):
         source = source_of(lake.table(TableId(("staging",), table.name)))
-        yield str(source), [r.asDict() for r in lake.spark().table(lake.sql_name(table)).collect()]
+        yield (
+            str(source),
+            [{**r.asDict(), "id": int(r["id"])} for r in lake.spark().table(lake.sql_name(table)).collect()],
+        )
 
 
 def cases() -> list[Any]:
