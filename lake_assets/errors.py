@@ -38,11 +38,11 @@ class JarsError(LakeError):
     """The Spark jars could not be resolved, or what was kept is not what was expected."""
 
 
-class CatalogUnavailableError(LakeError):
+class CatalogUnavailableError(TransientError):
     """The Iceberg catalog cannot be opened, or does not answer."""
 
 
-class StorageFullError(LakeError):
+class StorageFullError(TransientError):
     """A disk has no room left for what a step writes."""
 
 

@@ -18,7 +18,7 @@ UNFINISHED=$VENV/.setup-running # there while packages are being written
 
 # --- Python ----------------------------------------------------------------------------------------------------------
 
-supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1; }
+supported() { "$1" -c 'import sys; sys.exit(not (3, 11, 1) <= sys.version_info[:3] < (3, 14))' >/dev/null 2>&1; }
 
 find_python() {
   local name
@@ -26,7 +26,7 @@ find_python() {
     # A name on PATH can be a shim of a version manager that starts nothing: only running it tells.
     if supported "$name"; then printf '%s\n' "$name"; return; fi
   done
-  die "no Python 3.11, 3.12 or 3.13 found as python3.11, python3.12, python3.13 or python3 on PATH." \
+  die "no Python 3.11 (from 3.11.1), 3.12 or 3.13 found as python3.11, python3.12, python3.13 or python3 on PATH." \
     "Install one, or name it: make setup PYTHON=/path/to/python3"
 }
 

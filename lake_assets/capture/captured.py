@@ -30,6 +30,7 @@ from lake_assets.capture.windows import Bound, Window, resolve
 from lake_assets.errors import ColumnNotFoundError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
+from lake_assets.lake.names import is_of_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -240,10 +241,10 @@ class Capture:
 
     def _read(self, spark: SparkSession, read: Callable[[View], DataFrame]) -> DataFrame:
         """What `read` gives for all parts together."""
-        if any(c.lower().startswith(("_change_type", "_commit_", "__lake_")) for c in self.columns):
+        if clash := [c for c in self.columns if is_of_changes(c)]:
             raise UnsupportedCaptureError(
-                f"{self.window.table} has a column named like those that come with changes (_change_type, _commit_..., "
-                "__lake_...): rename it"
+                f"{self.window.table} has columns named like those that come with changes (_change_type, _commit_..., "
+                f"__lake_...): {', '.join(clash)}. Rename them"
             )
         _open[id(self)] = self
         views = [self._view(spark, part) for part in self._parts] or [self._view(spark, None)]

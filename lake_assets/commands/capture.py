@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.capture import Capture, FieldRange
-from lake_assets.commands.printing import check_folder_of, console, local
+from lake_assets.commands.printing import check_folder_of, console, local, visible_json
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
 
@@ -93,10 +94,10 @@ def changes(
         frame = _rows(lake, found, form, images, keys, key)
         if out is None:
             for line in _lines(frame):
-                sys.stdout.write(line + "\n")
+                sys.stdout.write(visible_json(line) + "\n")
         else:
             written = _write(frame, out)
-            console.print(f"{written} {'row' if written == 1 else 'rows'} written to {out}")
+            console.print(f"{written} {'row' if written == 1 else 'rows'} written to {out}", markup=False)
 
 
 def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | None:
@@ -146,9 +147,8 @@ def _facts(found: Capture) -> dict[str, Any]:
 
 def _show(found: Capture) -> None:
     w = found.window
-    console.print(
-        f"[bold]{w.table}[/] from {w.start_snapshot_id or 'the beginning'} to {w.end_snapshot_id or 'nothing'}"
-    )
+    first, last = w.start_snapshot_id or "the beginning", w.end_snapshot_id or "nothing"
+    console.print(f"[bold]{escape(str(w.table))}[/] from {first} to {last}")
     console.print(f"operations inside: {', '.join(w.operations) or 'none'}")
     if found.is_empty:
         console.print("nothing changed")
@@ -156,7 +156,8 @@ def _show(found: Capture) -> None:
     files = Table("side", "why", "partition", "records", "bytes", "path")
     for f in found.files[:SHOWN_FILES]:
         partition = ", ".join(f"{k}={v}" for k, v in f.partition.items())
-        files.add_row(f.side, f.why, partition, f"{f.records:,}", f"{f.bytes:,}", f.path.rsplit("/", 1)[-1])
+        counted = (f"{f.records:,}", f"{f.bytes:,}")
+        files.add_row(f.side, escape(f.why), escape(partition), *counted, escape(f.path.rsplit("/", 1)[-1]))
     console.print(files)
     if len(found.files) > SHOWN_FILES:
         console.print(f"... and {len(found.files) - SHOWN_FILES} more (--json lists all)")
@@ -164,7 +165,7 @@ def _show(found: Capture) -> None:
     console.print(f"{len(found.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
     ranges = Table("field", "low", "high", "exact", "nulls")
     for name, r in found.ranges.items():
-        ranges.add_row(name, *_ends(r), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
+        ranges.add_row(escape(name), *map(escape, _ends(r)), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
     console.print(ranges)
 
 

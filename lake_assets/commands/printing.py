@@ -4,25 +4,66 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import local_path
 from lake_assets.tables.outcome import Absorbed, Outcome
 
-# Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
-console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 150)
-stderr = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() or "COLUMNS" in os.environ else 150)
+# What a terminal obeys, what turns the direction of text around, and what cannot be encoded (lone surrogates). Names,
+# values and records come from elsewhere, and may hold any of it.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""The text with its control characters as escapes: ESC is shown as \x1b. Line breaks and tabs stay."""
+    return _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
+
+
+def visible_json(text: str) -> str:
+    """The same JSON with the characters that a terminal obeys as JSON's own escapes."""
+    return _UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
+
+
+@dataclass(frozen=True)
+class _Visible:
+    """Something to print without the control characters that it holds; those that Rich makes itself stay."""
+
+    inner: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in console.render(self.inner, options):
+            yield part if part.control else Segment(visible(part.text), part.style)
+
+
+class _VisibleOnly(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """See `RenderHook`."""
+        return [_Visible(r) for r in renderables]
+
+
+def _console(stream: TextIO, *, is_stderr: bool = False) -> Console:
+    # Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 150
+    made = Console(highlight=False, stderr=is_stderr, width=width)
+    made.push_render_hook(_VisibleOnly())
+    return made
+
+
+console = _console(sys.stdout)
+stderr = _console(sys.stderr, is_stderr=True)
 STYLES = {"absorbed": "green", "nothing": "dim", "waiting": "yellow", "failed": "bold red"}
 
 
@@ -48,7 +89,7 @@ def check_folder_of(file: Path, option: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, dataclasses as objects."""
-    print(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+    print(visible_json(json.dumps(value, default=_plain, indent=2, ensure_ascii=False)))
 
 
 def _plain(value: Any) -> Any:
@@ -86,8 +127,8 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in outcomes:
         style = STYLES[outcome.status]
         table.add_row(
-            f"[{style}]{outcome.table}[/]",
-            "; ".join(_window(w) for w in outcome.windows),
+            f"[{style}]{escape(outcome.table)}[/]",
+            escape("; ".join(_window(w) for w in outcome.windows)),
             absorbed(outcome),
             escape(outcome.error or _how(outcome)),
             f"{outcome.seconds:.1f}" if outcome.seconds else "",

@@ -67,7 +67,7 @@ def _pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
 def _show(outcome: Outcome) -> None:
     before, after = outcome.details.get(ROWS_BEFORE), outcome.details[ROWS_AFTER]
     before = f"{before:,}" if before is not None else "unreadable"
-    console.print(f"[bold]{outcome.table}[/]: {before} rows before, {after:,} after")
+    console.print(f"[bold]{escape(outcome.table)}[/]: {before} rows before, {after:,} after")
     console.print(f"{outcome.inserted:,} inserted, {outcome.updated:,} updated, {outcome.deleted:,} deleted")
     console.print(escape(f"{outcome.why} ({outcome.seconds:.1f} s)"), style="dim")
     for found in outcome.audits:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
+from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.commands.printing import console, outcome_json, outcome_table, print_json
@@ -59,7 +60,8 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     for header in ("records", "first position", "last arrival (UTC)"):
         table.add_column(header, justify="right")
     for (name, source, reason), (n, position, at) in listed:
-        table.add_row(name, source or "(not told)", reason, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
+        shown = map(escape, (name, source or "(not told)", reason))
+        table.add_row(*shown, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
     console.print(table)
     console.print(
         "\n`lake-assets rejected list` shows the records, `... explain RAW POSITION` one of them, and "
@@ -88,7 +90,8 @@ def listed(
     for r in found:
         where = f"{r['source_file']}, {r['source_line']}"
         text = r["record"] if len(r["record"]) <= 200 else r["record"][:199] + "…"
-        table.add_row(r["raw"], str(r["position"]), where, r["source_table"] or "", r["reason"], text)
+        cells = (r["raw"], str(r["position"]), where, r["source_table"] or "", r["reason"], text)
+        table.add_row(*map(escape, cells))
     console.print(table if found else "no record was rejected")
 
 
@@ -102,10 +105,11 @@ def explain(
     if not found:
         raise PipelineError(f"{raw} has no rejected record at position {position}: see `lake-assets rejected list`")
     for row in found:
-        console.print(f"[bold]{raw}, position {position}[/]: {row['source_file']}, line {row['source_line']}", end="")
+        where = escape(f"{row['source_file']}, line {row['source_line']}")
+        console.print(f"[bold]{escape(raw)}, position {position}[/]: {where}", end="")
         console.print(f", arrived {row['arrived_at']:%Y-%m-%d %H:%M:%S} UTC")
         if row["source_table"]:
-            console.print(f"about {row['source_table']}, event {row['event_index']} of the record")
+            console.print(f"about {row['source_table']}, event {row['event_index']} of the record", markup=False)
         console.print("[bold red]rejected[/]: ", end="")
         console.print(row["reason"], markup=False)
         console.print(_advice(row), markup=False)
@@ -179,7 +183,13 @@ def _advice(row: dict[str, Any]) -> str:
 
 
 def _pretty(record: str) -> str:
+    """The record indented, where it says exactly the same then: a key twice, or `1e999`, stays as it came."""
     try:
-        return json.dumps(json.loads(record), indent=2, ensure_ascii=False)
-    except ValueError:
-        return record
+        read = json.loads(record)
+        for is_ascii in (False, True):
+            indented = json.dumps(read, indent=2, ensure_ascii=is_ascii)
+            if "".join(indented.split()) == "".join(record.split()):
+                return indented
+    except (ValueError, RecursionError):
+        pass  # it may be rejected because it is no JSON, or too deep
+    return record

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from lake_assets.commands.printing import (
     console,
+    local,
     outcome_json,
     outcome_table,
     pipeline_note,
@@ -23,6 +24,7 @@ from lake_assets.commands.printing import (
     rejection_note,
     size,
     stderr,
+    visible,
 )
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.examples import shipped_pipelines
@@ -54,8 +56,9 @@ def find_pipeline(name: str) -> Pipeline:
 
     Raises:
         PipelineError: there is none.
+        ConfigError: it is a URL, or no path at all.
     """
-    path, shipped = Path(name), {p.parent.name: p for p in shipped_pipelines()}
+    path, shipped = local(Path(name), "the pipeline"), {p.parent.name: p for p in shipped_pipelines()}
     if path.is_dir() and (path / "defs.yaml").is_file():
         return Pipeline.load(path / "defs.yaml")
     if path.is_file():
@@ -125,7 +128,9 @@ def run(
         print_json([outcome_json(o) for o in outcomes])
     else:
         with console.status("looking at what is pending") as status:
-            outcomes = loaded.run(lake, table, on_start=lambda name: status.update(f"absorbing: {name}"))
+            outcomes = loaded.run(
+                lake, table, on_start=lambda name: status.update(f"absorbing: {escape(visible(name))}")
+            )
         console.print(outcome_table(outcomes))
     for note in filter(None, (rejection_note(outcomes, pipeline), pipeline_note(outcomes, pipeline))):
         stderr.print(note, markup=False)
@@ -185,7 +190,8 @@ def status(as_json: AsJson = False) -> None:
         print_json(found)
         return
     if not found:
-        console.print(f"no pipeline has filled a table in the lake at {lake.config.home} yet: try `lake-assets demo`")
+        home = lake.config.home
+        console.print(f"no pipeline has filled a table in the lake at {home} yet: try `lake-assets demo`", markup=False)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header, justify in (
@@ -199,9 +205,9 @@ def status(as_json: AsJson = False) -> None:
     for s in found:
         marks = ", ".join(f"{source} @ {snapshot}" for source, snapshot in s.watermark.items())
         table.add_row(
-            s.table,
+            escape(s.table),
             "" if s.rows is None else f"{s.rows:,}",
-            marks,
+            escape(marks),
             _behind(s),
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
@@ -316,4 +322,4 @@ def _behind(status: TableStatus) -> str:
         said.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
     if status.upstream:
         said.append(f"waits for {', '.join(status.upstream)}")
-    return f"[yellow]{'; '.join(said)}[/]" if said else "[green]up to date[/]"
+    return f"[yellow]{escape('; '.join(said))}[/]" if said else "[green]up to date[/]"

@@ -55,7 +55,7 @@ def _share(text: str) -> float:
 def _show(found: Verification) -> None:
     at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in found.sources.items())
     of = f" in a sample of {found.sample:.4%} of the keys" if found.sample < 1 else ""
-    console.print(f"{found.table} @ {found.snapshot}, computed again from {at}")
+    console.print(f"{found.table} @ {found.snapshot}, computed again from {at}", markup=False)
     for column, why in found.not_compared.items():
         console.print(f"[yellow]not compared: {escape(column)}[/]: {escape(why)}", soft_wrap=True)
     if found.equal:
@@ -68,10 +68,11 @@ def _show(found: Verification) -> None:
     if found.doubt:
         console.print(f"[yellow]which need not be wrong[/]: {escape(found.doubt)}", soft_wrap=True)
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (("expected", "right"), ("found", "right"), *((c, "left") for c in found.differences[0].row)):
+    columns = ((escape(c), "left") for c in found.differences[0].row)
+    for name, justify in (("expected", "right"), ("found", "right"), *columns):
         shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for difference in found.differences:
-        values = ("(null)" if v is None else str(v) for v in difference.row.values())
+        values = ("(null)" if v is None else escape(str(v)) for v in difference.row.values())
         shown.add_row(str(difference.expected), str(difference.found), *values)
     console.print(shown)
     if found.different > len(found.differences):

@@ -24,6 +24,7 @@ from lake_assets.formats.text_types import widest
 from lake_assets.ingest.batch_schemas import BySource, find_schemas, schemas_of
 from lake_assets.ingest.event_rows import BAD, events_of, rows_of
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
 
 # Ways in which the records of one batch can look, beyond which they are not looked at one by one.
@@ -93,10 +94,10 @@ def parse(
     _check_key(records, planned, spec, key)
     planned = [_judged(p, spec) for p in _routed(planned, spec, known)]
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
-    if clash := [c for c in columns if c.lower() in TECHNICAL]:
+    if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in known)]:
         raise UnsupportedEventError(
-            f"{spec.table}: the source has columns called {', '.join(clash)}, which staging uses itself: declare other "
-            "names for them (`rename`)"
+            f"{spec.table}: the source has columns called {', '.join(clash)}, which staging, captures or Iceberg use "
+            "themselves: declare other names for them (`rename`)"
         )
     every = dict.fromkeys((*known, *columns))
     bases = _bases({**known, **columns})

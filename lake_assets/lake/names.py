@@ -16,6 +16,11 @@ _FOLDER = re.compile(r"\w(?:[\w .$-]*[\w$-])?")
 # Less than the 255 bytes of most file systems: others add to it.
 _LONGEST_FOLDER = 200
 
+# Columns that a capture adds begin so.
+_OF_CHANGES = ("_change_type", "_commit_", "__lake_")
+# Iceberg refuses to read tables with columns of these names beside its own ones.
+_OF_ICEBERG = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+
 
 def quote(*parts: str) -> str:
     """One SQL identifier of `parts`, each in backticks: quote("final", "users") -> `final`.`users`."""
@@ -23,6 +28,16 @@ def quote(*parts: str) -> str:
         if not part or "\x00" in part:
             raise InvalidNameError(f"{part!r} cannot be a name in SQL: it is empty or holds a NUL character")
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+def is_of_changes(column: str) -> bool:
+    """Whether a column is called like those that come with the changes of a table."""
+    return column.lower().startswith(_OF_CHANGES)
+
+
+def is_reserved(column: str) -> bool:
+    """Whether rows with a column of this name cannot be read as changes."""
+    return is_of_changes(column) or column.lower() in _OF_ICEBERG
 
 
 def literal(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,9 @@ from pydantic import BeforeValidator
 
 # `Path` makes one slash of two: a path object shows a URL as `s3:/bucket`.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/")
+
+# Bytes of the name of a file or folder.
+_LONGEST = 255
 
 
 def local_path(value: Any) -> Any:
@@ -26,13 +30,23 @@ def local_path(value: Any) -> Any:
         raise ValueError(f"{text!r} is no path: it holds a NUL character")
     url = _URL.match(text)
     if url is None:
-        return Path(text).expanduser()
+        return _of_text(text)
     if url["scheme"].lower() == "file" and (path := _of_file_url(text)) is not None:
         return path
     raise ValueError(
         f"{text} is a URL, and only folders and files of this machine are read here: write a local path (of a mounted "
         "or synchronized folder, where the files are elsewhere)"
     )
+
+
+def _of_text(text: str) -> Path:
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as e:
+        raise ValueError(f"{text!r} is no path: {e}") from e
+    if long := next((p for p in path.parts if len(os.fsencode(p)) > _LONGEST), None):
+        raise ValueError(f"{long[:40]!r}... is too long for the name of a file: at most {_LONGEST} bytes")
+    return path
 
 
 def _of_file_url(text: str) -> Path | None:

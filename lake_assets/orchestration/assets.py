@@ -30,7 +30,7 @@ from lake_assets.orchestration.asset_names import (
 )
 from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.resources import PYSPARK
-from lake_assets.orchestration.step_context import fail, opened
+from lake_assets.orchestration.step_context import fail, opened, retry
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.published_audits import audit
@@ -100,13 +100,15 @@ def table_asset(
                     _log(context, outcome)
                     outcome = _both(outcome, recompute(lake, spec, chosen))
                 marks = dagster_partitions.mark(context, lake, spec, outcome, chosen)
+                _log(context, outcome)
+                # The lake is read for it, which may fail as well: a next try finds the table as it should be.
+                done = result(lake, spec, outcome, marks, is_partitioned=bool(chosen))
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
                 fail(context, error)
             except LakeError as error:
                 fail(context, error)
-            _log(context, outcome)
-            yield result(lake, spec, outcome, marks, is_partitioned=bool(chosen))
+            yield done
             yield from check_results(spec, outcome.audits)
 
     return dagster_partitions.behind_gate(step) if asset.partitions_def else step
@@ -214,7 +216,11 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
         # A run loads the definitions afresh and may know more tables than the code server that planned it.
         known: list[str] = context.op_execution_context.op_config.get("known", loaded)
         with opened(context, config) as lake:
-            new = {str(s.table): s for s in pipeline.specs(lake, alone=False) if str(s.table) not in known}
+            try:
+                specs = pipeline.specs(lake, alone=False)
+            except LakeError as error:
+                fail(context, error)
+            new = {str(s.table): s for s in specs if str(s.table) not in known}
             outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 _log(context, outcome)
@@ -228,6 +234,8 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
                     yield evaluation(new[outcome.table], found)
             failed = [o for o in outcomes if o.status == "failed"]
             if failed:
+                for outcome in failed:
+                    retry(context, outcome.exception)
                 errors = "; ".join(f"{o.table}: {o.error}" for o in failed)
                 raise dg.Failure(f"{len(failed)} of {len(outcomes)} new tables failed: {errors}", allow_retries=False)
         yield dg.MaterializeResult(metadata={"tables": dg.MetadataValue.json(sorted(new))})

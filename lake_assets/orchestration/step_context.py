@@ -40,10 +40,15 @@ def fail(context: Context, error: LakeError) -> NoReturn:
         dagster.RetryRequested: it may pass.
         dagster.Failure: it will not, or did not.
     """
-    if not error.permanent and _tries(context) < RETRIES:
-        raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=SECONDS_BETWEEN * 2 ** _tries(context)) from error
+    retry(context, error)
     facts: Mapping[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}
     raise dg.Failure(f"{type(error).__name__}: {error}", metadata=facts, allow_retries=False) from error
+
+
+def retry(context: Context, error: BaseException | None) -> None:
+    """Raise dagster.RetryRequested for an error that may pass, while tries are left."""
+    if isinstance(error, LakeError) and not error.permanent and _tries(context) < RETRIES:
+        raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=SECONDS_BETWEEN * 2 ** _tries(context)) from error
 
 
 def _tries(context: Context) -> int:
