@@ -14,7 +14,7 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import Seen
-from lake_assets.ingest import batch_schemas, staging_writes
+from lake_assets.ingest import batch_schemas, staging, staging_writes
 from lake_assets.ingest.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import parse
