@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_records import DEFAULT_LIMITS, Limits
+from lake_assets.formats.file_streams import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
 from lake_assets.tables.audit_specs import Audit
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown

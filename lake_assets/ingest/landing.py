@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats import EventFormat, event_format
-from lake_assets.formats.file_records import Record
+from lake_assets.formats.file_streams import Record
 from lake_assets.ingest import file_ledger, rejects
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing_files import is_due, listing

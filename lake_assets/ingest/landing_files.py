@@ -13,7 +13,8 @@ from typing import IO
 import orjson
 
 from lake_assets.errors import InputError, LandingFolderError, TruncatedInputError
-from lake_assets.formats.file_records import (
+from lake_assets.formats.file_records import reader_of
+from lake_assets.formats.file_streams import (
     DEFAULT_LIMITS,
     KEPT,
     NOT_UTF8,
@@ -21,7 +22,6 @@ from lake_assets.formats.file_records import (
     Record,
     is_compressed,
     opened,
-    reader_of,
     too_large,
 )
 from lake_assets.formats.format_base import is_too_deep

@@ -14,7 +14,7 @@ import orjson
 
 from lake_assets.capture import capture
 from lake_assets.errors import InputError, NotAnAncestorError, SnapshotExpiredError, UnsupportedEventError
-from lake_assets.formats.file_records import Limits, Record
+from lake_assets.formats.file_streams import Limits, Record
 from lake_assets.ingest import file_ledger
 from lake_assets.ingest.file_ledger import LandedFile
 from lake_assets.ingest.ingest_specs import RawSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.errors import InputError
 from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.event_model import MANY, Boundary
-from lake_assets.formats.file_records import KEPT_IN_PART
+from lake_assets.formats.file_streams import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, decode, schema_key
 from lake_assets.ingest import rejects
 from lake_assets.ingest.ingest_specs import RawSpec

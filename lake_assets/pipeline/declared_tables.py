@@ -11,7 +11,7 @@ from lake_assets.errors import CorruptMetadataError, PipelineError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_records import Limits
+from lake_assets.formats.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import LakeBase, TableId

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from lake_assets.formats.file_records import Limits
+from lake_assets.formats.file_streams import Limits
 from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span

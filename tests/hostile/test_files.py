@@ -13,7 +13,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputError, LandingFolderError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_records import Limits, open_regular
+from lake_assets.formats.file_streams import Limits, open_regular
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land
 from lake_assets.ingest.landing_files import listing, records_of

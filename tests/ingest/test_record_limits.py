@@ -16,7 +16,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_records import Limits
+from lake_assets.formats.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import land, land_records, new_files
 from lake_assets.lake import TableId
