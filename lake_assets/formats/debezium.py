@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, META, plan_inferred, plan_with_schema
+from lake_assets.formats.debezium_layouts import META
+from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.event_model import EventPlan, Hints, Planned, Seen, SourceTable
 from lake_assets.formats.format_base import Format, named
 

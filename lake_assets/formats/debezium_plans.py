@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
 from lake_assets.formats.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
+from lake_assets.formats.debezium_layouts import (
+    MOVED,
+    Layout,
+    SourceColumn,
+    Texts,
+    enveloped_layout,
+    flattened_layout,
+    is_added,
+)
 from lake_assets.formats.event_model import (
-    DELETE,
-    INSERT,
     NO_OLD_ROW,
-    READ,
-    TRUNCATE,
     UPDATE,
     EventColumn,
     EventPlan,
@@ -23,98 +28,17 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.formats.format_base import lake_names
 from lake_assets.formats.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
-from lake_assets.formats.sequences import pair, version
-from lake_assets.formats.text_types import Reading, let, read_text
-from lake_assets.lake.names import literal, quote
+from lake_assets.formats.text_types import Reading, read_text
+from lake_assets.lake.names import literal
 
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
-META = ("__source_", "__")  # how ExtractNewRecordState calls the fields that it adds
 
-_SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
-_OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
-# The second half of an update that changes a declared key.
-_MOVED = ">"
-_ADDED = {
-    "op", "deleted", "table", "schema", "db", "lsn", "sequence", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot",
-    "connector", "name", "version", "xmin", "origin", "origin_lsn",
-}  # fmt: skip
 
-_TWO_NUMBERS = r'^\["[0-9]{1,20}","[0-9]{1,20}"\]$'
 _B64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
 _MARKS = (
     UNAVAILABLE_VALUE, _B64, f'["{UNAVAILABLE_VALUE}"]', f'["{_B64}"]',
     "[" + ",".join(str(ord(c)) for c in UNAVAILABLE_VALUE) + "]",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column of the source; `spellings` are its other names, which differ in case only."""
-
-    name: str
-    reading: Reading
-    marks: tuple[str, ...] = ()
-    spellings: tuple[str, ...] = ()
-    has_default: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names that it has in the records."""
-        return (self.name, *self.spellings)
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """The values of an object as text: a struct, or a map where names differ in case only, which structs do not tell.
-
-    Structs are read by place: with a map, every value is looked for among all names.
-    """
-
-    is_struct: bool
-
-    @classmethod
-    def of(cls, *objects: Collection[str]) -> _Texts:
-        return cls(all(names and len({n.lower() for n in names}) == len(names) for names in objects))
-
-    def type(self, names: Collection[str]) -> str:
-        """The Spark SQL type of an object with these fields."""
-        if not self.is_struct:
-            return "MAP<STRING, STRING>"
-        return f"STRUCT<{', '.join(f'{quote(n)}: STRING' for n in names)}>"
-
-    def envelope(self, names: Collection[str]) -> str:
-        """The type of an envelope around rows with these fields."""
-        row = self.type(names)
-        return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {_SOURCE}>"
-
-    def value(self, at: str, name: str, *others: str) -> str:
-        """SQL of one value; `others` are names that it may have instead."""
-        if others:
-            return f"coalesce({', '.join(self.value(at, n) for n in (name, *others))})"
-        return f"{at}.{quote(name)}" if self.is_struct else f"{at}[{literal(name)}]"
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """SQL over `record` giving `e`, and over `e`: op, order, time, and the key, old and new row.
-
-    `deleted` is whether the old row is the one that counts; None where both stand in one place. `envelope` is where op,
-    before, after and source stand together. `names` is an array of the new row's column names, where a row may lack
-    some that others have; None: all rows have the same.
-    """
-
-    texts: _Texts
-    parsed: str
-    op: str
-    sequence: str
-    event_time: str
-    before: str
-    after: str
-    key: str | None
-    key_names: frozenset[str] = frozenset()
-    deleted: str | None = None
-    envelope: str | None = None
-    names: str | None = None
 
 
 def plan_with_schema(
@@ -135,22 +59,22 @@ def plan_with_schema(
     enveloped = {"op", "after"} <= set(by_name) and by_name["after"].get("type") == "struct"
     fields: list[Mapping[str, Any]] = by_name["after"]["fields"] if enveloped else list(value)
     names, key_names = [f["field"] for f in fields], [f["field"] for f in key]
-    objects = _Texts.of(names, *([key_names] if wrapped and key_names else []))
+    objects = Texts.of(names, *([key_names] if wrapped and key_names else []))
     payload = objects.envelope(names) if enveloped else objects.type(names)
     of_key = f"key STRUCT<payload: {objects.type(key_names)}>, " if wrapped and key_names else ""
     record = f"{of_key}value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
     at = "e.value.payload" if wrapped else "e.payload"
     parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if of_key else None
     if enveloped:
-        layout = _enveloped(objects, parsed, at, key_map, key_names)
+        layout = enveloped_layout(objects, parsed, at, key_map, key_names)
     else:
-        layout = _flattened(objects, parsed, at, key_map, key_names, by_name)
-        fields = [f for f in value if not _is_added(f["field"])]
+        layout = flattened_layout(objects, parsed, at, key_map, key_names, by_name)
+        fields = [f for f in value if not is_added(f["field"])]
     columns = [_described(f, hints) for f in fields]
     return _plan(layout, columns, key_names, hints)
 
 
-def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
+def _described(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     name, reading, mark = field["field"], read_value(dict(field)), placeholder(dict(field))
     declared = hints.types.get(hints.rename.get(name, name))
     if declared == "string":
@@ -163,7 +87,7 @@ def _described(field: Mapping[str, Any], hints: Hints) -> _Column:
             reading = Reading(text.type, (*reading.steps, *text.steps))
         else:
             reading = Reading(text.type, (*reading.steps, _cast(reading.type, text.type)))
-    return _Column(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
+    return SourceColumn(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
 
 
 def _cast(of: str, kind: str) -> str:
@@ -187,7 +111,7 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     images = united(fields.get("after", VOID), fields.get("before", VOID))
     row = united(images if enveloped else Inferred("OBJECT", fields=fields), key)
     names = list(row.fields)
-    objects = _Texts.of(names, *([list(key.fields)] if key.fields else []))
+    objects = Texts.of(names, *([list(key.fields)] if key.fields else []))
     key_type = objects.type(list(key.fields))
     key_type = f"STRUCT<payload: {key_type}>" if nested_key else key_type
     payload = objects.envelope(names) if enveloped else objects.type(names)
@@ -197,8 +121,8 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     key_map = ("e.key.payload" if nested_key else "e.key") if of_key else None
     all_fields, readings = row.fields, dict[str, Reading | None]()
     if not enveloped:
-        row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not _is_added(n)})
-    columns: dict[str, _Column] = {}
+        row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not is_added(n)})
+    columns: dict[str, SourceColumn] = {}
     for name, inferred in row.fields.items():
         # Two names of one column, before and after a rename that changes its case only.
         called = hints.rename.get(name, name).lower()
@@ -210,7 +134,7 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
         readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same), hints)
         if reading:
             marks = _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()
-            columns[called] = _Column(name, reading, marks)
+            columns[called] = SourceColumn(name, reading, marks)
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
@@ -225,14 +149,14 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
     before = (("v", f"try_parse_json({exact('record', all_fields, readings)})"), ("r", f"try_cast(v AS {kind})"))
     if enveloped:
-        layout = _enveloped(objects, parsed, at, key_map, key.fields)
+        layout = enveloped_layout(objects, parsed, at, key_map, key.fields)
     else:
-        layout = _flattened(objects, parsed, at, key_map, key.fields, fields)
+        layout = flattened_layout(objects, parsed, at, key_map, key.fields, fields)
     plan = _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
     return replace(plan, before=before)
 
 
-def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints: Hints) -> EventPlan:
+def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], hints: Hints) -> EventPlan:
     missing = set(key) - {n for c in columns for n in c.names}
     if missing:
         raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
@@ -253,17 +177,17 @@ def _plan(layout: _Layout, columns: Sequence[_Column], key: Sequence[str], hints
         columns=tuple(_column(layout, c, names[c.name], names[c.name] in keys) for c in columns),
         key=keys,
         split=split,
-        index=f"CASE WHEN {layout.envelope}.op = '{_MOVED}' THEN 1 ELSE 0 END" if split else "0",
+        index=f"CASE WHEN {layout.envelope}.op = '{MOVED}' THEN 1 ELSE 0 END" if split else "0",
     )
 
 
-def _op_of_one(layout: _Layout, columns: Sequence[_Column]) -> str:
+def _op_of_one(layout: Layout, columns: Sequence[SourceColumn]) -> str:
     """SQL of the op; NULL where a row has two columns whose names differ in case only: which one is meant?"""
     counts = (f"size(filter({layout.names}, n -> {_is_one_of('n', c.names)})) > 1" for c in columns)
     return f"CASE WHEN {' OR '.join(counts)} THEN NULL ELSE {layout.op} END"
 
 
-def _by_row(layout: _Layout, columns: Sequence[_Column], names: Mapping[str, str]) -> EventPlan:
+def _by_row(layout: Layout, columns: Sequence[SourceColumn], names: Mapping[str, str]) -> EventPlan:
     """The plan where rows are told apart by all of their values: every update is a delete and an insert."""
     at = layout.envelope
     if at is None:
@@ -278,12 +202,12 @@ def _by_row(layout: _Layout, columns: Sequence[_Column], names: Mapping[str, str
         columns=tuple(_whole(layout, c, names[c.name]) for c in columns),
         key=(),
         split=_split(layout, ()),
-        index=f"CASE WHEN {at}.op = '{_MOVED}' THEN 1 ELSE 0 END" if at else "0",
+        index=f"CASE WHEN {at}.op = '{MOVED}' THEN 1 ELSE 0 END" if at else "0",
         no_op=NO_OLD_ROW,
     )
 
 
-def _whole(layout: _Layout, column: _Column, name: str) -> EventColumn:
+def _whole(layout: Layout, column: SourceColumn, name: str) -> EventColumn:
     """A column whose value, where the new row leaves it out, is that of the old row."""
     found = _column(layout, column, name, is_key=True)
     if not column.marks or layout.envelope is None:
@@ -293,7 +217,7 @@ def _whole(layout: _Layout, column: _Column, name: str) -> EventColumn:
                                f"ELSE {found.text} END")  # fmt: skip
 
 
-def _split(layout: _Layout, key: Sequence[str]) -> str | None:
+def _split(layout: Layout, key: Sequence[str]) -> str | None:
     """SQL of an array of `e`: an update that changes the declared key is a delete and an insert; without one, any
     update.
 
@@ -314,14 +238,14 @@ def _split(layout: _Layout, key: Sequence[str]) -> str | None:
     pairs = [(value(f"{at}.before", k), value(f"{at}.after", k)) for k in key]
     known = " AND ".join([f"{at}.before IS NOT NULL", *(f"{before} IS NOT NULL" for before, _ in pairs)])
     differs = " OR ".join(f"{before} <> {after}" for before, after in pairs) or "true"
-    gone, come, as_it_is = event(literal("d")), event(literal(_MOVED)), event(f"{at}.op")
+    gone, come, as_it_is = event(literal("d")), event(literal(MOVED)), event(f"{at}.op")
     return (
         f"CASE WHEN e IS NULL THEN NULL WHEN {at}.op = 'u' AND {known} AND ({differs}) "
         f"THEN array({gone}, {come}) ELSE array({as_it_is}) END"
     )
 
 
-def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventColumn:
+def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> EventColumn:
     value = layout.texts.value
     # A declared key may not be that of the records.
     in_key = [n for n in column.names if n in layout.key_names]
@@ -347,75 +271,3 @@ def _column(layout: _Layout, column: _Column, name: str, is_key: bool) -> EventC
 
 def _is_one_of(value: str, names: Sequence[str]) -> str:
     return f"{value} IN ({', '.join(map(literal, names))})"
-
-
-def _enveloped(texts: _Texts, parsed: str, at: str, key: str | None, key_names: Collection[str]) -> _Layout:
-    source = f"{at}.source"
-    ops = {**_OPS, _MOVED: INSERT}
-    cases = " ".join(f"WHEN {at}.op = {literal(k)} THEN {literal(v)}" for k, v in ops.items())
-    return _Layout(
-        texts=texts,
-        parsed=parsed,
-        # An insert or update without its row would be a row of nulls.
-        op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
-        sequence=_sequence(f"{source}.sequence", f"CAST({source}.lsn AS STRING)"),
-        event_time=f"coalesce(timestamp_micros({source}.ts_us), {_millis(f'{source}.ts_ms')})",
-        before=f"{at}.before",
-        after=f"{at}.after",
-        key=key,
-        key_names=frozenset(key_names),
-        deleted=f"{at}.op = 'd'",
-        envelope=at,
-    )
-
-
-def _flattened(
-    texts: _Texts, parsed: str, at: str, key: str | None, key_names: Collection[str], fields: Collection[str]
-) -> _Layout:
-    def added(*what: str) -> str | None:
-        return next((texts.value(at, p + w) for w in what for p in META if p + w in fields), None)
-
-    op, deleted = added("op"), added("deleted")
-    cases = [f"WHEN {deleted} = 'true' THEN {literal(DELETE)}"] if deleted else []
-    if op:
-        cases += [f"WHEN {op} = {literal(k)} THEN {literal(v)}" for k, v in _OPS.items()]
-    else:
-        cases += [f"WHEN {deleted} = 'false' THEN {literal(UPDATE)}"] if deleted else []
-    if not cases:
-        raise UnsupportedEventError("flattened rows have neither __op nor __deleted: set add.fields=op,table")
-    millis, micros, nanos = added("ts_ms"), added("ts_us"), added("ts_ns")
-    sequence, lsn, stamp = added("sequence"), added("lsn"), nanos or micros or millis
-    if sequence or lsn:
-        order = _sequence(sequence or "CAST(NULL AS STRING)", lsn or "CAST(NULL AS STRING)")
-    else:
-        order = version(f"coalesce({stamp}, '0')") if stamp else "''"
-    moments = [
-        *([f"timestamp_micros(try_cast({micros} AS BIGINT))"] if micros else []),
-        *([_millis(f"try_cast({millis} AS BIGINT)")] if millis else []),
-        "CAST(NULL AS TIMESTAMP)",
-    ]
-    happened = f"coalesce({', '.join(moments)})"
-    return _Layout(texts, parsed, f"CASE {' '.join(cases)} END", order, happened, at, at, key, frozenset(key_names))
-
-
-def _is_added(name: str) -> bool:
-    return name.startswith("__source_") or (name.startswith("__") and name[2:] in _ADDED)
-
-
-def _millis(t: str) -> str:
-    # Not timestamp_millis: it fails, and the whole query with it, where the number is too large.
-    return f"timestamp_micros(try_multiply({t}, 1000L))"
-
-
-def _sequence(sequence: str, lsn: str) -> str:
-    """Order of Debezium's events as text that sorts: last commit's LSN, then the change's own; NULL where these are no
-    numbers.
-
-    The LSN alone goes backwards between interleaved transactions, because events are delivered by commit; for one row
-    it does not, so that it does where no commit's is there.
-    """
-    texts = f"from_json({sequence}, 'ARRAY<STRING>')"
-    other = let(texts, "p_", pair("coalesce(get(p_, 0), '0')", f"coalesce(get(p_, 1), {lsn}, '0')"))
-    # As Debezium's Postgres connector writes all but the first.
-    low, high = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (4, 2))
-    return f"CASE WHEN {sequence} RLIKE {literal(_TWO_NUMBERS)} THEN concat({high}, '/', {low}) ELSE {other} END"
