@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import (
-    DefinitionChangedError,
-    InputError,
-    KeyChangedError,
-    LakeError,
     SchemaConflictError,
     UnsupportedEventError,
 )
-from lake_assets.formats import EventFormat, EventPlan, event_format
-from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned, Seen
-from lake_assets.formats.format_base import LakeNames, schema_key
+from lake_assets.formats import EventPlan, event_format
+from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
+from lake_assets.formats.format_base import LakeNames
 from lake_assets.formats.text_types import widest
 from lake_assets.ingest.batch_schemas import BySource, find_schemas, schemas_of
-from lake_assets.ingest.event_rows import BAD, events_of, rows_of
+from lake_assets.ingest.event_rows import events_of, rows_of
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
 from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
-
-# Ways in which the records of one batch can look, beyond which they are not looked at one by one.
-_MOST_SHAPES = 1_000
 
 
 @dataclass(frozen=True)
@@ -83,15 +77,15 @@ def parse(
     schemas = schemas_of(found if found is not None else find_schemas(records, reader), spec.source_table)
     if not schemas:
         return Parsed(None, (), None)
-    planned, unread, key_set = _keyed_plans(records, reader, [s.seen for s in schemas], hints, spec.keys, key_set)
-    refused = [_refused(records, unread)] if unread else []
+    planned, unread, key_set = keyed_plans(records, reader, [s.seen for s in schemas], hints, spec.keys, key_set)
+    refused = [refused_records(records, unread)] if unread else []
     if not planned:
         return Parsed(None, (), _together(refused))
     last = {s.seen.schema: s.last for s in schemas}
     short = last.keys() - {s.seen.schema for s in schemas if not s.is_short}
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _spelled_alike(planned)
-    _check_key(records, planned, spec, key)
+    check_key(records, planned, spec, key)
     planned = [_judged(p, spec) for p in _routed(planned, spec, known)]
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
     if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in known)]:
@@ -101,10 +95,10 @@ def parse(
         )
     every = dict.fromkeys((*known, *columns))
     bases = _bases({**known, **columns})
-    taken = _with_transactions(records if not unread else records.where(~_is_unread(unread)))
+    taken = _with_transactions(records if not unread else records.where(~is_unread(unread)))
     parts: list[DataFrame] = []
     for p in planned:
-        part = taken if len(last) == 1 else taken.where(_of_schemas(p.schemas))
+        part = taken if len(last) == 1 else taken.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema: without it, a fifth has to be read.
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
@@ -115,162 +109,6 @@ def parse(
     keys = [p.plan.key for p in planned]
     rows, gone = _together(parts), _together(refused)
     return Parsed(rows, _key(keys, parts), gone, key_set, *unreported(planned, known, spec.rename))
-
-
-# --- how the records can be read --------------------------------------------------------------------------------
-
-
-def _of_schemas(schemas: Iterable[str]) -> Column:
-    return F.col("schema_key").isin(*(schema_key(s) for s in schemas))
-
-
-@dataclass(frozen=True)
-class _Unread:
-    """Records that no plan can be made for: all of one schema, or those at some positions."""
-
-    reason: str
-    schema: str | None = None
-    positions: tuple[int, ...] = ()
-
-
-def _keyed_plans(
-    records: DataFrame,
-    reader: EventFormat,
-    seen: Sequence[Seen],
-    hints: Hints,
-    keys: Sequence[tuple[str, ...]],
-    taken: tuple[str, ...],
-) -> tuple[list[Planned], list[_Unread], tuple[str, ...]]:
-    """`_plans` with the first of several declared keys whose columns are all there, and that one."""
-    for key in (taken,) if taken else keys:
-        planned, unread = _plans(records, reader, seen, replace(hints, key=key))
-        there = {*hints.known, *(c.name for p in planned for c in p.plan.columns)}
-        if taken or (planned and there.issuperset(key)):
-            return planned, unread, key
-    return *_plans(records, reader, seen, hints), ()
-
-
-def _plans(
-    records: DataFrame, reader: EventFormat, seen: Sequence[Seen], hints: Hints
-) -> tuple[list[Planned], list[_Unread]]:
-    """Plans for the records, and those records for which there is none.
-
-    Where the batch as a whole has none, the records are tried by what they look like: a few that nobody can read must
-    not stop the others.
-
-    Raises:
-        UnsupportedEventError: each can be read, and they cannot be read together.
-    """
-    try:
-        return list(reader.plans(seen, hints)), []
-    except (LakeError, ValueError, KeyError, TypeError) as e:
-        whole = e
-    unread = [_Unread(why, schema=s.schema) for s in seen if not s.shape and (why := _why_not(reader, [s], hints))]
-    rest = [s for s in seen if not s.shape and s.schema not in {u.schema for u in unread}]
-    if shaped := [s.schema for s in seen if s.shape]:
-        # What the records of one schema look like together may fail for a few of them.
-        some = records.where(_of_schemas(shaped))
-        strange, others = _one_by_one(some, reader, hints)
-        unread, rest = [*unread, *strange], [*rest, *others]
-    if not rest:
-        return [], unread
-    try:
-        return list(reader.plans(rest, hints)), unread
-    except (LakeError, ValueError, KeyError, TypeError) as e:
-        raise UnsupportedEventError(f"events of {hints.table}: {e}") from whole
-
-
-def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[list[_Unread], list[Seen]]:
-    """Records that cannot be read, alone or beside those before them; and what the others look like together."""
-    assert reader.shape
-    schemas = {schema_key(s.schema): s.schema for s in _seen(records, reader, hints)}
-    each = (
-        records.groupBy("schema_key", "position")
-        .agg(F.expr(reader.shape).alias("shape"))
-        .groupBy("schema_key", "shape")
-        .agg(F.sort_array(F.collect_list("position")).alias("positions"))
-        .orderBy(F.col("positions")[0])
-        .limit(_MOST_SHAPES)
-        .collect()
-    )
-    unread: list[_Unread] = []
-    accepted: list[Seen] = []
-    for row in each:
-        one = Seen(schemas[row["schema_key"]], row["shape"])
-        # Formats whose shapes add up say at once which record does not go with those before it.
-        alike = all(s.schema == one.schema for s in accepted)
-        try:
-            reason = _why_not(reader, [one], hints) or (alike and _why_not(reader, [*accepted, one], hints))
-        except KeyChangedError as e:
-            # All that follow would be rejected as well: that is another table, not a bad record.
-            raise key_changed(str(hints.table), str(e), row["positions"][0]) from e
-        if reason:
-            unread.append(_Unread(reason, positions=tuple(row["positions"])))
-        else:
-            accepted.append(one)
-    for key in {r["schema_key"] for r in each} - {schema_key(s.schema) for s in accepted}:
-        of_schema = {p for r in each if r["schema_key"] == key for p in r["positions"]}
-        reason = next(u.reason for u in unread if of_schema.issuperset(u.positions))
-        unread = [u for u in unread if not of_schema.issuperset(u.positions)] + [_Unread(reason, schemas[key])]
-    if not accepted:
-        return unread, []
-    taken = records.where(~_is_unread(unread)) if unread else records
-    return unread, _seen(taken, reader, hints)
-
-
-def _seen(records: DataFrame, reader: EventFormat, hints: Hints) -> list[Seen]:
-    assert hints.table is not None
-    return [s.seen for s in schemas_of(find_schemas(records, reader), hints.table)]
-
-
-def _check_key(records: DataFrame, planned: Sequence[Planned], spec: StagingSpec, key: tuple[str, ...]) -> None:
-    """Raise DefinitionChangedError where nobody declares a key, and the records say another one than those before."""
-    said = [p.plan.key for p in planned if p.plan.key]
-    if not said or spec.key or spec.keys or spec.by_row or (had := key or said[0]) == said[-1]:
-        return
-    schemas = [s for p in planned if p.plan.key == said[-1] for s in p.schemas]
-    first = records.where(_of_schemas(schemas)).agg(F.min("position")).collect()[0][0]
-    raise key_changed(str(spec.table), f"the events' key was {', '.join(had)} and is {', '.join(said[-1])}", int(first))
-
-
-def key_changed(table: str, what: str, position: int) -> DefinitionChangedError:
-    """Return the error for a table whose key is another one from a record on."""
-    return DefinitionChangedError(
-        f"{table}: {what}, from record {position} of the raw table on. Nothing was written. If the source table was "
-        f"dropped and made again, declare `start_position: {position}`: the tables made of it then hold the events "
-        "from there on. If the rows are the same and only the primary key was changed, declare `key`: columns that "
-        "all events say, those from before as well"
-    )
-
-
-def _why_not(reader: EventFormat, seen: Sequence[Seen], hints: Hints) -> str | None:
-    try:
-        reader.plans(seen, hints)
-    except KeyChangedError:
-        raise
-    except InputError as e:
-        return str(e)
-    except (LakeError, ValueError, KeyError, TypeError) as e:
-        return f"{type(e).__name__}: {e}"
-    return None
-
-
-def _is(unread: _Unread) -> Column:
-    return _of_schemas([unread.schema]) if unread.schema is not None else F.col("position").isin(*unread.positions)
-
-
-def _is_unread(unread: Iterable[_Unread]) -> Column:
-    found = F.lit(False)
-    for u in unread:
-        found = found | _is(u)
-    return found
-
-
-def _refused(records: DataFrame, unread: Iterable[_Unread]) -> DataFrame:
-    reason = F.lit(None).cast("string")
-    for u in unread:
-        reason = F.when(_is(u), F.lit(u.reason)).otherwise(reason)
-    return records.select("position", reason.alias(BAD)).where(F.col(BAD).isNotNull())
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

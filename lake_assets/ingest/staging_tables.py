@@ -13,7 +13,8 @@ from lake_assets.errors import TableClaimedError
 from lake_assets.formats.event_model import ARRIVED_AT, OP, POSITION, TECHNICAL, TRUNCATE
 from lake_assets.ingest.event_rows import BAD
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.parsing import Parsed, key_changed
+from lake_assets.ingest.parsing import Parsed
+from lake_assets.ingest.record_plans import key_changed
 from lake_assets.ingest.rereading import properties_of
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import Watermarks
