@@ -14,7 +14,7 @@ from lake_assets.orchestration.step_context import fail, opened
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import Verification, verify
-from lake_assets.tables.audit_gate import Finding
+from lake_assets.tables.audit_evaluation import Finding
 from lake_assets.tables.audit_specs import (
     AcceptedValues,
     Assertion,

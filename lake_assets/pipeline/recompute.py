@@ -29,7 +29,8 @@ from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.absorbing import retried
 from lake_assets.pipeline.verification import expected_rows, planned_at
-from lake_assets.tables.audit_gate import Finding, Gate, forget_failed
+from lake_assets.tables.audit_evaluation import Finding
+from lake_assets.tables.audit_gate import Gate, forget_failed
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.row_differences import incomparable

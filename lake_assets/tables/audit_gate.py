@@ -1,4 +1,4 @@
-"""Evaluating audits: on the branch that a batch is written to, before main follows it.
+"""Publishing behind audits: they are evaluated on the branch that a batch is written to, before main follows it.
 
 An audit of single rows, or of rows that share values, need not look at rows that it has passed before: a commit says
 which audits the table passed (`AUDITED_PROPERTY`), and as long as nobody else has changed rows since, what the batch
@@ -10,97 +10,29 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from lake_assets.capture import capture
-from lake_assets.errors import AuditFailedError, PipelineError, UnsupportedCaptureError
-from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.float_columns import guarded_rows
+from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
+from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import ancestors
-from lake_assets.lake.names import literal
+from lake_assets.tables.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
 from lake_assets.tables.audit_specs import (
-    PLACEHOLDER,
     AcceptedValues,
-    Assertion,
     Audit,
     NotNull,
-    Relationship,
-    RowCountChange,
     Unique,
 )
-from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import held, temp_view
+from lake_assets.tables.spark_frames import held
 from lake_assets.tables.spark_tuning import tuned_for
 
 # What did not pass is kept under this name until the next attempt, or until it is expired.
 FAILED_BRANCH, FAILED_RETAINED_DAYS = "failed_audit", 7
 AUDITED_PROPERTY = "lake-assets.audited"
-# Failing rows that are shown, and how much of a value.
-ROWS_SHOWN, VALUE_SHOWN = 5, 200
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What came of one audit.
-
-    Attributes:
-        audit: its name.
-        blocking: whether nothing is published that does not pass.
-        failing: how many rows violate it.
-        checked: which rows it looked at, for people.
-        rows: some that violate it, each value as text.
-        error: why it could not be evaluated; then it has not passed.
-    """
-
-    audit: str
-    blocking: bool
-    failing: int
-    checked: str
-    rows: tuple[Mapping[str, str | None], ...] = ()
-    error: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether it holds."""
-        return not self.failing and not self.error
-
-    def __str__(self) -> str:
-        if self.passed:
-            return f"{self.audit}: passed ({self.checked})"
-        if self.error:
-            return f"{self.audit}: cannot be evaluated: {self.error}"
-        shown = "; ".join(_said(row) for row in self.rows)
-        return f"{self.audit}: {self.failing:,} rows ({self.checked}): {shown}"
-
-
-def _said(row: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{c}={'NULL' if v is None else v}" for c, v in row.items())
-
-
-@dataclass(frozen=True)
-class _State:
-    """What is audited.
-
-    Attributes:
-        rows: the whole table as it is to be.
-        before: as it was; None: there was none.
-        name: its name in SQL, where parts of it can be read; empty: it is not written.
-        written: the rows that the batch wrote; None: all have to be looked at.
-        held: audits that the table passed before the batch, as fingerprints.
-    """
-
-    rows: DataFrame
-    before: DataFrame | None = None
-    name: str = ""
-    written: DataFrame | None = None
-    held: frozenset[str] = frozenset()
 
 
 class Gate:
@@ -141,42 +73,7 @@ class Gate:
             PipelineError: a column that is not there, a value that is none of its type, SQL that Spark does not
                 accept.
         """
-        for audit in self._audits:
-            at = f"{self._table}: audit {audit.name}"
-            if missing := [c for c in audit.columns if c not in types]:
-                raise PipelineError(f"{at} names {', '.join(missing)}, and the table has {', '.join(types)}")
-            match audit:
-                case Unique() if not self._unique(audit):
-                    raise PipelineError(f"{at}: the table has no key: name the columns (`unique: [...]`)")
-                case AcceptedValues():
-                    self._check_values(at, audit, types[audit.column])
-                case Assertion():
-                    self._check_sql(at, audit, types)
-                case _:
-                    pass
-
-    def _check_values(self, at: str, audit: AcceptedValues, kind: str) -> None:
-        if kind == "string":
-            return
-        looks = ", ".join(f"try_cast({literal(v)} AS {kind}) IS NULL" for v in audit.values)
-        try:
-            row = self._lake.spark().sql(f"SELECT {looks}").collect()[0]
-        except PySparkException as e:
-            raise PipelineError(
-                f"{at}: values cannot be listed for {audit.column}, which is {kind}: {_first(e)}"
-            ) from e
-        if wrong := [v for v, is_none in zip(audit.values, row, strict=True) if is_none]:
-            raise PipelineError(f"{at} accepts {', '.join(wrong)}, and {audit.column} is {kind}")
-
-    def _check_sql(self, at: str, audit: Assertion, types: Mapping[str, str]) -> None:
-        schema = ", ".join(f"{quote(c)} {kind}" for c, kind in types.items())
-        with temp_view(self._lake.spark().createDataFrame([], schema)) as view:
-            try:
-                self._lake.spark().sql(audit.sql.replace(PLACEHOLDER, view)).schema  # noqa: B018 (analysed here)
-            except PySparkException as e:
-                raise PipelineError(f"{at}: Spark does not accept its SQL: {_first(e)}") from e
-
-    # --- what is audited ----------------------------------------------------------------------------------------
+        check_audits(self._lake, self._table, self._audits, self._key, types)
 
     def properties(self, table: Table) -> dict[str, str]:
         """What a commit says that is published only if the blocking audits pass."""
@@ -201,7 +98,7 @@ class Gate:
             scope.enter_context(tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))))
             written = self._written(snapshot, branch, scope) if wanted and snapshot is not None else None
             before = spark.read.option("versionAsOf", str(snapshot)).table(name) if snapshot is not None else None
-            self._evaluate(_State(spark.table(at), before, at, written, known), base)
+            self._evaluate(AuditedRows(spark.table(at), before, at, written), base, known)
         if self._failed():
             kept = self._lake.table(self._table).metadata.refs[branch].snapshot_id
             spark.sql(
@@ -228,7 +125,7 @@ class Gate:
         before = None
         if base is not None and base.metadata.current_snapshot_id is not None:
             before = self._lake.spark().table(self._lake.sql_name(self._table))
-        self._evaluate(_State(rows, before), base)
+        self._evaluate(AuditedRows(rows, before), base)
         if self._failed():
             raise self._error("")
         return rows
@@ -249,7 +146,7 @@ class Gate:
 
         with tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))):
             self._evaluate(
-                _State(at(snapshot), at(before) if before is not None else None), self._lake.table(self._table)
+                AuditedRows(at(snapshot), at(before) if before is not None else None), self._lake.table(self._table)
             )
         return self.findings
 
@@ -272,71 +169,14 @@ class Gate:
             findings=self.findings,
         )
 
-    # --- evaluating ---------------------------------------------------------------------------------------------
-
-    def _evaluate(self, state: _State, table: Table | None) -> None:
-        # Or whether a row with NaN is found to violate one would depend on the other rows of its file.
-        written = guarded_rows(state.written) if state.written is not None else None
-        state = replace(state, rows=guarded_rows(state.rows), written=written)
-        found: dict[str, Finding] = {}
-        narrow = [a for a in self._audits if table is not None and self._fingerprint(a, table) in state.held]
-        for audits, rows, which in (
-            ([a for a in self._audits if a not in narrow], state.rows, "all rows"),
-            (narrow, state.written if state.written is not None else state.rows, "rows that the batch wrote"),
-        ):
-            checked = which if rows is not state.rows else "all rows"
-            plain = [a for a in audits if isinstance(a, NotNull | AcceptedValues)]
-            found |= _of_single_rows(plain, rows, checked)
-            for audit in audits:
-                if audit not in plain:
-                    found[audit.name] = _guarded(audit, checked, lambda a=audit, r=rows: self._one(a, state, r))
-        self.findings = tuple(found[a.name] for a in self._audits)
-
-    def _one(self, audit: Audit, state: _State, rows: DataFrame) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-        """How many rows violate an audit, and some of them."""
-        match audit:
-            case Unique():
-                return self._twice(audit, state, rows)
-            case RowCountChange():
-                return _changed(audit, state)
-            case Relationship():
-                with temp_view(state.rows) as view:
-                    return _violations(self._lake, self._lost(audit, view))
-            case Assertion():
-                with temp_view(state.rows) as view:
-                    return _violations(self._lake, audit.sql.replace(PLACEHOLDER, view))
-            case _:
-                raise AssertionError(f"no such audit: {audit}")
-
-    def _unique(self, audit: Unique) -> tuple[str, ...]:
-        return audit.of or self._key
-
-    def _twice(self, audit: Unique, state: _State, rows: DataFrame) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-        columns = self._unique(audit)
-        listed = [F.col(quote(c)) for c in columns]
-        there = " AND ".join(f"{quote(c)} IS NOT NULL" for c in columns)
-        looked = state.rows.where(there).select(*listed)
-        if rows is not state.rows:
-            keys = held(rows.where(there).select(*listed).distinct())
-            pruning = prune(keys, columns, self._lake.table(self._table))
-            sql = f"SELECT * FROM {state.name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
-            spark = self._lake.spark()
-            near = spark.sql(sql, args=pruning.values) if pruning.values else spark.sql(sql)
-            looked = near.select(*listed).join(keys, list(columns), "left_semi")
-        twice = looked.groupBy(*listed).agg(F.count("*").alias("rows")).where("rows > 1")
-        return _counted(twice, F.sum("rows"))
-
-    def _lost(self, audit: Relationship, view: str) -> str:
-        other = view if audit.table == self._table else self._lake.sql_name(audit.table)
-        column = f"t.{quote(audit.column)}"
-        return (
-            f"SELECT * FROM {view} t WHERE {column} IS NOT NULL AND NOT EXISTS "
-            f"(SELECT 1 FROM {other} o WHERE o.{quote(audit.other)} = {column})"
-        )
+    def _evaluate(self, state: AuditedRows, table: Table | None, known: frozenset[str] = frozenset()) -> None:
+        """Evaluate all audits; `known`: fingerprints of those that the table passed before the batch."""
+        passed = [a for a in self._audits if table is not None and self._fingerprint(a, table) in known]
+        self.findings = Evaluation(self._lake, self._table, self._key, state).findings(self._audits, passed)
 
     def _fingerprint(self, audit: Audit, table: Table) -> str:
         """The same as long as the audit means the same: a column that was dropped and added again is another one."""
-        names = self._unique(audit) if isinstance(audit, Unique) else audit.columns
+        names = unique_columns(audit, self._key) if isinstance(audit, Unique) else audit.columns
         by_name = {f.name: f.field_id for f in table.schema().fields}
         said = f"{type(audit).__name__} {audit} {[by_name.get(n) for n in names]}"
         return hashlib.sha256(said.encode()).hexdigest()[:16]
@@ -372,71 +212,3 @@ def forget_failed(lake: LakeBase, table: TableId, loaded: Table | None) -> None:
     """Drop what the last attempt has left behind of a batch that did not pass."""
     if loaded is not None and FAILED_BRANCH in loaded.metadata.refs:
         lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} DROP BRANCH IF EXISTS `{FAILED_BRANCH}`")
-
-
-def _guarded(
-    audit: Audit, checked: str, evaluate: Callable[[], tuple[int, Sequence[Mapping[str, str | None]]]]
-) -> Finding:
-    if isinstance(audit, RowCountChange):
-        checked = "rows before and after"
-    try:
-        failing, rows = evaluate()
-    except PySparkException as e:
-        # A division by zero in its SQL, a table that is not there: it says nothing, so it has not passed.
-        return Finding(audit.name, audit.is_blocking, 0, checked, error=_first(e))
-    return Finding(audit.name, audit.is_blocking, failing, checked, tuple(rows))
-
-
-def _of_single_rows(audits: Sequence[NotNull | AcceptedValues], rows: DataFrame, checked: str) -> dict[str, Finding]:
-    """Audits that each row passes or not, all of them in one look."""
-    if not audits:
-        return {}
-    types = dict(rows.dtypes)
-    violated = {a.name: _violated(a, types) for a in audits}
-    looks = [F.expr(f"count_if({sql})").alias(f"a{i}") for i, sql in enumerate(violated.values())]
-    row = rows.agg(*looks).collect()[0]
-    found: dict[str, Finding] = {}
-    for i, audit in enumerate(audits):
-        shown = _shown(rows.where(violated[audit.name])) if row[f"a{i}"] else ()
-        found[audit.name] = Finding(audit.name, audit.is_blocking, row[f"a{i}"], checked, shown)
-    return found
-
-
-def _violated(audit: NotNull | AcceptedValues, types: Mapping[str, str]) -> str:
-    """SQL of a boolean, never null: a row violates it."""
-    column = quote(audit.column)
-    if isinstance(audit, NotNull):
-        return f"{column} IS NULL"
-    values = ", ".join(f"CAST({literal(v)} AS {types[audit.column]})" for v in audit.values)
-    return f"{column} IS NOT NULL AND {column} NOT IN ({values})"
-
-
-def _changed(audit: RowCountChange, state: _State) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-    before = state.before.count() if state.before is not None else 0
-    after = state.rows.count()
-    # The first rows of a table are no change of it.
-    if not before or not audit.limit.is_exceeded(abs(after - before), before):
-        return 0, ()
-    return abs(after - before), ({"before": str(before), "after": str(after), "limit": str(audit.limit)},)
-
-
-def _violations(lake: LakeBase, sql: str) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-    return _counted(lake.spark().sql(sql), F.count("*"))
-
-
-def _counted(rows: DataFrame, count: Column) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-    failing = rows.agg(count.alias("n")).collect()[0]["n"] or 0
-    return failing, _shown(rows) if failing else ()
-
-
-def _shown(rows: DataFrame) -> tuple[Mapping[str, str | None], ...]:
-    """Some rows, each value as text."""
-    # A join of two tables may have two columns of one name.
-    names = [f"c{i}" for i in range(len(rows.columns))]
-    texts = (F.substring(F.col(n).cast("string"), 1, VALUE_SHOWN).alias(n) for n in names)
-    found = rows.toDF(*names).limit(ROWS_SHOWN).select(*texts).collect()
-    return tuple(dict(zip(rows.columns, row, strict=True)) for row in found)
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

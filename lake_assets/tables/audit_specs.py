@@ -1,4 +1,7 @@
-"""Audits as they are declared: what has to hold of a table before a batch is published. Evaluated in `audit_gate`."""
+"""Audits as they are declared: what has to hold of a table before a batch is published.
+
+Evaluated in `audit_evaluation`.
+"""
 
 from __future__ import annotations
 
