@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from lake_assets.formats import EventPlan
+from lake_assets.formats import EventColumn, EventPlan
 from lake_assets.formats.event_model import (
     ARRIVED_AT,
     DELETE,
@@ -97,15 +97,37 @@ def rows_of(
         u = (f"u{i} OR ({left_out}) AS u{i}" for i, left_out in enumerate(found))
         stage = stage.selectExpr("none", "no_place", *map(quote, fixed), *(f"t{i}" for i, _ in columns), *u)
     stage = in_steps(stage, plan, kept)
+    misfits = {c: _misfit(i, c.name, types[c.name]) for i, c in columns if c.steps}
+    nulled = [why for c, why in misfits.items() if c.may_be_null]
+    return stage.selectExpr(
+        *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
+        *map(quote, fixed),
+        f"{_listed(_left_out(plan, unsaid, elsewhere))} AS {quote(UNAVAILABLE)}",
+        *([f"{_listed(nulled)} AS {quote(MISFITS)}"] if nulled else []),
+        f"coalesce({', '.join(_problems(plan, misfits, keys, order_by))}) AS {quote(BAD)}",
+    )
+
+
+def _problems(
+    plan: EventPlan, misfits: Mapping[EventColumn, str], keys: Sequence[Sequence[str]], order_by: Collection[str]
+) -> list[str]:
+    """SQL of what is wrong with an event, each NULL where nothing is.
+
+    Args:
+        plan: how the events are read.
+        misfits: SQL of a column's value that does not fit its type, as text.
+        keys: all keys that are declared.
+        order_by: columns that the owner declared as the order of changes.
+    """
+    columns = list(enumerate(plan.columns))
     at = {c.name: i for i, c in columns}
     others = [[at[c] for c in key] for key in keys if set(key) != set(plan.key) and set(key) <= at.keys()]
     said = [" AND ".join(f"v{i} IS NOT NULL" for i in key) for key in others]
     by_other = f"{quote(OP)} = {literal(DELETE)} AND ({' OR '.join(said)})" if said else "false"
-    misfits = {c: _misfit(i, c.name, types[c.name]) for i, c in columns if c.steps}
     # Which row a delete takes away its key says: what else it says of the row is used for nothing.
     needless = "false" if not plan.key else f"{quote(OP)} = {literal(DELETE)}"
     needed = {*plan.key, *order_by}
-    bad = [
+    return [
         f"CASE WHEN none THEN {literal(UNREADABLE)} END",
         f"CASE WHEN {quote(OP)} IS NULL THEN {literal(plan.no_op)} END",
         f"CASE WHEN {quote(SEQUENCE)} IS NULL THEN no_place END",
@@ -118,21 +140,18 @@ def rows_of(
             if c.name in plan.key
         ),
     ]  # fmt: skip
-    gone = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in columns if c.may_be_unavailable]
+
+
+def _left_out(plan: EventPlan, unsaid: Sequence[str], elsewhere: Mapping[str, int]) -> list[str]:
+    """SQL of the names of columns that an event leaves out, each NULL where it says the value; see `rows_of`."""
+    gone = [f"CASE WHEN u{i} THEN {literal(c.name)} END" for i, c in enumerate(plan.columns) if c.may_be_unavailable]
     gone += [f"CASE WHEN {quote(OP)} = {literal(UPDATE)} THEN {literal(name)} END" for name in unsaid]
     gone += [
         f"CASE WHEN u{i} THEN {literal(name)} END"
         for name, i in elsewhere.items()
         if plan.columns[i].may_be_unavailable
     ]
-    nulled = [why for c, why in misfits.items() if c.may_be_null]
-    return stage.selectExpr(
-        *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
-        *map(quote, fixed),
-        f"{_listed(gone)} AS {quote(UNAVAILABLE)}",
-        *([f"{_listed(nulled)} AS {quote(MISFITS)}"] if nulled else []),
-        f"coalesce({', '.join(bad)}) AS {quote(BAD)}",
-    )
+    return gone
 
 
 def _listed(texts: Sequence[str]) -> str:
