@@ -97,30 +97,14 @@ def write(
     """
     folder = _folder(source)
     snapshot_id = random.getrandbits(62)
-    files: list[str] = []
-
-    def put(path: str, content: bytes) -> str:
-        try:
-            with source.io.new_output(path).create() as f:
-                f.write(content)
-        except (OSError, ValueError) as e:
-            _delete(source.io, files)
-            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # nothing that rights could change
-            raise CaptureWriteError(
-                f"cannot write the metadata of ICDC table {name} to {path} ({e}): a capture is read through a table of "
-                f"its own beside its source. Allow writing below {source.location()}/icdc"
-            ) from e
-        files.append(path)
-        return path
-
+    files = _Files(source, name)
     assert side.list_kind is not None
     if vectors is not None:
-        put(vectors_path(source, name), vectors)
+        files.put(vectors_path(source, name), vectors)
     lines: list[dict[str, Any]] = []
     for (kind, spec_id, holds_deletes, has_ids), entries in _groups(side).items():
         content = encode(kind, [{**e.raw, "status": 0} for e in entries])
-        path = put(f"{folder}/{name}-m{len(lines)}.avro", content)
+        path = files.put(f"{folder}/{name}-m{len(lines)}.avro", content)
         lines.append(_line(kind, spec_id, holds_deletes, has_ids, entries, point, snapshot_id, path, len(content)))
     raw = raw_metadata(source)
     version = raw["format-version"]
@@ -129,25 +113,66 @@ def write(
         "snapshot-id": str(snapshot_id),
         "sequence-number": str(point.sequence_number),
     }
-    manifest_list = put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
+    manifest_list = files.put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
     metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, former)
     if vectors is not None:
         metadata["properties"][VECTORS_PROPERTY] = vectors_path(source, name)
-    path = put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
+    path = files.put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
     table = TableId(NAMESPACE, name)
+    _register(lake, table, path, files)
+    return Written(table, tuple(files.paths), source.io)
+
+
+class _Files:
+    """Writes the metadata files of one ICDC table; where one cannot be written, the others are deleted.
+
+    Attributes:
+        paths: what was written.
+    """
+
+    def __init__(self, source: Table, name: str) -> None:
+        self._source, self._name = source, name
+        self.paths: list[str] = []
+
+    def put(self, path: str, content: bytes) -> str:
+        """Write a file; returns its path.
+
+        Raises:
+            CaptureWriteError: it cannot be written.
+        """
+        try:
+            with self._source.io.new_output(path).create() as f:
+                f.write(content)
+        except (OSError, ValueError) as e:
+            self.delete()
+            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # nothing that rights could change
+            raise CaptureWriteError(
+                f"cannot write the metadata of ICDC table {self._name} to {path} ({e}): a capture is read through a "
+                f"table of its own beside its source. Allow writing below {self._source.location()}/icdc"
+            ) from e
+        self.paths.append(path)
+        return path
+
+    def delete(self) -> None:
+        """Delete what was written."""
+        _delete(self._source.io, self.paths)
+
+
+def _register(lake: LakeBase, table: TableId, path: str, files: _Files) -> None:
+    """Register an ICDC table by its metadata file; where that fails, its files are deleted."""
     try:
         lake.ensure_namespace(NAMESPACE)
         lake.catalog.register_table(table.parts, path)
     except Exception as e:
         # Whatever a catalog raises, nothing is left behind.
-        _delete(source.io, files)
+        files.delete()
         if isinstance(e, CatalogUnavailableError):
             raise
         raise CaptureWriteError(
             f"the catalog does not register ICDC table {table} ({e}): allow making tables in the namespace "
             f"{'.'.join(NAMESPACE)}"
         ) from e
-    return Written(table, tuple(files), source.io)
 
 
 def vectors_path(source: Table, name: str) -> str:

@@ -63,25 +63,13 @@ def table_metadata(
     schema = _schema(raw, former or {}, window)
     # An equality delete may be by a column that the window's schema does not have any more.
     others = [s for s in raw.get("schemas", ()) if s.get("schema-id", 0) != window.schema_id]
-    # Only the specs that are used: a newer one may be on a column that end's schema does not have.
-    used = {e.spec_id for e in (*side.data, *side.deletes)}
-    specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
-    default = next((s for s in specs if _is_bound(s, schema)), None)
-    if default is None:
-        default = {"spec-id": 1 + max(s["spec-id"] for s in raw["partition-specs"]), "fields": []}
-        specs.append(default)
-    totals = {
-        "total-records": sum(e.records for e in side.data),
-        "total-data-files": len(side.data),
-        "total-files-size": sum(e.bytes for e in side.data),
-        "total-delete-files": len(side.deletes),
-    }
+    specs, default = _partition_specs(raw, side, schema)
     snapshot: dict[str, Any] = {
         "snapshot-id": snapshot_id,
         "timestamp-ms": now,
         "manifest-list": manifest_list,
         # Without totals Spark's planner takes the table for an endless one and never broadcasts it.
-        "summary": {"operation": "append", **{k: str(v) for k, v in totals.items()}},
+        "summary": {"operation": "append", **_totals(side)},
         "schema-id": window.schema_id,
     }
     kept = {k: v for k, v in raw.get("properties", {}).items() if k.startswith(("read.", "schema.name-mapping."))}
@@ -122,6 +110,31 @@ def table_metadata(
         metadata["next-row-id"] = next_row_id
         snapshot |= {"first-row-id": next_row_id, "added-rows": 0}
     return metadata
+
+
+def _totals(side: Side) -> dict[str, str]:
+    """Rows and files of `side`, as the summary of a snapshot says them."""
+    totals = {
+        "total-records": sum(e.records for e in side.data),
+        "total-data-files": len(side.data),
+        "total-files-size": sum(e.bytes for e in side.data),
+        "total-delete-files": len(side.deletes),
+    }
+    return {k: str(v) for k, v in totals.items()}
+
+
+def _partition_specs(
+    raw: dict[str, Any], side: Side, schema: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The partition specs that the files of `side` have, and the table's own."""
+    # Only the specs that are used: a newer one may be on a column that end's schema does not have.
+    used = {e.spec_id for e in (*side.data, *side.deletes)}
+    specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
+    default = next((s for s in specs if _is_bound(s, schema)), None)
+    if default is None:
+        default = {"spec-id": 1 + max(s["spec-id"] for s in raw["partition-specs"]), "fields": []}
+        specs.append(default)
+    return specs, default
 
 
 def _schema(raw: dict[str, Any], former: Mapping[int, NestedField], window: Window) -> dict[str, Any]:
