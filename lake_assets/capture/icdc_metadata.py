@@ -73,13 +73,6 @@ def table_metadata(
         "schema-id": window.schema_id,
     }
     kept = {k: v for k, v in raw.get("properties", {}).items() if k.startswith(("read.", "schema.name-mapping."))}
-    facts = {
-        "source": str(window.table),
-        "source-uuid": window.table_uuid,
-        "snapshot": point.snapshot_id,
-        "created-ms": now,
-        "owner": owner(),
-    }
     metadata: dict[str, Any] = {
         "format-version": version,
         "table-uuid": str(uuid.uuid4()),
@@ -93,7 +86,7 @@ def table_metadata(
         "last-partition-id": raw.get("last-partition-id", 999),
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {**kept, "gc.enabled": "false", **{PREFIX + k: str(v) for k, v in facts.items()}},
+        "properties": {**kept, "gc.enabled": "false", **_origin(window, point, now)},
         "current-snapshot-id": snapshot_id,
         "snapshots": [snapshot],
         "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
@@ -110,6 +103,18 @@ def table_metadata(
         metadata["next-row-id"] = next_row_id
         snapshot |= {"first-row-id": next_row_id, "added-rows": 0}
     return metadata
+
+
+def _origin(window: Window, point: Point, now: int) -> dict[str, str]:
+    """Properties that say what an ICDC table was made of, when, and by which process."""
+    facts = {
+        "source": str(window.table),
+        "source-uuid": window.table_uuid,
+        "snapshot": point.snapshot_id,
+        "created-ms": now,
+        "owner": owner(),
+    }
+    return {PREFIX + k: str(v) for k, v in facts.items()}
 
 
 def _totals(side: Side) -> dict[str, str]:
