@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlglot
@@ -211,32 +211,38 @@ def plan(
             raise ModelError(f"model {name}: {unlike} and QUALIFY: write QUALIFY as the WHERE around a subquery")
         tree, obstacle = None, unlike
     found, key_why = result_key(tree, key)
-    more = tuple(warnings(query))
+    whole = ModelPlan(qualified, sources, found, "full", obstacle, key_why, tree, None, tuple(warnings(query)))
     if tree is None:
-        return ModelPlan(
-            qualified,
-            sources,
-            found,
-            "full",
-            obstacle,
-            key_why,
-            warnings=more,
-            as_written=bool(unlike or changed(sql, query)),
-        )
+        return replace(whole, as_written=bool(unlike or changed(sql, query)))
+    strategy, why, retracted = _strategy(tree, sources, found, time)
+    return replace(whole, strategy=strategy, why=why, retraction=retracted)
+
+
+def _strategy(
+    tree: Tree, sources: Sequence[TableId], key: Sequence[str], time: str
+) -> tuple[Strategy, str, Retraction | None]:
+    """The cheapest strategy that is exact for a tree of operators, the reason, and how its groups are kept up to date.
+
+    Args:
+        tree: of the query.
+        sources: every table it reads.
+        key: of its result.
+        time: the output column by whose ranges it is declared to be recomputed; empty: it is not.
+    """
     why = mixed(tree.root, lambda e, node: known(node, e))
-    by = identity(tree, found)
+    by = identity(tree, key)
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"
         if broken := rows_depend(time, by):
-            return ModelPlan(qualified, sources, found, "full", broken, key_why, tree, None, more)
-        return ModelPlan(qualified, sources, found, "ranges", why, key_why, tree, None, more)
+            return "full", broken, None
+        return "ranges", why, None
     if why := why or everything(tree.root, set(sources), each=True):
-        return ModelPlan(qualified, sources, found, "full", why, key_why, tree, None, more)
+        return "full", why, None
     retracted, reason = retraction(tree, annotated)
-    if retracted and set(found) != set(retracted.keys.values()):
-        retracted, reason = None, f"the declared key {list(found)} is not what it groups by"
+    if retracted and set(key) != set(retracted.keys.values()):
+        retracted, reason = None, f"the declared key {list(key)} is not what it groups by"
     if isinstance(by, Doubt) and not retracted:
-        return ModelPlan(qualified, sources, found, "full", by.no_identity, key_why, tree, None, more)
+        return "full", by.no_identity, None
     by_key = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
     if not by_key:
         what = (
@@ -244,13 +250,13 @@ def plan(
             if retracted
             else ("rows come and go with the changed rows of its tables")
         )
-        return ModelPlan(qualified, sources, found, "retract", what, key_why, tree, retracted, more)
+        return "retract", what, retracted
     why = f"{describe(by_key[0])}: a change touches the keys of its rows only"
     if reason and isinstance(top_operator(tree), Aggregate):
         why += f"; {reason}"
     if isinstance(by, Identity):
         why += f"; {by.why}"
-    return ModelPlan(qualified, sources, found, "keys", why, key_why, tree, retracted, more)
+    return "keys", why, retracted
 
 
 def output_columns(name: str, sql: str) -> list[str]:
