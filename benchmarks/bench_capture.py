@@ -56,6 +56,34 @@ def noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def _changed_table(lake: Lake, name: str, mode: str, rows: int) -> tuple[int, int]:
+    """Make a table of 8 files and change 1,101 rows of 4; returns the snapshots before and after."""
+    spark = lake.spark()
+    spark.sql(f"DROP TABLE IF EXISTS lake.{name}")
+    modes = ",".join(f"'write.{w}.mode'='{mode}'" for w in ("merge", "update", "delete"))
+    spark.sql(
+        f"CREATE TABLE lake.{name} (id BIGINT, customer BIGINT, amount DOUBLE, at TIMESTAMP) "
+        f"USING iceberg TBLPROPERTIES ('format-version'='3', 'write.distribution-mode'='none', {modes})"
+    )
+    spark.range(0, rows, 1, 8).selectExpr(
+        "id",
+        "id * 31 % 1000003 AS customer",
+        "id * 1.5D AS amount",
+        "timestamp_seconds(1700000000 + id) AS at",
+    ).writeTo(f"lake.{name}").append()
+    start = lake.table(name).current_snapshot()
+    assert start is not None
+    half = rows // 2
+    spark.sql(
+        f"MERGE INTO lake.{name} t USING (SELECT id * {half // 1101} AS id, id < 1000 AS keep FROM range(1101)) s "
+        f"ON t.id = s.id AND t.id < {half} "
+        "WHEN MATCHED AND s.keep THEN UPDATE SET amount = -1 WHEN MATCHED THEN DELETE"
+    )
+    end = lake.table(name).current_snapshot()
+    assert end is not None
+    return start.snapshot_id, end.snapshot_id
+
+
 def changes(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
     """A table of 8 files, of which 1,000 updates and 101 deletes touch 4."""
     spark = lake.spark()
@@ -63,29 +91,7 @@ def changes(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[
     actions: dict[str, Callable[[], Any]] = {}
     for mode in ("copy-on-write", "merge-on-read"):
         name = f"bench.{mode.replace('-', '_')}"
-        spark.sql(f"DROP TABLE IF EXISTS lake.{name}")
-        modes = ",".join(f"'write.{w}.mode'='{mode}'" for w in ("merge", "update", "delete"))
-        spark.sql(
-            f"CREATE TABLE lake.{name} (id BIGINT, customer BIGINT, amount DOUBLE, at TIMESTAMP) "
-            f"USING iceberg TBLPROPERTIES ('format-version'='3', 'write.distribution-mode'='none', {modes})"
-        )
-        spark.range(0, rows, 1, 8).selectExpr(
-            "id",
-            "id * 31 % 1000003 AS customer",
-            "id * 1.5D AS amount",
-            "timestamp_seconds(1700000000 + id) AS at",
-        ).writeTo(f"lake.{name}").append()
-        start = lake.table(name).current_snapshot()
-        assert start is not None
-        half = rows // 2
-        spark.sql(
-            f"MERGE INTO lake.{name} t USING (SELECT id * {half // 1101} AS id, id < 1000 AS keep FROM range(1101)) s "
-            f"ON t.id = s.id AND t.id < {half} "
-            "WHEN MATCHED AND s.keep THEN UPDATE SET amount = -1 WHEN MATCHED THEN DELETE"
-        )
-        end = lake.table(name).current_snapshot()
-        assert end is not None
-        window = (start.snapshot_id, end.snapshot_id)
+        window = _changed_table(lake, name, mode, rows)
 
         def upserts(name: str = name, window: tuple[int, int] = window) -> None:
             with lake.capture(name, *window) as capture:

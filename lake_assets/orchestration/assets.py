@@ -54,26 +54,7 @@ def table_asset(
         above: the tables that it is made after.
         made: the pipeline's tables.
     """
-    checks, shown = check_specs(spec), spec.shown
-    foreign = map(dg.AssetKey.from_user_string, shown.depends_on)
-    asset = dg.AssetSpec(
-        asset_key(spec.table),
-        deps=[
-            *(
-                dg.AssetDep(asset_key(t), partition_mapping=dagster_partitions.mapping(spec, (made or {}).get(t)))
-                for t in above
-            ),
-            *foreign,
-        ],
-        partitions_def=dagster_partitions.definition(spec),
-        description=asset_metadata.describe(spec),
-        metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
-        kinds={"iceberg", *step_of(spec).kinds, *shown.kinds},
-        tags={**shown.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
-        group_name=shown.group or valid_name(spec.pipeline),
-        owners=list(shown.owners),
-        freshness_policy=freshness_policy(spec),
-    )
+    checks, asset = check_specs(spec), _asset_spec(spec, config, above, made or {})
 
     @dg.multi_asset(
         name=op_name(*spec.table.parts),
@@ -112,6 +93,30 @@ def table_asset(
             yield from check_results(spec, outcome.audits)
 
     return dagster_partitions.behind_gate(step) if asset.partitions_def else step
+
+
+def _asset_spec(spec: Spec, config: LakeConfig, above: Sequence[TableId], made: Mapping[TableId, Spec]) -> dg.AssetSpec:
+    """What Dagster shows of a table, and what it depends on; see `table_asset`."""
+    shown = spec.shown
+    foreign = map(dg.AssetKey.from_user_string, shown.depends_on)
+    return dg.AssetSpec(
+        asset_key(spec.table),
+        deps=[
+            *(
+                dg.AssetDep(asset_key(t), partition_mapping=dagster_partitions.mapping(spec, made.get(t)))
+                for t in above
+            ),
+            *foreign,
+        ],
+        partitions_def=dagster_partitions.definition(spec),
+        description=asset_metadata.describe(spec),
+        metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
+        kinds={"iceberg", *step_of(spec).kinds, *shown.kinds},
+        tags={**shown.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
+        group_name=shown.group or valid_name(spec.pipeline),
+        owners=list(shown.owners),
+        freshness_policy=freshness_policy(spec),
+    )
 
 
 def _both(absorbed: Outcome, recomputed: Outcome) -> Outcome:
