@@ -6,7 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.final.target import Batch, Target
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import INSERT, OP, READ
 from lake_assets.lake import quote
 from lake_assets.tables.commits import append_if_unmoved

@@ -19,8 +19,10 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
 from lake_assets.final import append, scd1, scd2
+from lake_assets.final.declaration import pending_of
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.target import Batch, Stats, Target, pending_of
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch, Stats
 from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.final.key_changes import entangled, halves, is_moved, key_side
-from lake_assets.final.target import Batch, Target
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.tables.spark_frames import held

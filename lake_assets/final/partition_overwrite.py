@@ -16,9 +16,11 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from lake_assets.final.added_columns import DELETED
 from lake_assets.final.reduction import KEEP, KNOWN
 from lake_assets.final.row_copies import REMOVE
-from lake_assets.final.target import DELETED, Batch, Target
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import quote
 from lake_assets.tables.commits import committing, on_branch, say_counts

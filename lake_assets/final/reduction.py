@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, SEQUENCE, TRUNCATE, UNAVAILABLE
+from lake_assets.formats.event_model import (
+    ARRIVED_AT,
+    DELETE,
+    EVENT_TIME,
+    INDEX,
+    OP,
+    POSITION,
+    SEQUENCE,
+    TRUNCATE,
+    UNAVAILABLE,
+)
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 
 KEEP = "_keep"
 KNOWN = "_known"
 
-
 # As text: each call of a function is some round trips to the JVM.
 ORDER = f"struct({SEQUENCE} AS sequence, {POSITION} AS position, {INDEX} AS index)"
+HAPPENED = f"coalesce({EVENT_TIME}, {ARRIVED_AT})"
 
 
 def order() -> Column:
@@ -81,3 +91,13 @@ def latest(
         f"{f'array_compact(array({kept}))' if kept else none} AS {KEEP}",
         known,
     )
+
+
+def place(of: Row) -> Column:
+    """The place in the order of events that a row of a query holds."""
+    return F.struct(*(F.lit(of[part]).alias(part) for part in ("sequence", "position", "index")))
+
+
+def happened() -> Column:
+    """When a change happened: as its event says, or else when it arrived."""
+    return F.expr(HAPPENED)

@@ -14,11 +14,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.final.added_columns import DELETED
 from lake_assets.final.column_selection import COPY, ROW
 from lake_assets.final.key_changes import BASE_POSITION
 from lake_assets.final.key_histories import with_truncates
-from lake_assets.final.reduction import KEEP, KNOWN, ORDER, order
-from lake_assets.final.target import DELETED, Batch, Target, place
+from lake_assets.final.reduction import KEEP, KNOWN, ORDER, order, place
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import prune

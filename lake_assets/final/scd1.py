@@ -5,12 +5,14 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from lake_assets.final.added_columns import DELETED
 from lake_assets.final.key_changes import PRESENT
 from lake_assets.final.key_histories import Needs, needs, with_truncates
 from lake_assets.final.partition_overwrite import overwrite
-from lake_assets.final.reduction import KEEP, KNOWN, latest, order
+from lake_assets.final.reduction import KEEP, KNOWN, latest, order, place
 from lake_assets.final.row_copies import REMOVE, changed_copies
-from lake_assets.final.target import DELETED, Batch, Stats, Target, place
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch, Stats
 from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal

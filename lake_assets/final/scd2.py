@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.final.added_columns import CURRENT, FROM, TO
 from lake_assets.final.key_changes import PRESENT
 from lake_assets.final.key_histories import Needs, needs, with_truncates
-from lake_assets.final.target import CURRENT, FROM, TO, Batch, Target, happened
+from lake_assets.final.reduction import happened
+from lake_assets.final.target import Target
+from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.tables.commits import commit_marks

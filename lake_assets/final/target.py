@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from pyiceberg.table import Table
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
 from lake_assets.errors import KeyMissingError, LostEventsError, PipelineError, UnsupportedEventError
+from lake_assets.final.added_columns import DELETED, FROM, OWN_COLUMNS, TO
 from lake_assets.final.adjacent_versions import joined
-from lake_assets.final.column_selection import COPY, FIRST_COPY, ROW, Item, hash_of_row, select, written
+from lake_assets.final.column_selection import COPY, FIRST_COPY, ROW, Item, hash_of_row, select
+from lake_assets.final.declaration import DECLARATION_PROPERTY, GENERATION, declaration
 from lake_assets.final.declared_order import kind_of, sequence_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.key_changes import BASE_POSITION, IS_MOVED, Ordering, states
 from lake_assets.final.other_keys import identified, says_other_key
-from lake_assets.final.reduction import ORDER
+from lake_assets.final.reduction import HAPPENED, ORDER, happened
+from lake_assets.final.window_stats import Batch, Stats
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import (
     ARRIVED_AT,
@@ -36,15 +36,13 @@ from lake_assets.formats.event_model import (
     TRUNCATE,
     UNAVAILABLE,
 )
-from lake_assets.ingest.rereading import generation_of
 from lake_assets.ingest.staging_tables import projection
 from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
+from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.names import literal
 from lake_assets.tables.audit_gate import Gate
 from lake_assets.tables.commits import committing, writing
 from lake_assets.tables.merge_pruning import Pruning, prune
-from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 from lake_assets.tables.row_differences import incomparable, write_differences
 from lake_assets.tables.schema_changes import Change, evolve
 from lake_assets.tables.spark_frames import new_name, over, temp_view
@@ -57,7 +55,6 @@ from lake_assets.tables.table_ddl import (
     create,
     finish_renames,
     key_in,
-    key_set_of,
     set_properties,
 )
 
@@ -65,73 +62,6 @@ _TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT
 # Whether an event leaves out some of the columns that one column is computed of: neither the old value of that one is
 # right then, nor can the new one be computed.
 _PARTIAL = "_partial"
-
-DECLARATION_PROPERTY = "lake-assets.final"
-# In the declaration: how many times all records of staging had been read again when the rows were made.
-GENERATION = "generation"
-DELETED = "__deleted"
-FROM, TO, CURRENT = "effective_from", "effective_to", "is_current"
-OWN_COLUMNS: dict[str, dict[str, str]] = {
-    "soft": {DELETED: "boolean"},
-    "scd2": {FROM: "timestamp", TO: "timestamp", CURRENT: "boolean"},
-}
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What is to be known of a window before anything is done.
-
-    Attributes:
-        high: the greatest (sequence, position).
-        latest: the latest time of an event, in microseconds.
-        transaction: that of the last event, where it is another one than that of `high`.
-        late: how many events need the history of their keys: they are not entirely after what was absorbed before, or
-            leave out some of what a column is computed of.
-        old: how many are older than the horizon.
-        unavailable: how many leave values out.
-        moved: how many of these are inserts.
-        inserts, deletes: how many there are.
-        others: how many are no inserts.
-        truncated: place and time of the last truncate.
-        keyless: how many have no value in a column of the key.
-        unordered: how many have no value in a column of the declared order.
-    """
-
-    events: int
-    high: tuple[str, int] | None
-    latest: int | None
-    transaction: str | None
-    late: int
-    old: int
-    unavailable: int
-    moved: int
-    inserts: int
-    deletes: int
-    others: int
-    truncated: Row | None
-    keyless: int
-    unordered: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The window of a step.
-
-    Attributes:
-        before: how far the table has come; None: it has not begun.
-        head: the staging table as it is now.
-        marks: what the commit records.
-        base: what the table records now.
-        details: what the outcome is to say.
-    """
-
-    events: DataFrame
-    stats: Stats
-    before: Watermark | None
-    head: Watermark
-    marks: Watermarks
-    base: Watermarks
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 def _of_source(name: str) -> str:
@@ -145,100 +75,6 @@ def _names(of: tuple[str, ...]) -> Column:
 
 def _or_null(names: Column) -> Column:
     return F.when(F.size(names) > 0, names)
-
-
-def place(of: Row) -> Column:
-    """The place in the order of events that a row of a query holds."""
-    return F.struct(*(F.lit(of[part]).alias(part) for part in ("sequence", "position", "index")))
-
-
-HAPPENED = f"coalesce({EVENT_TIME}, {ARRIVED_AT})"
-
-
-def happened() -> Column:
-    """When a change happened: as its event says, or else when it arrived."""
-    return F.expr(HAPPENED)
-
-
-def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
-    """What a table's rows depend on beside the events."""
-    # Tables whose order was made of texts as they had come are made again, once.
-    reader = event_format(spec.format)
-    order = {"order": "by value"} if reader.stored != SEQUENCE and not spec.order_by else {}
-    return {
-        **order,
-        "mode": spec.mode,
-        "deletes": spec.deletes,
-        "key": list(_source_key(spec, staging)),
-        "track": sorted(spec.track) if spec.track is not None else None,
-        "columns": written(spec.columns),
-        "partition_by": [p.sql for p in spec.partition_by],
-        # Earlier tables have no number for each copy, or hashes without microseconds: they are rebuilt.
-        "by_row": spec.by_row and [ROW, COPY, "microseconds"],
-        "order_by": _order_of(spec, staging),
-        GENERATION: generation_of(staging),
-    }
-
-
-def _order_of(spec: FinalSpec, staging: Table) -> list[list[str | None]]:
-    """The declared order, and what its columns' values sort as: of other values the texts cannot be compared."""
-    if not spec.order_by:
-        return []
-    types = {spec.rename.get(f.name, f.name): str(f.field_type) for f in staging.schema().fields}
-    return [[c, kind_of(_IN_SPARK.get(types.get(c, ""), types.get(c, "")))] for c in spec.order_by]
-
-
-# Types that Iceberg calls otherwise than Spark.
-_IN_SPARK = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
-
-
-def _source_key(spec: FinalSpec, staging: Table) -> tuple[str, ...]:
-    """The key in staging's names: the declared one, or the stream's."""
-    if spec.keys:
-        return key_set_of(staging, spec.keys, spec.rename)
-    return spec.key or tuple(spec.rename.get(k, k) for k in key_in(staging))
-
-
-def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Table) -> tuple[Window, str | None]:
-    """What the table has to absorb, and why it has to be made anew, of all that staging holds; None: it goes on.
-
-    Reads the catalog only.
-
-    Raises:
-        TableReplacedError, SnapshotExpiredError: the history between the two is lost, and the table is declared to
-            stop then.
-    """
-    found = window_of(spec.table, table, spec.staging, staging)
-    if table is not None and (rebuild_reason := _rebuilds(lake, spec, table, staging)):
-        return Window(spec.staging, None, found.head), rebuild_reason
-    if found.lost and getattr(spec, found.lost.option) == "stop":
-        raise found.lost.error(rebuild_advice(spec.table, spec.staging, option=found.lost.option))
-    return found, found.lost.why if found.lost else None
-
-
-def _rebuilds(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
-    made, now = _made_by(spec, table, staging), declaration(spec, staging)
-    if made | {GENERATION: 0} != now | {GENERATION: 0}:
-        return "its declaration, or the key of its source, is another than it was made with"
-    if made != now:
-        return f"{spec.staging} was rebuilt"
-    if spec.by_row:
-        wanted, has = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
-        if changed := [c for c, t in has.items() if c not in (ROW, COPY, DELETED) and wanted.get(c, ("",))[0] != t]:
-            return f"{', '.join(changed)} changed, and so do the hashes that rows are told apart by"
-    return None
-
-
-def _made_by(spec: FinalSpec, table: Table, staging: Table) -> dict[str, Any]:
-    """The declaration that a table was made by, as `declaration` gives it."""
-    # Made before there was a choice: what was the only one then.
-    made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline), staging)
-    made["key"], made[GENERATION] = list(key_in(table)), 0
-    made |= json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
-    # What tables were made with before staging said how often it was read again.
-    made.pop("parted_by", None)
-    made["key"] = [spec.rename.get(k, k) for k in made["key"]]
-    return made
 
 
 class Target:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lake_assets.final.added_columns import FROM
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.target import FROM
 from lake_assets.lake import LakeBase
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.tables.audit_evaluation import Finding

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pyiceberg.table import Table
 
 from lake_assets.errors import LOST_FILE_ADVICE, ModelError
+from lake_assets.final.declaration import pending_of as pending_of_final
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
-from lake_assets.final.target import pending_of as pending_of_final
 from lake_assets.ingest.file_ledger import ledger_of
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import Landed, land, new_files, pending_of_table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lake_assets import Lake
-from lake_assets.final.target import DECLARATION_PROPERTY
+from lake_assets.final.declaration import DECLARATION_PROPERTY
 from lake_assets.ingest.sequence_kinds import PROPERTY
 from tests.ingest.test_rejects import ITEMS, Stream
 

@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 
 from lake_assets import Lake
 from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplacedError
+from lake_assets.final.declaration import pending_of as pending_of_final
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.target import pending_of as pending_of_final
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import pending_of_table
