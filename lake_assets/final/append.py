@@ -6,6 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import UnsupportedEventError
+from lake_assets.final.staging_events import history_of
+from lake_assets.final.stored_rows import replace_rows
 from lake_assets.final.target import Target
 from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import INSERT, OP, READ
@@ -23,7 +25,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     """
     rows = rebuild(target, batch)
     if target.is_new:
-        return "rebuild", target.replace(rows, batch)
+        return "rebuild", replace_rows(target, rows, batch)
     append_if_unmoved(target.lake, target.spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
     return "append", "every insert is a row" if target.key else "no key: every insert is a row"
 
@@ -56,7 +58,7 @@ def rebuild(target: Target, batch: Batch) -> DataFrame:
         identity = F.expr(target.ordering.identity).alias(_IDENTITY)
         events = events.select("*", identity)
         if batch.stats.late and batch.before:
-            before = target.history(batch.before.snapshot).where(F.col(OP).isin(INSERT, READ) & numbered)
+            before = history_of(target, batch.before.snapshot).where(F.col(OP).isin(INSERT, READ) & numbered)
             known = before.select(identity, *(F.col(quote(c)) for c in target.key))
             events = events.join(known, same, "left_anti")
         once = events.where(numbered).dropDuplicates(same)

@@ -20,9 +20,11 @@ from lake_assets.capture import capture
 from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
 from lake_assets.final import append, scd1, scd2
 from lake_assets.final.declaration import pending_of
+from lake_assets.final.final_ddl import prepare_table
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.staging_events import has_other_keys, window_events
 from lake_assets.final.target import Target
-from lake_assets.final.window_stats import Batch, Stats
+from lake_assets.final.window_stats import Batch, Stats, check_stats, stats_of
 from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors
@@ -141,20 +143,21 @@ def _written(lake: LakeBase, target: Target, pending: Window, base: Watermarks) 
     spec, before = target.spec, pending.mark
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (), captured))
-        events = in_one_piece(target.events(captured), captured).persist()
+        events, without_row = window_events(target, captured)
+        events = in_one_piece(events, captured).persist()
         scope.callback(events.unpersist)
-        stats = target.stats(events, before)
-        target.check(stats)
-        if stats.late and not target.is_new and target.has_other_keys(pending.head.snapshot):
+        stats = stats_of(target, events, before)
+        check_stats(target, stats)
+        if stats.late and not target.is_new and has_other_keys(target, pending.head.snapshot):
             return "late events of a table with deletes by another key: which rows these mean may change with them"
         if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
             # Histories and stored rows are looked at as well.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
-        changes = target.prepare()
+        changes = prepare_table(target)
         marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
         batch = Batch(events, stats, before, pending.head, marks, base)
-        if target.without_row:
-            batch.details["deletes_without_row"] = target.without_row
+        if without_row:
+            batch.details["deletes_without_row"] = without_row
         if not stats.events and target.mode != "append" and not target.is_new:
             commit_marks(lake, spec.table, marks)
             strategy, why = "none", "the window holds no event"
@@ -184,10 +187,10 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     target = Target(lake, spec, is_new=True)
     captured = scope.enter_context(capture(lake, spec.staging, None, mark.snapshot, table_uuid=mark.uuid))
     scope.enter_context(tuned_for(lake, (spec.staging, spec.table), captured))
-    events = target.events(captured).persist()
+    events = window_events(target, captured)[0].persist()
     scope.callback(events.unpersist)
-    stats = target.stats(events, None)
-    target.check(stats)
+    stats = stats_of(target, events, None)
+    check_stats(target, stats)
     made = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
     rows = made(target, Batch(events, stats, None, mark, {}, {}))
     return target, rows.select(*(F.col(quote(c)) for c in target.wanted))

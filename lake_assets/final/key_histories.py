@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.final.key_changes import entangled, halves, is_moved, key_side
+from lake_assets.final.staging_events import history_of, keys_of
 from lake_assets.final.target import Target
-from lake_assets.final.window_stats import Batch
+from lake_assets.final.window_stats import Batch, is_late
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.tables.spark_frames import held
@@ -42,14 +43,14 @@ class Needs:
 def needs(target: Target, batch: Batch) -> Needs:
     """Look for events that are late, key changes that leave values out, and keys with two rows for a while."""
     key, stats, why = target.key, batch.stats, list[str]()
-    late = target.keys_of(batch.events.where(target.is_late(batch.before))) if stats.late else None
+    late = keys_of(target, batch.events.where(is_late(target, batch.before))) if stats.late else None
     tied: DataFrame | None = None
     if stats.moved:
         why.append("keys changed: values that are left out come from the rows under the old keys")
         pairs = held(halves(batch.events, key, target.ordering))
         tied = key_side(pairs, "old", key).union(key_side(pairs, "new", key))
         # The other half may be in staging already; a few events may have come before theirs.
-        alone = target.keys_of(_alone(batch.events, pairs))
+        alone = keys_of(target, _alone(batch.events, pairs))
         if held(alone).limit(1).count():
             late = late.union(alone) if late is not None else alone
     if stats.inserts and stats.deletes and target.ordering.has_transactions:
@@ -64,7 +65,7 @@ def needs(target: Target, batch: Batch) -> Needs:
     if late is None:
         return Needs(None, held(tied.distinct()) if tied is not None else None, None, bool(stats.moved), 0, tuple(why))
     why.append("late or repeated events: their keys are computed from all of their history")
-    history = target.history(batch.head.snapshot)
+    history = history_of(target, batch.head.snapshot)
     late, lost, moved = held(late.distinct()), 0, bool(history.where(is_moved()).limit(1).count())
     if moved:
         pairs = held(halves(history, key, target.ordering))

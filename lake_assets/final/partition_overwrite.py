@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from lake_assets.final.added_columns import DELETED
 from lake_assets.final.reduction import KEEP, KNOWN
 from lake_assets.final.row_copies import REMOVE
+from lake_assets.final.stored_rows import stored_rows
 from lake_assets.final.target import Target
 from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import DELETE, OP
@@ -98,7 +99,7 @@ def _differing(target: Target, rows: DataFrame, branch: str, *, emptied: bool) -
             *(F.col(quote(c)).cast(types[c]).alias(c) for c in names), F.col(OP), F.col(KEEP), F.col(KNOWN)
         ).alias("s"),
     )  # fmt: skip
-    stored = target.stored(None if emptied else held(new.select(*keys)), branch)
+    stored = stored_rows(target, None if emptied else held(new.select(*keys)), branch)
     old = stored.select(*keys, F.struct(*(F.col(quote(c)) for c in types)).alias(_OLD))
     both = new.join(old, key, "full_outer" if emptied else "left")
     there, deleted = F.col(_OLD).isNotNull(), F.col("s").isNull() | (F.col(f"s.{OP}") == DELETE)

@@ -19,8 +19,9 @@ from lake_assets.final.column_selection import COPY, ROW
 from lake_assets.final.key_changes import BASE_POSITION
 from lake_assets.final.key_histories import with_truncates
 from lake_assets.final.reduction import KEEP, KNOWN, ORDER, order, place
+from lake_assets.final.staging_events import history_of
 from lake_assets.final.target import Target
-from lake_assets.final.window_stats import Batch
+from lake_assets.final.window_stats import Batch, is_late
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import prune
@@ -41,8 +42,8 @@ def changed_copies(target: Target, batch: Batch) -> tuple[DataFrame, list[str]]:
     late, events = None, batch.events
     if stats.late:
         why.append("late or repeated events: the copies of their rows are counted from all of their history")
-        history = _once(target, target.history(batch.head.snapshot))
-        late = None if emptied else held(_rows_of(batch.events.where(target.is_late(batch.before))))
+        history = _once(target, history_of(target, batch.head.snapshot))
+        late = None if emptied else held(_rows_of(batch.events.where(is_late(target, batch.before))))
         events = history
     else:
         events = _once(target, events)

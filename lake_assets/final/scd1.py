@@ -11,6 +11,8 @@ from lake_assets.final.key_histories import Needs, needs, with_truncates
 from lake_assets.final.partition_overwrite import overwrite
 from lake_assets.final.reduction import KEEP, KNOWN, latest, order, place
 from lake_assets.final.row_copies import REMOVE, changed_copies
+from lake_assets.final.staging_events import keys_of, states_of
+from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, replace_rows, stored_rows
 from lake_assets.final.target import Target
 from lake_assets.final.window_stats import Batch, Stats
 from lake_assets.formats.event_model import DELETE, OP, READ, TRUNCATE, UPDATE
@@ -38,14 +40,14 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
     rows = held(rows) if special else rows.persist() if kept else rows
     try:
         if target.is_new:
-            return "rebuild", target.replace(_inserted(target, rows), batch)
+            return "rebuild", replace_rows(target, _inserted(target, rows), batch)
         if target.spec.write == "overwrite-partitions":
             done, said = overwrite(target, rows, batch, emptied=emptied)
             if done:
                 return "overwrite", "; ".join([*why, said])
             why.append(f"merged, since {said}")
         # Before a truncate's deletes there is nothing to prune: every row that is not in the window goes.
-        pruning = None if emptied else target.prune(rows, None if special else stats.events)
+        pruning = None if emptied else prune_by(target, rows, None if special else stats.events)
         blindly = not special and pruning is not None and _may_write_blindly(target, stats, pruning)
         if blindly:
             why.append("all columns come with the events: those of the stored rows are not read")
@@ -61,7 +63,7 @@ def _apply_copies(target: Target, batch: Batch) -> tuple[str, str]:
     rows, why = changed_copies(target, batch)
     rows = held(rows)
     if target.is_new:
-        return "rebuild", target.replace(_inserted(target, rows), batch)
+        return "rebuild", replace_rows(target, _inserted(target, rows), batch)
     emptied = bool(batch.stats.truncated) and target.spec.deletes != "ignore"
     if emptied:
         why.append("the source was truncated")
@@ -70,7 +72,7 @@ def _apply_copies(target: Target, batch: Batch) -> tuple[str, str]:
         if done:
             return "overwrite", "; ".join([*why, said])
         why.append(f"merged, since {said}")
-    pruning = None if emptied else target.prune(rows)
+    pruning = None if emptied else prune_by(target, rows)
     _merge(target, rows, pruning, batch, blindly=False)
     return "merge", "; ".join([*why, *([pruning.why] if pruning else [])])
 
@@ -101,20 +103,20 @@ def _rows(target: Target, batch: Batch, found: Needs) -> DataFrame:
         truncated = history.where(F.col(OP) == TRUNCATE).agg(F.max(order()).alias("last")).collect()[0]["last"]
         if stats.truncated:
             # Any row may have been inserted behind the truncate and have arrived before it.
-            late, tied = held(target.keys_of(history)), None
+            late, tied = held(keys_of(target, history)), None
     special: list[DataFrame] = []
     apart: list[DataFrame] = []
     if late is not None and history is not None:
         mine = _cut(target, history.join(late, list(key), "left_semi"), history, truncated)
-        if target.is_computed_late:
-            apart.append(target.states(mine, moved=found.moved, of_source=True))
+        if target.projection.is_computed_late:
+            apart.append(states_of(target, mine, moved=found.moved, of_source=True))
         else:
             special.append(mine)
     if tied is not None:
-        before = held(target.stored(tied))
-        known = target.as_events(before, READ)
+        before = held(stored_rows(target, tied))
+        known = as_events(target, before, READ)
         if deletes == "soft":
-            known = known.unionByName(target.as_events(before.where(F.col(DELETED)), DELETE, 1))
+            known = known.unionByName(as_events(target, before.where(F.col(DELETED)), DELETE, 1))
         # What the table holds is what truncates before the window have left: only those of the window count.
         mine = known.unionByName(events.join(tied, list(key), "left_semi"))
         special.append(_cut(target, mine, batch.events, stats.truncated))
@@ -128,11 +130,11 @@ def _rows(target: Target, batch: Batch, found: Needs) -> DataFrame:
             simple = simple.where(F.col(OP) != DELETE)
         soft = deletes == "soft"
         if soft and truncated:
-            cut = with_truncates(simple.where(F.col(OP) != TRUNCATE), target.keys_of(simple), batch.events, key)
+            cut = with_truncates(simple.where(F.col(OP) != TRUNCATE), keys_of(target, simple), batch.events, key)
             simple = cut.withColumn(OP, F.when(F.col(OP) == TRUNCATE, DELETE).otherwise(F.col(OP)))
         parts.append(latest(simple, key, names, with_unavailable=bool(stats.unavailable), with_deleted=soft))
     if special:
-        apart.append(target.states(together(special), moved=found.moved))
+        apart.append(states_of(target, together(special), moved=found.moved))
     if apart:
         parts.append(_last(target, together(apart)))
     return together(parts)
@@ -144,7 +146,7 @@ def _cut(target: Target, events: DataFrame, truncates: DataFrame, last: Row | No
         return events
     if target.spec.deletes == "hard":
         return _after(events, last)
-    return with_truncates(events, held(target.keys_of(events)), truncates, target.key)
+    return with_truncates(events, held(keys_of(target, events)), truncates, target.key)
 
 
 def _after(events: DataFrame, truncated: Row | None) -> DataFrame:
@@ -209,4 +211,4 @@ def _merge(target: Target, rows: DataFrame, pruning: Pruning | None, batch: Batc
         f"VALUES ({', '.join(values.values())})",
         *([f"WHEN NOT MATCHED BY SOURCE {gone}"] if pruning is None else []),
     ]
-    target.merge(rows, on, clauses, pruning, batch)
+    merge_rows(target, rows, on, clauses, pruning, batch)

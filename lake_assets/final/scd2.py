@@ -20,6 +20,8 @@ from lake_assets.final.added_columns import CURRENT, FROM, TO
 from lake_assets.final.key_changes import PRESENT
 from lake_assets.final.key_histories import Needs, needs, with_truncates
 from lake_assets.final.reduction import happened
+from lake_assets.final.staging_events import keys_of, states_of
+from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, replace_rows, stored_rows
 from lake_assets.final.target import Target
 from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
@@ -42,10 +44,10 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         why.append("the source was truncated")
     rows, keys = _states(target, batch, found)
     made = versions(rows, target.key, target.columns, target.tracked)
-    changes = held(_differing(target, made, target.stored(keys)))
+    changes = held(_differing(target, made, stored_rows(target, keys)))
     if target.is_new:
-        return "rebuild", target.replace(changes, batch)
-    pruning = target.prune(changes)
+        return "rebuild", replace_rows(target, changes, batch)
+    pruning = prune_by(target, changes)
     if not changes.limit(1).count():
         commit_marks(target.lake, target.spec.table, batch.marks)
         return "none", "; ".join([*why, "no version differs"])
@@ -58,7 +60,7 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
         f"VALUES ({', '.join('s.' + quote(c) for c in names)})",
     ]
     on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in (*target.key, FROM))
-    target.merge(changes, on, clauses, pruning, batch)
+    merge_rows(target, changes, on, clauses, pruning, batch)
     return "merge", "; ".join([*why, pruning.why])
 
 
@@ -72,26 +74,26 @@ def _states(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, Data
     """The states of the keys whose versions may differ, and these keys; None: all keys."""
     key, late, history = list(target.key), found.late, found.history
     truncates = batch.events.where(F.col(OP) == TRUNCATE)
-    keys = target.keys_of(batch.events)
+    keys = keys_of(target, batch.events)
     everything = bool(batch.stats.truncated)
     if everything:
         # Any version that is open ends there; behind it, any row may have been inserted and have arrived before it.
-        late = held(target.keys_of(history)) if history is not None else None
-        keys = keys.union(target.stored(None).select(*(F.col(quote(k)) for k in key))).distinct()
+        late = held(keys_of(target, history)) if history is not None else None
+        keys = keys.union(stored_rows(target, None).select(*(F.col(quote(k)) for k in key))).distinct()
     parts: list[DataFrame] = []
     apart: list[DataFrame] = []
     if late is not None and history is not None:
         mine = with_truncates(history.join(late, key, "left_semi"), late, history, key)
-        if target.is_computed_late:
-            apart.append(target.states(mine, moved=found.moved, of_source=True))
+        if target.projection.is_computed_late:
+            apart.append(states_of(target, mine, moved=found.moved, of_source=True))
         else:
             parts.append(mine)
         keys = keys.join(late, key, "left_anti")
     keys = held(keys)
-    parts.append(_as_events(target, target.stored(keys)))
+    parts.append(_as_events(target, stored_rows(target, keys)))
     mine = batch.events.join(keys, key, "left_semi")
     parts.append(with_truncates(mine, keys, truncates, key) if everything else mine)
-    rows = together([*apart, target.states(together(parts), moved=found.moved)])
+    rows = together([*apart, states_of(target, together(parts), moved=found.moved)])
     if everything:
         return rows, None
     return rows, held(keys.union(late)) if late is not None else keys
@@ -101,8 +103,8 @@ def _as_events(target: Target, stored: DataFrame) -> DataFrame:
     """Stored versions as the events that would make them."""
     number = F.row_number().over(Window.partitionBy(*(F.col(quote(k)) for k in target.key)).orderBy(FROM)) * 2
     rows = stored.withColumn("_number", number)
-    opened = target.as_events(rows, READ, F.col("_number"), F.col(FROM))
-    closed = target.as_events(rows.where(~F.col(CURRENT)), DELETE, F.col("_number") + 1, F.col(TO))
+    opened = as_events(target, rows, READ, F.col("_number"), F.col(FROM))
+    closed = as_events(target, rows.where(~F.col(CURRENT)), DELETE, F.col("_number") + 1, F.col(TO))
     return opened.unionByName(closed)
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
+from lake_assets.final import scd1, scd2
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
-from lake_assets.final.target import Target
 from lake_assets.lake import TableId
 from lake_assets.tables import merge_pruning
 from lake_assets.tables.partition_fields import PartitionField
@@ -330,7 +330,8 @@ def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monke
                 absorb_changes(lake, made.spec(kind))
                 continue
             with monkeypatch.context() as patch:
-                patch.setattr(Target, "merge", _killed)
+                patch.setattr(scd1, "merge_rows", _killed)
+                patch.setattr(scd2, "merge_rows", _killed)
                 with pytest.raises(KeyboardInterrupt):
                     absorb_changes(lake, made.spec(kind))
             absorb_changes(lake, made.spec(kind))

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.final import target
+from lake_assets.final import stored_rows
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
@@ -290,12 +290,12 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
         return True
 
     with monkeypatch.context() as patch:
-        over, slow = target.over, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
+        over, slow = stored_rows.over, F.udf(wait, "boolean", useArrow=False).asNondeterministic()
 
         def slowly(spark: SparkSession, sql: str, frames: dict[str, DataFrame], args: Any) -> DataFrame:
             return over(spark, sql, {name: _with_wait(rows, slow) for name, rows in frames.items()}, args)
 
-        patch.setattr(target, "over", slowly)
+        patch.setattr(stored_rows, "over", slowly)
         yield
 
 
