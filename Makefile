@@ -5,6 +5,8 @@ PORT ?= 3000
 # Tests run in so many processes; WORKERS=0: in pytest's own, for a debugger.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# Folders whose modules and functions have a length limit.
+SIZED := lake_assets benchmarks scripts
 # Options for pytest, e.g. make test-fast ARGS="-k watermark -x"
 ARGS ?=
 
@@ -47,9 +49,11 @@ test-fast: setup ## Run the tests that start neither Spark nor another program
 test-long: setup ## Run the long tests: big random histories, soak runs
 	$(PYTEST) -m "long" $(ARGS)
 
-lint: install ## Check style, types and the direction of imports
+lint: install ## Check style, sizes, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/flake8 --isolated --select CFQ001 --max-function-length 60 $(SIZED)
+	$(BIN)/pylint --disable all --enable too-many-lines --max-module-lines 400 --score n $(SIZED)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
