@@ -8,7 +8,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.capture.snapshot_points import ancestors
+from lake_assets.lake.metadata.snapshot_log import history
 
 # What Iceberg's write-audit-publish notes in the summary of a staged snapshot, and in that of its publication.
 _STAGED, _PUBLISHED, _SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"
@@ -65,9 +65,7 @@ def _branches(meta: TableMetadata, snapshot: Snapshot) -> list[str]:
     """The branches whose history holds a snapshot, main first."""
     heads = {n: r.snapshot_id for n, r in meta.refs.items() if r.snapshot_ref_type == SnapshotRefType.BRANCH}
     names = [
-        name
-        for name, head in heads.items()
-        if any(s.snapshot_id == snapshot.snapshot_id for s in ancestors(meta, meta.snapshot_by_id(head)))
+        name for name, head in heads.items() if any(s.snapshot_id == snapshot.snapshot_id for s in history(meta, head))
     ]
     return sorted(names, key=lambda name: (name != MAIN, name))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -14,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lake_assets.errors import SnapshotExpiredError, SnapshotNotFoundError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.metadata_json import decode
+from lake_assets.lake.metadata.snapshot_log import history
 
 # So many of a table's older metadata files are looked into for a snapshot that is gone.
 LOOK_BACK = 20
@@ -32,14 +32,6 @@ class Point:
     schema_id: int | None
     next_row_id: int | None = None
     """The first row id that the table had not assigned yet (format v3)."""
-
-
-def ancestors(meta: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-    """`snapshot` and what it comes from, newest first, as far as it has not expired."""
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = meta.snapshot_by_id(parent) if parent is not None else None
 
 
 def point(s: Snapshot) -> Point:
@@ -80,7 +72,7 @@ def _as_of(meta: TableMetadata, name: TableId, at: datetime) -> Snapshot | None:
     past = [entry for entry in meta.snapshot_log if entry.timestamp_ms <= millis]
     if past and (found := meta.snapshot_by_id(past[-1].snapshot_id)):
         return found
-    oldest = list(ancestors(meta, meta.current_snapshot()))[-1:]
+    oldest = list(history(meta, meta.current_snapshot_id))[-1:]
     if past or (oldest and _has_lost_history(meta)):
         raise SnapshotExpiredError(
             f"{name}: what was current at {at} has been expired; the oldest snapshot that is left is of "

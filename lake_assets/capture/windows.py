@@ -15,9 +15,10 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.capture.ancestry import Apart, apart
-from lake_assets.capture.snapshot_points import Point, ancestors, find, point, time, utc
+from lake_assets.capture.snapshot_points import Point, find, point, time, utc
 from lake_assets.errors import SnapshotNotFoundError, TableReplacedError, WindowError
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata.snapshot_log import between
 
 Bound = int | str | datetime | None
 
@@ -143,31 +144,22 @@ def resolve(
 
 
 def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: Snapshot | None, schema: int) -> Window:
-    ends = list(ancestors(meta, last))
-    starts = list(ancestors(meta, first))
-    start_ids = {s.snapshot_id for s in starts}
-    ancestor = next((s for s in ends if s.snapshot_id in start_ids), None)
-
-    def until_ancestor(chain: list[Snapshot]) -> tuple[Point, ...]:
-        ids = [s.snapshot_id for s in chain]
-        beyond = chain[: ids.index(ancestor.snapshot_id)] if ancestor else chain
-        return tuple(point(s) for s in reversed(beyond))
-
+    log = between(meta, first.snapshot_id if first else None, last.snapshot_id if last else None)
     # Without a common ancestor it takes both histories as a whole to know that there is none.
-    is_known = ancestor is not None or all(c and c[-1].parent_snapshot_id is None for c in (starts, ends))
-    is_apart = first is not None and last is not None and ancestor is not first and is_known
-    rooted = first is None and (not ends or ends[-1].parent_snapshot_id is None)
+    is_known = log.ancestor is not None or all(c and c[0].parent_snapshot_id is None for c in (log.undone, log.steps))
+    is_apart = is_known and not log.is_forward
+    rooted = first is None and (not log.steps or log.steps[0].parent_snapshot_id is None)
     return Window(
         table=name,
         table_uuid=str(meta.table_uuid),
         start=point(first) if first else None,
         end=point(last) if last else None,
-        ancestor=point(ancestor) if ancestor else None,
-        steps=until_ancestor(ends),
-        undone=until_ancestor(starts),
-        is_complete=ancestor is not None or rooted,
+        ancestor=point(log.ancestor) if log.ancestor else None,
+        steps=tuple(map(point, log.steps)),
+        undone=tuple(map(point, log.undone)),
+        is_complete=log.ancestor is not None or rooted,
         schema_id=schema,
-        apart=apart(meta, first, last, ancestor) if is_apart and first and last else None,
+        apart=apart(meta, first, last, log.ancestor) if is_apart and first and last else None,
     )
 
 

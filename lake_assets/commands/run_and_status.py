@@ -38,7 +38,8 @@ from lake_assets.ingest.raw_tables import arrived, nothing_until
 from lake_assets.ingest.staging_tables import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property, read_marks
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec

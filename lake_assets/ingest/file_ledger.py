@@ -25,7 +25,8 @@ from lake_assets.errors import ChangedInputError, ConcurrentWriteError
 from lake_assets.ingest.landing_files import name_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.metadata.watermark import Watermark, ancestors, read_marks, to_properties
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
 
 PROPERTY = "lake-assets.landed"
 MOST_FILES = 64

@@ -19,7 +19,8 @@ from lake_assets.formats import SourceTable
 from lake_assets.formats.event_model import MANY
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, ancestors, find_property
+from lake_assets.lake.metadata.snapshot_log import between
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property
 
 POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
@@ -148,17 +149,14 @@ def arrived(raw: Table, start: int | None, end: int | None, source: SourceTable)
     return found
 
 
-def _steps(raw: Table, start: int | None, end: int | None) -> list[Snapshot] | None:
+def _steps(raw: Table, start: int | None, end: int | None) -> tuple[Snapshot, ...] | None:
     """The snapshots of a window, oldest first; None: the one end does not lead to the other, since the table was rolled
     back, or snapshots have expired."""
-    steps: list[Snapshot] = []
-    for snapshot in ancestors(raw, end) if end is not None else ():
-        if snapshot.snapshot_id == start:
-            break
-        steps.append(snapshot)
-    if steps and (steps[-1].parent_snapshot_id != start or (start is None and not _is_first(steps[-1]))):
+    log = between(raw.metadata, start, end)
+    # The step after an expired snapshot still names it as its parent.
+    if (log.ancestor and log.undone) or (log.steps and log.steps[0].parent_snapshot_id != start):
         return None
-    return steps[::-1]
+    return log.steps if start is not None or not log.steps or _is_first(log.steps[0]) else None
 
 
 def _is_first(snapshot: Snapshot) -> bool:

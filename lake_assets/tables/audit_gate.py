@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from lake_assets.capture import capture
 from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.metadata.watermark import ancestors
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
 from lake_assets.tables.audit_specs import (
     AcceptedValues,

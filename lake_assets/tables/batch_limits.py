@@ -13,7 +13,7 @@ from dataclasses import replace
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lake_assets.lake.metadata.watermark import ancestors
+from lake_assets.lake.metadata.snapshot_log import between
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
 
@@ -60,14 +60,10 @@ def seconds_left(source: Table, start: int | None, end: int, size: BatchSize, no
     return max(0.0, size.wait - age) if age >= 0 else 0.0
 
 
-def _steps(source: Table, start: int | None, end: int | None) -> list[Snapshot] | None:
+def _steps(source: Table, start: int | None, end: int | None) -> tuple[Snapshot, ...] | None:
     """The snapshots after `start` up to `end`, oldest first; None: the one does not lead to the other."""
-    found: list[Snapshot] = []
-    for snapshot in ancestors(source, end) if end is not None else ():
-        if snapshot.snapshot_id == start:
-            return found[::-1]
-        found.append(snapshot)
-    return found[::-1] if start is None else None
+    log = between(source.metadata, start, end)
+    return log.steps if start is None or log.is_forward else None
 
 
 def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -> Iterator[tuple[Snapshot, bool]]:

@@ -18,7 +18,8 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import said_by_spark
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.row_counts import rows_added_and_deleted, summary_of
-from lake_assets.lake.metadata.watermark import PROPERTY, Watermarks, ancestors, read_marks, to_properties
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import PROPERTY, Watermarks, read_marks, to_properties
 from lake_assets.lake.names import literal
 from lake_assets.lake.spark_session import set_all
 from lake_assets.tables.leftovers import branch_name

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from lake_assets import Lake
-from lake_assets.lake.metadata.watermark import ancestors
+from lake_assets.lake.metadata.snapshot_log import ancestors
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "final.a": {"id": "INT", "b": "INT", "v": "INT", "name": "STRING", "price": "DECIMAL(10,2)", "ok": "BOOLEAN"},

@@ -7,7 +7,7 @@ rerun reads it again, and a target that is rolled back catches up by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.errors import CorruptMetadataError, SnapshotExpiredError
+from lake_assets.lake.metadata.snapshot_log import ancestors
 
 PROPERTY = "lake-assets.watermark"
 PIPELINE_PROPERTY = "lake-assets.pipeline"
@@ -40,16 +41,6 @@ class Watermark:
 
 
 Watermarks = Mapping[str, Watermark]
-
-
-def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
-    """Snapshots from `snapshot_id` (default: the current one) back to the oldest that is still there."""
-    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
-    current = table.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
-    while current is not None and current in by_id:
-        snapshot = by_id[current]
-        yield snapshot
-        current = snapshot.parent_snapshot_id
 
 
 def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
-from lake_assets.lake.metadata.watermark import ancestors
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.pending_windows import Window
 
 COST = "lake-assets.cost"

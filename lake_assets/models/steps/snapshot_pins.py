@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.metadata.watermark import Watermark, ancestors, parse_marks
+from lake_assets.lake.metadata.watermark import Watermark, parse_marks
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
