@@ -62,10 +62,6 @@ class TableNotFoundError(LakeError):
     """The catalog has no such table."""
 
 
-class TableExistsError(LakeError):
-    """A table is there already and is not ours to replace."""
-
-
 class ColumnNotFoundError(LakeError):
     """A table has no such column."""
 

@@ -59,11 +59,6 @@ class OpenTables:
         self._written: list[icdc.Written] = []
         self._of: dict[int, PartTables] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any table was made."""
-        return bool(self._written)
-
     def of(self, part: Part) -> PartTables:
         """The tables of a part.
 

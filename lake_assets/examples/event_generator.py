@@ -11,7 +11,7 @@ import datetime as dt
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -288,8 +288,3 @@ def replay(transactions: Iterable[Transaction]) -> dict[int, Row]:
             kept = {c: old.get(c) for c in change.absent}
             rows[change.after[KEY]] = {**change.after, **kept}
     return rows
-
-
-def without_transport(workload: Workload) -> Workload:
-    """The workload with every transaction delivered once and in order."""
-    return replace(workload, late=0.0, duplicates=0.0)

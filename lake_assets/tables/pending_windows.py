@@ -11,8 +11,6 @@ from lake_assets.errors import HistoryError, SnapshotExpiredError, TableReplaced
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
 
-Fallback = Literal["stop", "rebuild"]
-
 
 @dataclass(frozen=True)
 class LostHistory:

@@ -1,4 +1,8 @@
-"""Branches and tags of tables, committed beside Spark (see `metadata_commits`)."""
+"""Branches and tags of tables, committed beside Spark (see `metadata_commits`).
+
+Can be removed when PyIceberg commits to tables of format version 3, and when one such commit (`manage_snapshots`) can
+move main to a branch and drop the branch, refused if main has moved. `tests/lake/test_refs.py` says what has to hold.
+"""
 
 from __future__ import annotations
 

@@ -196,7 +196,6 @@ _ROUNDED = (
 )  # fmt: skip
 _LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg)
 _IN_ORDER = (exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, *_LISTS)
-_IN_ORDER_NAMES = {"first_value", "last_value", "listagg", "string_agg"}
 _RANKS = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 _PLACES = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead, exp.NthValue, *_IN_ORDER)
 _AROUND = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
