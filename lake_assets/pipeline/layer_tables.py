@@ -144,7 +144,7 @@ class LayerTables(Batches, TableSettings):
     sort_by: Names = Field(default_factory=list, description="sort order of the rows within a file")
     order_by: Names = Field(
         default_factory=list,
-        description="columns that order the changes, for formats without an order of their own (simplified, change-set, "
+        description="columns that order the changes, for formats without their own order (simplified, change-set, "
         "change-feed): [updated_at, version]; ties stay in the order of the stream",
     )
     horizon: str | float | None = Field(

@@ -89,8 +89,8 @@ class Stream(Batches, TableSettings):
     on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
     tables: list[Annotated[LayerTables, BeforeValidator(table_entry), OrText()]] = Field(
         default_factory=list,
-        description="schema.table, a pattern, or a mapping with more settings; the first match applies, and exact names "
-        "win over patterns",
+        description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
+        "names win over patterns",
     )
     exclude: Names = Field(default_factory=list, description="tables or patterns to leave out")
 
