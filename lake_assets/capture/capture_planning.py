@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.delete_files import DeleteIndex
-from lake_assets.capture.files.manifests import Entry, Manifest, ManifestReader
+from lake_assets.capture.files.manifests import Entry, Manifest, ManifestReader, check_counts
 from lake_assets.capture.windows import Window
 
 # Deletes of more files than this are looked up by reading manifests from end to end.
@@ -90,6 +90,7 @@ def plan(reader: ManifestReader, start: str | None, end: str, unpartitioned: fro
     """
     ends, end_kind = reader.manifest_list(end)
     starts, start_kind = reader.manifest_list(start) if start else ([], None)
+    check_counts(starts, ends)
     start_paths, end_paths = {m.path for m in starts}, {m.path for m in ends}
     new = reader.entries(m for m in ends if m.path not in start_paths)
     old = reader.entries(m for m in starts if m.path not in end_paths)

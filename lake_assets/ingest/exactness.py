@@ -21,9 +21,9 @@ from lake_assets.ingest.staging_tables import set_property
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks
+from lake_assets.tables.outcome import INEXACT
 
 PROPERTY = "lake-assets.not-exact"
-DETAIL = "not_exact"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def reasons_of(lake: LakeBase, table: TableId) -> list[str]:
 
 def said_in(reasons: Iterable[Reason]) -> dict[str, object]:
     """Return what an outcome's details say of it; nothing for a table that is exact."""
-    return {DETAIL: texts} if (texts := [r.text for r in reasons]) else {}
+    return {INEXACT: texts} if (texts := [r.text for r in reasons]) else {}
 
 
 # --- staging ----------------------------------------------------------------------------------------------------

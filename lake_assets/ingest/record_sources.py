@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from lake_assets.capture import capture
+from lake_assets.capture import Point, capture
 from lake_assets.errors import InputError, NotAnAncestorError, SnapshotExpiredError, UnsupportedEventError
 from lake_assets.formats.file_records import Limits, Record
 from lake_assets.ingest import file_ledger
@@ -135,7 +135,7 @@ class TableBatch(Batch):
         before = self.start
         for step in window.steps:
             if before is None or step.operation != "replace":  # compaction appends nothing
-                yield from self._appended(before, step.snapshot_id)
+                yield from self._appended(before, step)
             before = step.snapshot_id
 
     def _untold(self, what: str) -> str:
@@ -145,17 +145,19 @@ class TableBatch(Batch):
             "tables of this stream, and the final tables"
         )
 
-    def _appended(self, start: int | None, end: int) -> Iterator[tuple[str, Record]]:
-        name = f"{self.source}@{end}"
-        with capture(self.lake, self.source, start, end) as step:
-            files = [f.side for f in step.files]
-            if "before" in files and "after" in files:
+    def _appended(self, start: int | None, end: Point) -> Iterator[tuple[str, Record]]:
+        name = f"{self.source}@{end.snapshot_id}"
+        with capture(self.lake, self.source, start, end.snapshot_id) as step:
+            before, after = ({f.path for f in step.files if f.side == side} for side in ("before", "after"))
+            if not after or (end.operation == "delete" and after <= before):
+                return  # rows were removed, as whole files or by delete files
+            if before:
                 raise UnsupportedEventError(
-                    f"snapshot {end} of {self.source} changed rows: records can only be taken from a table that is "
-                    "appended to (and that old rows are removed from). Feed such a table to models instead"
+                    f"snapshot {end.snapshot_id} of {self.source} rewrote files ({end.operation}), so that its new "
+                    "records cannot be told from others: records can only be taken from a table that is appended to "
+                    "(and that old rows are removed from, as whole files or by merge-on-read deletes). Feed such a "
+                    "table to models instead"
                 )
-            if "after" not in files:
-                return
             if missing := [c for c in self._columns() if c not in step.columns]:
                 raise UnsupportedEventError(
                     f"{self.source} has no column {', '.join(missing)}; it has {', '.join(step.columns)}: correct "

@@ -7,25 +7,25 @@ import dagster as dg
 
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeConfig
-from lake_assets.models.model_spec import ModelSpec
 from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.orchestration.step_context import fail, opened
-from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.table_graph import Spec
-from lake_assets.pipeline.verification import Verification, verify
-from lake_assets.tables.audit_gate import Finding
-from lake_assets.tables.audit_specs import (
+from lake_assets.pipeline import (
     AcceptedValues,
     Assertion,
     Audit,
     EqualsQuery,
+    Finding,
+    ModelSpec,
     NotNull,
+    Pipeline,
     Relationship,
     RowCountChange,
     Severity,
     Unique,
 )
+from lake_assets.pipeline.table_graph import Spec
+from lake_assets.pipeline.verification import Verification, verify
 
 _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
     "error": dg.AssetCheckSeverity.ERROR,

@@ -7,12 +7,11 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from lake_assets.ingest import exactness
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import row_count
+from lake_assets.pipeline import INEXACT, Absorbed, Outcome
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.tables.outcome import Absorbed, Outcome
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),
@@ -50,8 +49,8 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
     if ranges := [r for w in outcome.windows for r in _ranges(w)]:
         metadata["ranges"] = dg.MetadataValue.table(ranges, schema=dg.TableSchema(_RANGE_COLUMNS))
     details = {name: value for name, value in outcome.details.items() if name != "rejected"}
-    if inexact := details.pop(exactness.DETAIL, ()):
-        metadata[exactness.DETAIL] = "not exact: " + "; ".join(inexact)
+    if inexact := details.pop(INEXACT, ()):
+        metadata[INEXACT] = "not exact: " + "; ".join(inexact)
     metadata |= {f"detail/{name}": _value(value) for name, value in details.items()}
     return metadata
 

@@ -12,10 +12,7 @@ from dagster_shared.check import CheckError
 
 from lake_assets.errors import AuditFailedError, LakeError, PipelineError
 from lake_assets.facade import Lake
-from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeConfig, TableId
-from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration import asset_metadata, dagster_partitions
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.asset_names import (
@@ -31,14 +28,13 @@ from lake_assets.orchestration.asset_names import (
 from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.orchestration.step_context import fail, opened, retry
-from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline import FinalSpec, ModelSpec, Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.table_graph import Spec, after
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.tables.outcome import Outcome
 
 
 def table_asset(

@@ -2,55 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dagster as dg
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-from sqlglot.lineage import Node, lineage
-from sqlglot.optimizer.qualify import qualify
 
-from lake_assets.errors import LakeError
-from lake_assets.final.final_spec import FinalSpec
-from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.sql.model_plan import parse
+from lake_assets.lake import LakeBase
 from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.pipeline.column_sources import column_sources
 from lake_assets.pipeline.table_graph import Spec
 
 
 def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:
-    """The lineage of a final table's or a model's columns; None where it cannot be told: it is to look at only."""
-    try:
-        match spec:
-            case FinalSpec():
-                there = [f.name for f in lake.table(spec.staging).schema().fields]
-                columns = [f.name for f in lake.table(spec.table).schema().fields if f.name in there]
-                deps = {c: [dg.TableColumnDep(asset_key(spec.staging), c)] for c in columns}
-            case ModelSpec():
-                schema = _schema(lake, spec)
-                query = qualify(parse(str(spec.table), spec.sql), schema=schema, dialect=DIALECT)
-                deps = {n: _leaves(lineage(n, query, schema, dialect=DIALECT)) for n in query.named_selects}
-            case _:
-                return None
-    except (SqlglotError, LakeError, ValueError):
+    """The lineage of a final table's or a model's columns; None where it is unknown."""
+    found = column_sources(lake, spec)
+    if found is None:
         return None
-    return dg.TableColumnLineage(deps)
-
-
-def _schema(lake: LakeBase, spec: ModelSpec) -> dict[str, Any]:
-    nested: dict[str, dict[str, dict[str, str]]] = {}
-    for source in spec.sources:
-        columns = {f.name: "string" for f in lake.table(source).schema().fields}
-        nested.setdefault(source.namespace[0], {})[source.name] = columns
-    return nested
-
-
-def _leaves(node: Node) -> list[dg.TableColumnDep]:
-    found: dict[dg.TableColumnDep, None] = {}
-    for leaf in node.walk():
-        if not leaf.downstream and isinstance(leaf.source, exp.Table) and leaf.source.db:
-            table = TableId((leaf.source.db,), leaf.source.name)
-            found[dg.TableColumnDep(asset_key(table), leaf.name.split(".")[-1].strip('`"'))] = None
-    return list(found)
+    return dg.TableColumnLineage(
+        {c: [dg.TableColumnDep(asset_key(table), column) for table, column in made_of] for c, made_of in found.items()}
+    )

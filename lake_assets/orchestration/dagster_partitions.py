@@ -16,15 +16,13 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from lake_assets.capture import capture
 from lake_assets.errors import HistoryError
+from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.orchestration.asset_names import asset_key, inner_op_name, op_name
 from lake_assets.orchestration.sensor_planning import shortened
+from lake_assets.pipeline import OTHER, Outcome, Partitions, Touched, counted, key_of_text, touched
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.table_partitions import OTHER, Partitions, key_of_text
-from lake_assets.tables.touched_partitions import Touched, counted, touched
 
 # One object for all assets: Dagster puts assets of one backfill into one run only where they share it.
 BACKFILL = dg.BackfillPolicy.single_run()
@@ -153,7 +151,7 @@ def marked(instance: dg.DagsterInstance, table: TableId) -> Marked | None:
     return None
 
 
-def is_unmarked(instance: dg.DagsterInstance, lake: LakeBase, spec: Spec) -> bool:
+def is_unmarked(instance: dg.DagsterInstance, lake: Lake, spec: Spec) -> bool:
     """Whether partitions of a table were touched that are not marked: a run was killed, or somebody else wrote.
 
     Reads metadata only.
@@ -165,7 +163,7 @@ def is_unmarked(instance: dg.DagsterInstance, lake: LakeBase, spec: Spec) -> boo
     if last == table.metadata.current_snapshot_id:
         return False
     try:
-        return not capture(lake, spec.table, last).is_empty
+        return not lake.capture(spec.table, last).is_empty
     except HistoryError:
         return last is not None
 

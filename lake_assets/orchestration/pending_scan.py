@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from lake_assets.errors import HistoryError, InputError, LakeError, PipelineError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration.sensor_planning import Work, fingerprint
+from lake_assets.pipeline import Absorbed, SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, audited_by
-from lake_assets.tables.outcome import Absorbed
 
 # Sizes and ranges are for people who look at a run; a tick must not become slow for them.
 MOST_CAPTURES = 20

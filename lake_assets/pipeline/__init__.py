@@ -1,8 +1,56 @@
-"""Pipelines: what is declared in YAML, as tables in the order of their dependencies, and a runner without Dagster."""
+"""Pipelines: what is declared in YAML, as tables in the order of their dependencies, and a runner without Dagster.
 
+Also the door to the floors below: whoever shows or triggers a pipeline imports their values here.
+"""
+
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.discovery import own_pipelines
 from lake_assets.pipeline.layer_tables import LayerTables
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.pipeline_config import PipelineConfig
+from lake_assets.tables.audit_gate import Finding
+from lake_assets.tables.audit_specs import (
+    AcceptedValues,
+    Assertion,
+    Audit,
+    EqualsQuery,
+    NotNull,
+    Relationship,
+    RowCountChange,
+    Severity,
+    Unique,
+)
+from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
+from lake_assets.tables.table_partitions import OTHER, Partitions, key_of_text
+from lake_assets.tables.touched_partitions import Touched, counted, touched
 
-__all__ = ["LayerTables", "Pipeline", "PipelineConfig", "own_pipelines"]
+__all__ = [
+    "INEXACT",
+    "OTHER",
+    "Absorbed",
+    "AcceptedValues",
+    "Assertion",
+    "Audit",
+    "EqualsQuery",
+    "FinalSpec",
+    "Finding",
+    "LayerTables",
+    "ModelSpec",
+    "NotNull",
+    "Outcome",
+    "Partitions",
+    "Pipeline",
+    "PipelineConfig",
+    "Relationship",
+    "RowCountChange",
+    "Severity",
+    "SnapshotPins",
+    "Touched",
+    "Unique",
+    "counted",
+    "key_of_text",
+    "own_pipelines",
+    "touched",
+]

@@ -8,6 +8,9 @@ from typing import Any, Literal
 from lake_assets.capture import Capture, FieldRange
 from lake_assets.tables.audit_gate import Finding
 
+# Name of the detail that says why a table is not exact.
+INEXACT = "not_exact"
+
 
 @dataclass(frozen=True)
 class Absorbed:

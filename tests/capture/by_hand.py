@@ -62,10 +62,31 @@ def commit_deletes(lake: Lake, name: str, like: Entry, files: Sequence[dict[str,
     line |= {"manifest_path": manifest, "manifest_length": len(content), "content": 1, "added_snapshot_id": snapshot}
     line |= {"sequence_number": number, "min_sequence_number": number}
     line |= {"added_files_count": len(files), "added_data_files_count": len(files)}
-    manifest_list = _put(table.io, f"{folder}/snap-{snapshot}.avro", encode(kind, [*lines, line]))
+    return _commit(lake, name, "delete", [*lines, line], kind, snapshot)
+
+
+def commit_miscounted(lake: Lake, name: str) -> int:
+    """Add a snapshot with the same manifests, all of them said to be without entries."""
+    table = lake.table(name)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    lines, kind = _lines(table.io, snapshot.manifest_list)
+    counts = {f"{c}_files_count": 0 for c in COUNTS}
+    return _commit(lake, name, "append", [{**line, **counts} for line in lines], kind, random.getrandbits(62))
+
+
+def _commit(
+    lake: Lake, name: str, operation: str, lines: Sequence[dict[str, Any]], kind: AvroKind, snapshot: int
+) -> int:
+    """Make a snapshot of the lines of a manifest list the current one."""
+    table = lake.table(name)
+    raw = raw_metadata(table)
+    now = next(s for s in raw["snapshots"] if s["snapshot-id"] == raw["current-snapshot-id"])
+    folder, number = f"{table.location()}/metadata", raw.get("last-sequence-number", 0) + 1
+    manifest_list = _put(table.io, f"{folder}/snap-{snapshot}.avro", encode(kind, lines))
     at = max(int(time.time() * 1000), now["timestamp-ms"] + 1)
     made = {**now, "snapshot-id": snapshot, "parent-snapshot-id": now["snapshot-id"], "sequence-number": number}
-    made |= {"timestamp-ms": at, "manifest-list": manifest_list, "summary": {"operation": "delete"}}
+    made |= {"timestamp-ms": at, "manifest-list": manifest_list, "summary": {"operation": operation}}
     raw |= {"snapshots": [*raw["snapshots"], made], "current-snapshot-id": snapshot, "last-sequence-number": number}
     raw |= {"last-updated-ms": at, "refs": {"main": {"snapshot-id": snapshot, "type": "branch"}}}
     raw["snapshot-log"] = [*raw["snapshot-log"], {"snapshot-id": snapshot, "timestamp-ms": at}]

@@ -45,8 +45,8 @@ from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.manifest_index import Block, Indexes, ManifestIndex
 from lake_assets.capture.files.manifests import Entry, Summary
 from lake_assets.capture.files.partition_keys import may_hold
-from lake_assets.errors import NotAnAncestorError
-from tests.capture.by_hand import commit_deletes, data_files, equality_delete, position_delete
+from lake_assets.errors import CorruptMetadataError, NotAnAncestorError
+from tests.capture.by_hand import commit_deletes, commit_miscounted, data_files, equality_delete, position_delete
 
 
 @pytest.fixture
@@ -251,6 +251,16 @@ def test_summaries_of_a_manifest_never_rule_out_what_it_lists(
 
     check()
     assert may_hold([], [(1, None)])
+
+
+def test_a_writer_that_counts_entries_wrongly_is_named(cold: Lake) -> None:
+    first, last = make(cold, LongType(), [1, 2])
+    miscounted = commit_miscounted(cold, "a.t")
+    for start in (None, first, last):
+        # Spark skips the manifests then, PyIceberg reads them: the capture must not choose.
+        with pytest.raises(CorruptMetadataError, match="the writer of the snapshot counted wrongly"):
+            cold.capture("a.t", start, miscounted)
+    assert not cold.capture("a.t", first, last).is_empty
 
 
 def test_an_ancestor_that_is_none_says_why(cold: Lake) -> None:

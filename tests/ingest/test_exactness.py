@@ -10,11 +10,11 @@ import pytest
 from lake_assets import Lake
 from lake_assets.commands.run_and_status import table_status
 from lake_assets.formats.event_model import EventColumn, EventPlan, Planned
-from lake_assets.ingest.exactness import DETAIL, reasons_of
+from lake_assets.ingest.exactness import reasons_of
 from lake_assets.ingest.parsing import unreported
 from lake_assets.lake import TableId
 from lake_assets.orchestration.asset_metadata import of_outcome
-from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.outcome import INEXACT, Outcome
 from tests.ingest.test_rejects import ITEMS, Stream, v2
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.streams import Feed, pipeline
@@ -24,7 +24,7 @@ MODELS = [{"name": "agg.m", "sql": "SELECT count(*) AS c FROM final.t"}]
 
 
 def said(outcomes: Mapping[str, Outcome], table: str) -> list[str]:
-    return outcomes[table].details.get(DETAIL, [])
+    return outcomes[table].details.get(INEXACT, [])
 
 
 # --- in plain Python: what a batch shows ------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter
     # A table that is made of it says whose fault it is.
     assert reasons_of(lake, TableId.parse("agg.m")) == [f"final.t: {default}", f"final.t: {rename}"]
     spec = next(s for s in feed.pipeline.specs(lake) if str(s.table) == "final.t")
-    assert of_outcome(outcomes["final.t"], spec)[DETAIL] == f"not exact: {default}; {rename}"
+    assert of_outcome(outcomes["final.t"], spec)[INEXACT] == f"not exact: {default}; {rename}"
     # What the error says is done, and the other row changes.
     feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "title"}}, models=MODELS)
     outcomes = feed.deliver([Event(second, "u", (40, 41), {"id": 20, "title": "c", "flag": 7})])

@@ -1,0 +1,58 @@
+"""Which columns of its sources each column of a table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node, lineage
+from sqlglot.optimizer.qualify import qualify
+
+from lake_assets.errors import LakeError
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.sql.model_plan import parse
+from lake_assets.pipeline.table_graph import Spec
+
+
+def column_sources(lake: LakeBase, spec: Spec) -> Mapping[str, list[tuple[TableId, str]]] | None:
+    """By column of a final table or model, the (table, column) pairs that it is made of.
+
+    Returns:
+        None where that is unknown: it is for people to look at, and no reason to fail.
+    """
+    try:
+        match spec:
+            case FinalSpec():
+                there = [f.name for f in lake.table(spec.staging).schema().fields]
+                columns = [f.name for f in lake.table(spec.table).schema().fields if f.name in there]
+                return {c: [(spec.staging, c)] for c in columns}
+            case ModelSpec():
+                schema = _schema(lake, spec)
+                query = qualify(parse(str(spec.table), spec.sql), schema=schema, dialect=DIALECT)
+                return {n: _leaves(lineage(n, query, schema, dialect=DIALECT)) for n in query.named_selects}
+            case _:
+                return None
+    except (SqlglotError, LakeError, ValueError):
+        return None
+
+
+def _schema(lake: LakeBase, spec: ModelSpec) -> dict[str, Any]:
+    nested: dict[str, dict[str, dict[str, str]]] = {}
+    for source in spec.sources:
+        columns = {f.name: "string" for f in lake.table(source).schema().fields}
+        nested.setdefault(source.namespace[0], {})[source.name] = columns
+    return nested
+
+
+def _leaves(node: Node) -> list[tuple[TableId, str]]:
+    found: dict[tuple[TableId, str], None] = {}
+    for leaf in node.walk():
+        if not leaf.downstream and isinstance(leaf.source, exp.Table) and leaf.source.db:
+            table = TableId((leaf.source.db,), leaf.source.name)
+            found[table, leaf.name.split(".")[-1].strip('`"')] = None
+    return list(found)
