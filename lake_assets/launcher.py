@@ -98,30 +98,30 @@ class WarmRunLauncher(DefaultRunLauncher):
 
     @classmethod
     def config_type(cls) -> Any:
-        """What `config` may hold (Dagster's)."""
+        """Return the schema of `config`; see Dagster."""
         return {
             "spark_idle_seconds": dg.Field(
                 float,
                 is_required=False,
                 default_value=600.0,
-                description="how long a local JVM waits for its next run before it ends; 0: each run starts its own",
+                description="seconds after which an unused local JVM ends; 0: each run starts its own",
             ),
             "spark_runs": dg.Field(
                 int,
                 is_required=False,
                 default_value=200,
-                description="how many runs a local JVM serves before it is replaced",
+                description="number of runs that a local JVM serves before it is replaced",
             ),
         }
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> WarmRunLauncher:
-        """As configured (Dagster's)."""
+        """Build the launcher from its configuration; see Dagster."""
         return cls(inst_data, **config_value)
 
     @cached_property
     def _sockets(self) -> str:
-        """A folder for the JVMs' sockets, which nobody else may enter."""
+        """The folder of the JVMs' sockets, accessible to its owner only."""
         folder = tempfile.gettempdir()
         # The path of a socket has to be short.
         return tempfile.mkdtemp(prefix="lake-assets-", dir=folder if len(folder) < _LONG else "/tmp")

@@ -83,7 +83,7 @@ class ModelSpec:
     @property
     def summary(self) -> str:
         """What the table holds, in a sentence and its query."""
-        return f"Kept up to date from what changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
+        return f"Kept up to date from the changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:
