@@ -221,7 +221,7 @@ def _delete(io: FileIO, files: tuple[str, ...] | list[str]) -> None:
         except FileNotFoundError:
             log.debug("metadata file %s is gone already", path)
         except OSError as e:
-            # The table is dropped from the catalog: remaining files are orphans of the source, which its upkeep removes.
+            # The table is dropped: remaining files are orphans of the source, which its upkeep removes.
             log.warning("metadata file %s of a dropped ICDC table stays behind: %s", path, e)
 
 
