@@ -1,8 +1,8 @@
-"""Evaluating audits: on the branch that a batch is written to, before main follows it.
+"""Evaluate audits on the branch to which a batch is written, before main is fast-forwarded to it.
 
-An audit of single rows, or of rows that share values, need not look at rows that it has passed before: a commit says
-which audits the table passed (`AUDITED_PROPERTY`), and as long as nobody else has changed rows since, what the batch
-wrote decides. All other audits look at the whole table. Why on a branch: docs/decisions/0018-audits.md.
+An audit of single rows, or of rows that share values, need not check rows that have passed it before: a commit stores
+which audits the table passed (`AUDITED_PROPERTY`), and until another writer changes rows, only the rows of the batch
+are checked. All other audits check the whole table. Why on a branch: docs/decisions/0018-audits.md.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from lake_assets.tables.merge_pruning import prune
 from lake_assets.tables.spark_frames import held, temp_view
 from lake_assets.tables.spark_tuning import tuned_for
 
-# What did not pass is kept under this name until the next attempt, or until it is expired.
+# Branch of a failed batch, kept until the next attempt or its expiry.
 FAILED_BRANCH, FAILED_RETAINED_DAYS = "failed_audit", 7
 AUDITED_PROPERTY = "lake-assets.audited"
-# Failing rows that are shown, and how much of a value.
+# Number of failing rows to show, and length of a value.
 ROWS_SHOWN, VALUE_SHOWN = 5, 200
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one audit.
+    """Result of one audit.
 
     Attributes:
         audit: its name.
-        blocking: whether nothing is published that does not pass.
-        failing: how many rows violate it.
-        checked: which rows it looked at, for people.
-        rows: some that violate it, each value as text.
-        error: why it could not be evaluated; then it has not passed.
+        blocking: whether a failure prevents publishing.
+        failing: number of rows that violate it.
+        checked: description of the checked rows.
+        rows: some rows that violate it, each value as text.
+        error: why it could not be evaluated, which counts as failed.
     """
 
     audit: str
@@ -68,7 +68,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether it holds."""
+        """Whether the audit passed."""
         return not self.failing and not self.error
 
     def __str__(self) -> str:
@@ -86,13 +86,13 @@ def _said(row: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True)
 class _State:
-    """What is audited.
+    """The table state to audit.
 
     Attributes:
-        rows: the whole table as it is to be.
-        before: as it was; None: there was none.
-        name: its name in SQL, where parts of it can be read; empty: it is not written.
-        written: the rows that the batch wrote; None: all have to be looked at.
+        rows: the whole new table.
+        before: the old table; None if there was none.
+        name: its name in SQL, if it is written and parts of it can be read; else empty.
+        written: the rows of the batch; None: all rows must be checked.
         held: audits that the table passed before the batch, as fingerprints.
     """
 
@@ -107,32 +107,32 @@ class Gate:
     """The audits of one table in one step.
 
     Attributes:
-        findings: what came of them, once they were evaluated.
+        findings: their results, once evaluated.
     """
 
     def __init__(self, lake: LakeBase, table: TableId, audits: Sequence[Audit], key: Sequence[str] = ()) -> None:
         """
         Args:
             lake: the lake.
-            table: what is audited.
-            audits: as declared.
-            key: what tells the table's rows apart; empty: nothing does.
+            table: the audited table.
+            audits: the declared audits.
+            key: columns that identify the table's rows; empty if none do.
         """
         self._lake, self._table, self._audits, self._key = lake, table, tuple(audits), tuple(key)
         self.findings: tuple[Finding, ...] = ()
 
     @property
     def is_blocking(self) -> bool:
-        """Whether what is written has to pass before it is published."""
+        """Whether an audit must pass before publishing."""
         return any(a.is_blocking for a in self._audits)
 
     @property
     def blocking(self) -> Gate | None:
-        """Itself where it is blocking."""
+        """Itself if it is blocking, else None."""
         return self if self.is_blocking else None
 
     def check(self, types: Mapping[str, str]) -> None:
-        """Refuse audits that do not go with the table, before anything is written.
+        """Refuse audits that do not match the table, before anything is written.
 
         Args:
             types: the table's columns with Spark's types.
@@ -179,7 +179,7 @@ class Gate:
     # --- what is audited ----------------------------------------------------------------------------------------
 
     def properties(self, table: Table) -> dict[str, str]:
-        """What a commit says that is published only if the blocking audits pass."""
+        """Properties of a commit that is published only if the blocking audits pass."""
         names = sorted(self._fingerprint(a, table) for a in self._audits if a.is_blocking and _by_rows(a))
         return {AUDITED_PROPERTY: json.dumps(names)} if names else {}
 
@@ -188,7 +188,7 @@ class Gate:
 
         Args:
             branch: its name.
-            base: the table when the branch was made.
+            base: the table when the branch was created.
 
         Raises:
             AuditFailedError: a blocking one does not pass. The branch is kept as `FAILED_BRANCH`.
@@ -214,7 +214,7 @@ class Gate:
             )
 
     def audit_rows(self, rows: DataFrame) -> DataFrame:
-        """Evaluate the audits on what the table is to be replaced by.
+        """Evaluate the audits on rows that will replace the table.
 
         Returns:
             The same rows, computed once.
@@ -234,11 +234,11 @@ class Gate:
         return rows
 
     def audit_published(self, snapshot: int | None, before: int | None = None) -> tuple[Finding, ...]:
-        """Evaluate the audits on what is published already, unless that was done before it was.
+        """Evaluate the audits on a published snapshot, unless that was done before publishing.
 
         Args:
-            snapshot: of the table.
-            before: the one before the batch; None: there was none, or it does not matter.
+            snapshot: the snapshot of the table.
+            before: the snapshot before the batch; None if there was none, or it does not matter.
         """
         if self.findings or not self._audits or snapshot is None:
             return self.findings
@@ -258,7 +258,7 @@ class Gate:
             captured = scope.enter_context(capture(self._lake, self._table, start, branch))
             return captured.upserts(self._lake.spark())
         except UnsupportedCaptureError:
-            return None  # all rows are looked at
+            return None  # all rows are checked
 
     def _failed(self) -> bool:
         return any(f.blocking and not f.passed for f in self.findings)
@@ -275,7 +275,7 @@ class Gate:
     # --- evaluating ---------------------------------------------------------------------------------------------
 
     def _evaluate(self, state: _State, table: Table | None) -> None:
-        # Or whether a row with NaN is found to violate one would depend on the other rows of its file.
+        # Otherwise, whether a row with NaN violates an audit would depend on the other rows of its file.
         written = guarded_rows(state.written) if state.written is not None else None
         state = replace(state, rows=guarded_rows(state.rows), written=written)
         found: dict[str, Finding] = {}
@@ -293,7 +293,7 @@ class Gate:
         self.findings = tuple(found[a.name] for a in self._audits)
 
     def _one(self, audit: Audit, state: _State, rows: DataFrame) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-        """How many rows violate an audit, and some of them."""
+        """Return how many rows violate an audit, and some of them."""
         match audit:
             case Unique():
                 return self._twice(audit, state, rows)
@@ -343,12 +343,12 @@ class Gate:
 
 
 def _by_rows(audit: Audit) -> bool:
-    """Whether an audit that a table has passed can only be violated by rows that are written."""
+    """Whether only newly written rows can violate an audit that the table has passed."""
     return isinstance(audit, NotNull | AcceptedValues | Unique)
 
 
 def held_audits(table: Table) -> frozenset[str]:
-    """The audits, as fingerprints, that the rows of a table's main branch are known to pass."""
+    """Return the fingerprints of the audits that the rows of a table's main branch are known to pass."""
     for snapshot in ancestors(table):
         said = snapshot.summary.additional_properties if snapshot.summary else {}
         if AUDITED_PROPERTY in said:
@@ -369,7 +369,7 @@ def _keeps_rows(snapshot: Snapshot) -> bool:
 
 
 def forget_failed(lake: LakeBase, table: TableId, loaded: Table | None) -> None:
-    """Drop what the last attempt has left behind of a batch that did not pass."""
+    """Drop the failed batch of the last attempt."""
     if loaded is not None and FAILED_BRANCH in loaded.metadata.refs:
         lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} DROP BRANCH IF EXISTS `{FAILED_BRANCH}`")
 
@@ -382,13 +382,13 @@ def _guarded(
     try:
         failing, rows = evaluate()
     except PySparkException as e:
-        # A division by zero in its SQL, a table that is not there: it says nothing, so it has not passed.
+        # A division by zero in its SQL, or a missing table: without a result, it has not passed.
         return Finding(audit.name, audit.is_blocking, 0, checked, error=_first(e))
     return Finding(audit.name, audit.is_blocking, failing, checked, tuple(rows))
 
 
 def _of_single_rows(audits: Sequence[NotNull | AcceptedValues], rows: DataFrame, checked: str) -> dict[str, Finding]:
-    """Audits that each row passes or not, all of them in one look."""
+    """Evaluate audits of single rows in one query."""
     if not audits:
         return {}
     types = dict(rows.dtypes)
@@ -403,7 +403,7 @@ def _of_single_rows(audits: Sequence[NotNull | AcceptedValues], rows: DataFrame,
 
 
 def _violated(audit: NotNull | AcceptedValues, types: Mapping[str, str]) -> str:
-    """SQL of a boolean, never null: a row violates it."""
+    """Return SQL of a boolean, never null: whether a row violates the audit."""
     column = quote(audit.column)
     if isinstance(audit, NotNull):
         return f"{column} IS NULL"
@@ -414,7 +414,7 @@ def _violated(audit: NotNull | AcceptedValues, types: Mapping[str, str]) -> str:
 def _changed(audit: RowCountChange, state: _State) -> tuple[int, Sequence[Mapping[str, str | None]]]:
     before = state.before.count() if state.before is not None else 0
     after = state.rows.count()
-    # The first rows of a table are no change of it.
+    # The first rows of a table are not a change.
     if not before or not audit.limit.is_exceeded(abs(after - before), before):
         return 0, ()
     return abs(after - before), ({"before": str(before), "after": str(after), "limit": str(audit.limit)},)
@@ -430,7 +430,7 @@ def _counted(rows: DataFrame, count: Column) -> tuple[int, Sequence[Mapping[str,
 
 
 def _shown(rows: DataFrame) -> tuple[Mapping[str, str | None], ...]:
-    """Some rows, each value as text."""
+    """Return some rows, each value as text."""
     # A join of two tables may have two columns of one name.
     names = [f"c{i}" for i in range(len(rows.columns))]
     texts = (F.substring(F.col(n).cast("string"), 1, VALUE_SHOWN).alias(n) for n in names)
