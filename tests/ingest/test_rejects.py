@@ -20,7 +20,7 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.formats import SourceTable
 from lake_assets.formats.format_base import DEPTH
-from lake_assets.ingest import rejects, staging
+from lake_assets.ingest import rejects, staging_writes
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 
@@ -325,7 +325,7 @@ def test_a_replay_takes_in_what_can_be_read_beside_what_cannot(lake: Lake) -> No
 
 
 KILLS: list[tuple[Any, str]] = [
-    (rejects, "reject"), (staging, "prepare"), (staging, "append_if_unmoved"), (rejects, "ensure_rejected"),
+    (rejects, "reject"), (staging_writes, "prepare"), (staging_writes, "append_if_unmoved"), (rejects, "ensure_rejected"),
 ]  # fmt: skip
 
 
