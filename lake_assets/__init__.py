@@ -1,6 +1,6 @@
 """lake_assets keeps Iceberg tables up to date from what changed.
 
-`Lake` is the way in from Python: a catalog, a Spark session, and captures of what changed between two snapshots.
+`Lake` is the Python entry point: a catalog, a Spark session, and captures of the changes between two snapshots.
 `Pipeline` loads a declared pipeline and absorbs what is pending. The Dagster side is in `lake_assets.orchestration`.
 """
 
@@ -23,7 +23,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first asked for: `lake-assets --help` and Dagster's code location should not wait for PyIceberg.
+    # Imported on first use: `lake-assets --help` and Dagster's code location should not wait for PyIceberg.
     if name in _HOMES:
         from importlib import import_module
 
@@ -32,5 +32,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # Dagster's registry of components lists a module's names and then asks for each.
+    # Dagster's component registry lists a module's names and then reads each.
     return sorted({*globals(), *_HOMES})

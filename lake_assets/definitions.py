@@ -9,22 +9,22 @@ import dagster as dg
 from lake_assets.orchestration import build_definitions, check_claims
 from lake_assets.pipeline import own_pipelines
 
-# Set where these definitions are loaded to execute one run.
+# Set in processes that load these definitions to execute one run.
 RUN_PROCESS = "LAKE_ASSETS_RUN_PROCESS"
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Every pipeline's assets, jobs and sensors.
+    """Build the assets, jobs and sensors of every pipeline.
 
     Raises:
         ConfigError: LAKE_PIPELINES names no folder.
         PipelineError: a pipeline of that folder is wrong; says where, all mistakes at once.
-        TableClaimedError: two pipelines make one table.
+        TableClaimedError: two pipelines declare one table.
     """
     examples = import_module("lake_assets.examples.defs")
     tree = dg.ComponentTree.from_module(defs_module=examples, project_root=Path(__file__).parent.parent)
-    # All of the tree comes with a description of every component type, for the UI. It takes as long as many tables.
+    # The whole tree includes a description of every component type, for the UI, which takes as long as many tables.
     only = Path(examples.__path__[0]) if RUN_PROCESS in os.environ else None
     made = [tree.build_defs(only), *(build_definitions(p) for p in own_pipelines())]
     check_claims(made)

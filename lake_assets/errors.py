@@ -1,8 +1,8 @@
-"""Every error that lake_assets raises on purpose.
+"""The error classes of lake_assets.
 
-One root, one subclass a cause. A message says what was found, where, and what to do next. `permanent` tells the
-orchestration whether trying the same step again can help: a lost race or a server that is away may pass, a wrong
-configuration will not.
+One root, one subclass per cause. A message says what was found, where, and what to do next. `permanent` tells the
+orchestration whether a retry of the step can help: a lost race or an unavailable server is temporary, a wrong
+configuration is not.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ConfigError(LakeError):
 
 
 class JavaNotFoundError(LakeError):
-    """No Java that Spark runs on was found."""
+    """No suitable Java for Spark was found."""
 
 
 class JarsError(LakeError):
-    """The Spark jars could not be resolved, or what was kept is not what was expected."""
+    """The Spark jars could not be resolved, or cached ones are not the expected ones."""
 
 
 class CatalogUnavailableError(TransientError):
@@ -43,7 +43,7 @@ class CatalogUnavailableError(TransientError):
 
 
 class StorageFullError(TransientError):
-    """A disk has no room left for what a step writes."""
+    """A disk has no space left for the files of a step."""
 
 
 class StorageUnavailableError(TransientError):
@@ -51,11 +51,11 @@ class StorageUnavailableError(TransientError):
 
 
 class LakeNotFoundError(LakeError):
-    """There is no lake where one is read: its catalog was never made."""
+    """The lake to read does not exist: its catalog was never created."""
 
 
 class SparkUnavailableError(TransientError):
-    """No Spark session could be had (local JVM did not start, or the Spark Connect server is away)."""
+    """No Spark session is available (the local JVM did not start, or the Spark Connect server is unavailable)."""
 
 
 class TableNotFoundError(LakeError):
@@ -67,14 +67,14 @@ class ColumnNotFoundError(LakeError):
 
 
 class InvalidNameError(LakeError):
-    """A table or column name that cannot be one."""
+    """An invalid table or column name."""
 
 
 # --- history ----------------------------------------------------------------------------------------------------
 
 
 class HistoryError(LakeError):
-    """Root of errors about what lies between two snapshots."""
+    """Root of errors about a table's history."""
 
 
 class SnapshotNotFoundError(HistoryError):
@@ -82,11 +82,11 @@ class SnapshotNotFoundError(HistoryError):
 
 
 class SnapshotExpiredError(HistoryError):
-    """A snapshot that a watermark points at is gone from its table."""
+    """A snapshot that a watermark points at has expired."""
 
 
 class TableReplacedError(HistoryError):
-    """A table was dropped and made again: its uuid is not the one that was absorbed."""
+    """A table was dropped and created again: its uuid is not the one that was absorbed."""
 
 
 class LostEventsError(HistoryError):
@@ -94,14 +94,14 @@ class LostEventsError(HistoryError):
 
 
 class NotAnAncestorError(HistoryError):
-    """The start of a window is no ancestor of its end, where that matters."""
+    """The start of a window must be an ancestor of its end, and is not."""
 
 
 class WindowError(HistoryError):
-    """A window that cannot be one (its start is newer than its end)."""
+    """An invalid window (its start is newer than its end)."""
 
 
-# What can be done about a file that a snapshot names and that cannot be read.
+# How to recover from an unreadable file that a snapshot names.
 LOST_FILE_ADVICE = (
     "Where the catalog was restored from a backup, run `lake-assets repair` first. Restore the file from a backup; or "
     "roll the table that it belongs to back to a snapshot without it; or `lake-assets rebuild` that table, where its "
@@ -110,7 +110,7 @@ LOST_FILE_ADVICE = (
 
 
 class MissingDataFileError(HistoryError):
-    """A data, delete or metadata file that a snapshot names is gone."""
+    """A data, delete or metadata file that a snapshot names is missing."""
 
 
 class CorruptMetadataError(HistoryError):
@@ -118,11 +118,11 @@ class CorruptMetadataError(HistoryError):
 
 
 class RepairError(LakeError):
-    """A table's metadata cannot be repaired, or not without somebody's choice."""
+    """A table's metadata cannot be repaired, or the user has to choose a version."""
 
 
 class UnsupportedCaptureError(HistoryError):
-    """A window holds something that cannot be captured exactly, so that it is not captured at all."""
+    """A window cannot be captured exactly, so it is not captured at all."""
 
 
 class ConsumerNotFoundError(HistoryError):
@@ -137,11 +137,11 @@ class CaptureWriteError(HistoryError):
 
 
 class InputError(LakeError):
-    """Root of errors about what arrives from outside."""
+    """Root of errors about incoming data."""
 
 
 class LandingFolderError(InputError):
-    """A landing folder is no folder, or cannot be read."""
+    """A landing folder is not a folder, or cannot be read."""
 
 
 class InputTooLargeError(InputError):
@@ -153,7 +153,7 @@ class TruncatedInputError(InputError):
 
 
 class MalformedRecordError(InputError):
-    """A record is not what its format says."""
+    """A record does not conform to its format."""
 
 
 class UnsupportedEventError(InputError):
@@ -165,7 +165,7 @@ class RejectedLimitError(InputError):
 
 
 class ChangedInputError(InputError):
-    """A landed file is no longer what was taken in."""
+    """A landed file has changed since it was landed."""
 
 
 # --- pipelines and models ---------------------------------------------------------------------------------------
@@ -180,28 +180,28 @@ class TableClaimedError(PipelineError):
 
 
 class KeyMissingError(PipelineError):
-    """A key column that the table does not have, or a key that is needed and was not declared or found."""
+    """A key column does not exist, or a required key is neither declared nor known from the stream."""
 
 
 class KeyChangedError(InputError):
-    """The events of one source table say different keys: each can be read, and they cannot be read as one table's."""
+    """The events of one source table have different keys, so they cannot be read as one table."""
 
 
 class RecordsGoneError(HistoryError):
-    """A raw table no longer holds the records that a table was made of, so that they cannot be read again."""
+    """A raw table no longer holds the records of a table, so they cannot be read again."""
 
 
 class SchemaConflictError(PipelineError):
-    """A column's type cannot become what the stream now says it is."""
+    """A column's type cannot change to the stream's new type."""
 
 
 class ModelError(PipelineError):
-    """A SQL model cannot be parsed, or names what does not exist.
+    """A SQL model cannot be parsed, or names a missing table or column.
 
     Attributes:
-        model: its table, where it is known.
-        problems: line in its SQL (None: not known) and text of each mistake.
-        is_located: whether the message says file and line already.
+        model: its table, if known.
+        problems: line in its SQL (None if unknown) and text of each mistake.
+        is_located: whether the message already contains file and line.
     """
 
     def __init__(
@@ -217,22 +217,22 @@ class ModelError(PipelineError):
 
 
 class NotRunError(PipelineError):
-    """A table has absorbed nothing yet, so that nothing can be said of its rows."""
+    """A table has absorbed nothing yet, so nothing is known about its rows."""
 
 
 class DefinitionChangedError(PipelineError):
-    """A table was built from another definition than the one that is declared now."""
+    """A table was built from another definition than the current one."""
 
 
 class RebuildError(PipelineError):
-    """A table cannot be rebuilt from its sources as they are now."""
+    """A table cannot be rebuilt from the current state of its sources."""
 
 
 class AuditFailedError(PipelineError):
-    """A batch does not pass the audits that are declared for its table: nothing of it is published.
+    """A batch fails the audits of its table; nothing of it is published.
 
     Attributes:
-        findings: what came of each audit of the step (`merge.auditing.Finding`), those that passed as well.
+        findings: the result of each audit of the step (`tables.audit_gate.Finding`), passed ones included.
     """
 
     def __init__(self, message: str, *, findings: Sequence[Any] = ()) -> None:
@@ -241,4 +241,4 @@ class AuditFailedError(PipelineError):
 
 
 class ConcurrentWriteError(TransientError):
-    """Another writer moved the table while this step was at work."""
+    """Another writer changed the table during this step."""

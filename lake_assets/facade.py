@@ -1,4 +1,4 @@
-"""`Lake`, the object that users hold: the lake itself and what can be asked of its tables."""
+"""`Lake`, the main object for users: the lake and captures of its tables."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Lake(LakeBase):
         granularity: Literal["net", "snapshot"] = "net",
         table_uuid: str | None = None,
     ) -> Capture:
-        """What changed in `table` in the window `(start, end]`; reads metadata only.
+        """Capture the changes of `table` in the window `(start, end]`; reads metadata only.
 
         Args:
             table: `namespace.name`.
             start: snapshot id, tag or branch, or a point in time; None: everything up to `end`.
-            end: the same; None: the table's current snapshot.
-            granularity: `net` effect of the window, or every `snapshot`'s own changes.
-            table_uuid: the uuid of the table that `start` belongs to, where the caller knows it.
+            end: like `start`; None: the table's current snapshot.
+            granularity: `net` changes of the window, or the changes of every `snapshot`.
+            table_uuid: the uuid of the table that `start` belongs to, if known.
 
         Raises:
             TableNotFoundError, SnapshotNotFoundError, SnapshotExpiredError, TableReplacedError, WindowError: the
-                window cannot be had.
-            MissingDataFileError, CorruptMetadataError: its metadata is gone or broken.
+                window does not exist.
+            MissingDataFileError, CorruptMetadataError: its metadata is missing or broken.
         """
         return capture(self, table, start, end, granularity=granularity, table_uuid=table_uuid)
 
     @property
     def consumers(self) -> Consumers:
-        """Who still needs which snapshots of the lake's tables."""
+        """The consumers of the lake's tables and the snapshots they still need."""
         return Consumers(self)

@@ -1,12 +1,12 @@
-"""A run launcher whose runs do not wait for imports, nor for a JVM to start.
+"""A run launcher whose runs wait neither for imports nor for a JVM.
 
-A run is a process of its own, as with Dagster's default launcher, but one that is forked from a process that has
-imported what runs need (a fork server). It loads the code location's definitions as they are now. Local Spark is
-borrowed from a JVM that stays when the run has ended (`lake_assets.runtime.warm_jvm`).
+Each run is a separate process, as with Dagster's default launcher, but forked from a process that has imported what
+runs need (a fork server). It loads the current definitions of the code location. Local Spark is borrowed from a JVM
+that outlives the run (`lake_assets.runtime.warm_jvm`).
 
-Each run's process is known by its tag: any process on the same machine sees whether it is there, and can interrupt it.
-Whatever does not run here as this process would (a code location on another machine, in a container, of another
-interpreter) goes to the default launcher.
+A tag of the run identifies its process: any process on the same machine can check and interrupt it. Runs that need
+another environment (a code location on another machine, in a container, of another interpreter) go to the default
+launcher.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lake_assets.runtime.processes import RunProcess
     from lake_assets.runtime.warm_jvm import Keeping
 
-# How long an interrupted run may take to end, where Dagster's run monitoring does not say.
+# Longest wait for an interrupted run to end, unless Dagster's run monitoring sets one.
 _KILL_SECONDS = 120.0
 # Characters of a folder in which the path of a socket (104 to 108 at most) may become too long.
 _LONG = 50
@@ -68,7 +68,7 @@ _PRELOADED = [
 
 
 class WarmRunLauncher(DefaultRunLauncher):
-    """Starts runs as forks of a process that has imported what they need, with a JVM that is warm.
+    """Starts runs as forks of a process that has imported what they need, with a warm JVM.
 
     ```yaml
     run_launcher:
@@ -85,12 +85,12 @@ class WarmRunLauncher(DefaultRunLauncher):
         spark_idle_seconds: float = 600.0,
         spark_runs: int = 200,
     ) -> None:
-        """As Dagster makes it.
+        """Create the launcher, as Dagster does.
 
         Args:
-            inst_data: Dagster's own.
-            spark_idle_seconds: how long a local JVM waits for its next run before it ends; 0: one JVM a run.
-            spark_runs: how many runs a JVM serves before it is replaced.
+            inst_data: Dagster's instance data.
+            spark_idle_seconds: seconds after which an unused local JVM ends; 0: one JVM per run.
+            spark_runs: number of runs that a JVM serves before it is replaced.
         """
         super().__init__(inst_data)
         self._idle_seconds, self._spark_runs = spark_idle_seconds, spark_runs
@@ -98,37 +98,37 @@ class WarmRunLauncher(DefaultRunLauncher):
 
     @classmethod
     def config_type(cls) -> Any:
-        """What `config` may hold (Dagster's)."""
+        """Return the schema of `config`; see Dagster."""
         return {
             "spark_idle_seconds": dg.Field(
                 float,
                 is_required=False,
                 default_value=600.0,
-                description="how long a local JVM waits for its next run before it ends; 0: each run starts its own",
+                description="seconds after which an unused local JVM ends; 0: each run starts its own",
             ),
             "spark_runs": dg.Field(
                 int,
                 is_required=False,
                 default_value=200,
-                description="how many runs a local JVM serves before it is replaced",
+                description="number of runs that a local JVM serves before it is replaced",
             ),
         }
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> WarmRunLauncher:
-        """As configured (Dagster's)."""
+        """Build the launcher from its configuration; see Dagster."""
         return cls(inst_data, **config_value)
 
     @cached_property
     def _sockets(self) -> str:
-        """A folder for the JVMs' sockets, which nobody else may enter."""
+        """The folder of the JVMs' sockets, accessible to its owner only."""
         folder = tempfile.gettempdir()
         # The path of a socket has to be short.
         return tempfile.mkdtemp(prefix="lake-assets-", dir=folder if len(folder) < _LONG else "/tmp")
 
     @cached_property
     def _code(self) -> float:
-        """When the newest file of this package was changed, as the fork server has imported it."""
+        """Modification time of the newest file of this package, as imported by the fork server."""
         return _newest()
 
     def launch_run(self, context: LaunchRunContext) -> None:
@@ -152,7 +152,7 @@ class WarmRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
 
     def _is_here(self, context: LaunchRunContext) -> bool:
-        """Whether a fork of this process's interpreter is what the code location would start."""
+        """Whether the code location uses this process's interpreter, so a fork can run it."""
         origin = context.dagster_run.job_code_origin
         if (
             context.workspace is None
@@ -195,7 +195,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         watch.start()
 
     def _look_after(self, process: processes.BaseProcess, run_id: str) -> None:
-        """Wait for the process's end, and say so if the run is not over by then."""
+        """Wait for the process's end, and report it if the run has not finished by then."""
         process.join()
         assert process.exitcode is not None
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
@@ -213,7 +213,7 @@ class WarmRunLauncher(DefaultRunLauncher):
             self._instance.report_run_failed(run, text, why)
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt a run; kill it where that is of no use. False: it is not there any more."""
+        """Interrupt a run, or kill it if that has no effect. Return False if its process no longer exists."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -237,7 +237,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Whether a run's process is there; one that another launcher has started is taken to be."""
+        """Whether a run's process exists; assumed for runs of other launchers."""
         at = process_of(run)
         if at is None or (at.is_here and at.is_there()):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
@@ -246,7 +246,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.FAILED, f"its process {at.pid} is gone")
 
     def dispose(self) -> None:
-        """Leave nothing behind."""
+        """Clean up."""
         if "_sockets" in vars(self):
             with contextlib.suppress(OSError):  # JVMs are still in there; the last one removes it
                 Path(self._sockets).rmdir()
@@ -254,7 +254,7 @@ class WarmRunLauncher(DefaultRunLauncher):
 
 
 def process_of(run: dg.DagsterRun) -> RunProcess | None:
-    """The process of a run that this launcher has started; None: another launcher has."""
+    """Return the process of a run started by this launcher; None if another launcher started it."""
     from lake_assets.runtime.processes import RunProcess
 
     return RunProcess.of(run.run_id, run.tags)
@@ -265,8 +265,8 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
 
     Args:
         run_id: the run.
-        args: Dagster's, serialized.
-        keeping: how the JVM of local Spark is borrowed.
+        args: Dagster's serialized arguments.
+        keeping: settings of the borrowed JVM.
     """
     from dagster._cli.api import execute_run_command
     from dagster._grpc.types import ExecuteRunArgs

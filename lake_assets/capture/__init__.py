@@ -1,4 +1,4 @@
-"""Windows, captures, field ranges, ICDC tables and feeds: what changed between two snapshots of any Iceberg table.
+"""Windows, captures, field ranges, ICDC tables and feeds: the changes between two snapshots of any Iceberg table.
 
 Planning (`windows`, `manifests`, `deletes`, `planning`, `ranges`) knows neither Spark nor Dagster: a sensor calls it.
 `lineage` and `rows` turn captured files into DataFrames. What does not belong here: what is done with the changes.

@@ -1,4 +1,4 @@
-"""`Capture`: a window's captured files, and the three ways of using them (rows, keys, ranges)."""
+"""`Capture`: the captured files of a window, and their rows, keys and ranges."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class CapturedFile:
 
 
 class Capture:
-    """What changed in one window of one table.
+    """The changes in one window of one table.
 
-    The DataFrames read ICDC tables that are made when first needed. These live until `close()`, the end of a `with`
-    block over the capture, or the end of the process, whichever comes first: use the rows before that.
+    The DataFrames read ICDC tables that are created on first use. These live until `close()`, the end of a `with` block
+    over the capture, or the end of the process, whichever comes first: use the rows before that.
 
     Attributes:
-        window: which two snapshots were compared, and what lies between them.
-        granularity: `net` effect of the window, or every `snapshot`'s own changes.
-        columns: what rows come with: the columns of the schema at the window's end.
+        window: the two compared snapshots, and the operations between them.
+        granularity: `net` changes of the window, or the changes of every `snapshot`.
+        columns: the columns of the rows, from the schema at the window's end.
         schema: that schema.
     """
 
     def __init__(self, lake: LakeBase, source: Table, window: Window, granularity: Granularity) -> None:
-        """Plan the capture: reads the manifests that differ."""
+        """Plan the capture by reading the manifests that differ."""
         self.window = window
         self.granularity: Granularity = granularity
         self.schema: Schema = source.schemas()[window.schema_id]
@@ -85,12 +85,12 @@ class Capture:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file was captured: then no row changed either."""
+        """Whether no file was captured, so no row changed."""
         return not self._parts
 
     @cached_value
     def files(self) -> tuple[CapturedFile, ...]:
-        """The captured files, for each part those of the end first."""
+        """The captured files; for each part, files of the end first."""
         operations = {p.snapshot_id: p.operation for p in (*self.window.steps, *self.window.undone)}
         return tuple(f for part in self._parts for f in self._files(part.plan, operations))
 
@@ -105,12 +105,12 @@ class Capture:
 
     @cached_value
     def ranges_before(self) -> dict[str, FieldRange]:
-        """The same over the captured files of the window's start alone."""
+        """The hull of every field over the captured files of the window's start alone."""
         before = [e for p in self._parts for e in p.plan.before.data]
         return field_ranges(before, self.schema, self._specs, unreadable=self._former)
 
     def pieces(self, column: str) -> list[Piece]:
-        """The captured files with how many rows came and went, and the range of one column in each.
+        """Return the captured files with their numbers of added and removed rows, and the range of one column.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
@@ -125,21 +125,21 @@ class Capture:
         ]
 
     def check_files(self) -> None:
-        """Check that the captured files are still there, for those who read the table itself.
+        """Check that the captured files still exist, for callers that read the table itself.
 
         Raises:
-            MissingDataFileError: one is gone.
+            MissingDataFileError: one is missing.
         """
         for part in self._parts:
             check_files(self._source.io, part.plan)
 
     @contextlib.contextmanager
     def icdc(self) -> Generator[IcdcTables]:
-        """Metadata-only tables over the files of the net change, for any engine; dropped at the end of the block.
+        """Register metadata-only tables over the files of the net change; drop them at the end of the block.
 
         Raises:
-            MissingDataFileError: a captured file is gone.
-            CaptureWriteError: the tables cannot be made.
+            MissingDataFileError: a captured file is missing.
+            CaptureWriteError: the tables cannot be written.
         """
         parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
         tables = OpenTables(self._lake, self._source, self._former)
@@ -150,16 +150,16 @@ class Capture:
             tables.close()
 
     def upserts(self, spark: SparkSession) -> DataFrame:
-        """Rows that were inserted or updated in the window, as of its end.
+        """Return the rows inserted or updated in the window, as of its end.
 
-        Where rows keep their ids (format v3), a row that was updated to the values that it had may be among them.
+        If rows keep their ids (format v3), they may include a row that was updated to its old values.
         """
         from lake_assets.capture.rows import changed_rows
 
         return self._read(spark, changed_rows.upserts)
 
     def feed(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
-        """The row-level changes: the end's columns and `_change_type`.
+        """Return the row-level changes: the end's columns and `_change_type`.
 
         Taking the `delete` and `update_before` rows from the table at start and adding the `insert` and
         `update_after` rows gives the table at end, duplicates counted. With granularity `snapshot` rows have
@@ -167,9 +167,9 @@ class Capture:
 
         Args:
             spark: the session.
-            keys: a delete and an insert that agree in these columns make an update, whatever their row ids say; a
-                change of a key is a delete and an insert. Default: row lineage (format v3) pairs rows; where there is
-                none, the table's identifier fields do.
+            keys: a delete and an insert that agree in these columns are an update, whatever their row ids; a change of
+                a key is a delete and an insert. Default: row lineage (format v3) pairs rows, or without it, the
+                table's identifier fields.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
@@ -180,16 +180,16 @@ class Capture:
         return self._read(spark, lambda view: changed_rows.feed(view, keys))
 
     def signed(self, spark: SparkSession) -> DataFrame:
-        """The row-level changes as the end's columns and `__lake_sign`: -1 for rows that went, 1 for rows that came.
+        """Return the row-level changes as the end's columns and `__lake_sign`: -1 for deleted, 1 for inserted rows.
 
-        What `feed` gives, without finding out which of them are the two images of an update.
+        Like `feed`, without pairing the two images of updates.
         """
         from lake_assets.capture.rows import changed_rows
 
         return self._read(spark, changed_rows.signed)
 
     def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
-        """The changes as events, one a changed row: `op` (c, u, d), `before`, `after`, `source`.
+        """Return the changes as events, one per changed row: `op` (c, u, d), `before`, `after`, `source`.
 
         Args:
             spark: the session.
@@ -204,7 +204,7 @@ class Capture:
         return self._read(spark, lambda view: change_events.events(view, keys, str(self.window.table)))
 
     def keys(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
-        """The distinct values of `columns` over all before- and after-images.
+        """Return the distinct values of `columns` over all before- and after-images.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
@@ -230,7 +230,7 @@ class Capture:
 
     @cached_value
     def _casts(self) -> dict[str, str]:
-        """Columns that the start's files hold with another type, and the type that they have at the end."""
+        """Return columns with another type in the start's files, and their type at the end."""
         return {f.name: spark_type(f.field_type) for f in self.schema.fields if f.field_id in self._former}
 
     def _check(self, columns: Sequence[str]) -> None:
@@ -240,7 +240,7 @@ class Capture:
                 raise ColumnNotFoundError(f"{self.window.table} has no column {column!r} at the window's end: {there}")
 
     def _read(self, spark: SparkSession, read: Callable[[View], DataFrame]) -> DataFrame:
-        """What `read` gives for all parts together."""
+        """Return the union of `read` over all parts."""
         if clash := [c for c in self.columns if is_of_changes(c)]:
             raise UnsupportedCaptureError(
                 f"{self.window.table} has columns named like those that come with changes (_change_type, _commit_..., "
@@ -306,7 +306,7 @@ class Capture:
         for p, value in zip(self._specs[e.spec_id].fields, e.partition, strict=True):
             known = p.source_id in self.schema.field_ids
             hull = of_partition(self.schema.find_type(p.source_id), p, value) if known and value is not None else (0, 1)
-            # Dates and decimals read better than the numbers that they are stored as.
+            # Dates and decimals read better than their stored numbers.
             out[p.name] = hull[0] if hull[0] is not None and hull[0] == hull[1] else value
         return out
 
@@ -341,21 +341,21 @@ def capture(
     granularity: Granularity = "net",
     table_uuid: str | None = None,
 ) -> Capture:
-    """What changed in `table` in the window `(start, end]`; reads metadata only, without Spark.
+    """Capture the changes of `table` in the window `(start, end]`; reads metadata only, without Spark.
 
     Args:
         lake: the lake.
         table: `namespace.name`.
         start: snapshot id, tag or branch, or a point in time; None: everything up to `end`.
-        end: the same; None: the table's current snapshot.
-        granularity: `net` effect of the window, or every `snapshot`'s own changes.
-        table_uuid: the uuid of the table that `start` belongs to, where the caller knows it.
+        end: like `start`; None: the table's current snapshot.
+        granularity: `net` changes of the window, or the changes of every `snapshot`.
+        table_uuid: the uuid of the table that `start` belongs to, if known.
 
     Raises:
         TableNotFoundError, SnapshotNotFoundError, SnapshotExpiredError, TableReplacedError, WindowError: the window
-            cannot be had.
-        MissingDataFileError, CorruptMetadataError: its metadata is gone or broken.
-        UnsupportedCaptureError: it holds what cannot be captured exactly.
+            does not exist.
+        MissingDataFileError, CorruptMetadataError: its metadata is missing or broken.
+        UnsupportedCaptureError: the window cannot be captured exactly.
     """
     name = TableId.parse(table)
     source = lake.table(name)

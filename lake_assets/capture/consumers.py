@@ -1,8 +1,8 @@
-"""Consumers of a table: who still needs which of its snapshots.
+"""Consumers of a table and the snapshots they still need.
 
-A consumer is a tag on its watermark snapshot in the source, so that `expire_snapshots`, whoever runs it, keeps what
-the consumer has yet to compare with. The tag is moved after the consumer has committed: it may lag behind, and never
-leads. Each move is a commit of the source's metadata; where that is too dear, move it now and then.
+A consumer is a tag on its watermark snapshot in the source, so no `expire_snapshots` removes the snapshot that the
+consumer compares with. The tag is moved after the consumer has committed: it may lag, but never leads. Each move is a
+commit of the source's metadata; if that is too expensive, move the tag less often.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata import refs
 
 PREFIX = "consumer."
-# Without an age of its own a tag has the table's `history.expire.max-ref-age-ms`, and may be expired itself.
+# A tag without its own age uses the table's `history.expire.max-ref-age-ms`, and may expire itself.
 RETAIN_DAYS = 36500
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -39,13 +39,13 @@ class Consumer:
     """A consumer of a table and how far it is behind.
 
     Attributes:
-        name: the consumer's own.
-        table: what it consumes.
-        snapshot_id: the snapshot that it has absorbed.
-        timestamp: when that snapshot was made.
-        snapshots_behind: how many snapshots the table's main branch is ahead; None: it cannot be told, because some
-            between have expired.
-        behind: the time between the two; zero where the table was rolled back since.
+        name: name of the consumer.
+        table: the consumed table.
+        snapshot_id: the absorbed snapshot.
+        timestamp: time of that snapshot.
+        snapshots_behind: number of snapshots by which the table's main branch is ahead; None if unknown, because some
+            in between have expired.
+        behind: the time between the two; zero if the table was rolled back since.
     """
 
     name: str
@@ -63,17 +63,17 @@ class Consumers:
         self._lake = lake
 
     def register(self, table: str | TableId, name: str, snapshot_id: int | None = None) -> Consumer:
-        """Keep a snapshot for a consumer, a new one or one that has moved on.
+        """Keep a snapshot for a new or an advanced consumer.
 
         Args:
-            table: what it consumes.
-            name: the consumer's own, of letters, digits, `_`, `.` and `-`: usually the name of the target.
-            snapshot_id: what it has absorbed; None: the current snapshot.
+            table: the consumed table.
+            name: name of the consumer, of letters, digits, `_`, `.` and `-`: usually the name of the target.
+            snapshot_id: the absorbed snapshot; None: the current snapshot.
 
         Raises:
-            InvalidNameError: the name cannot be one.
+            InvalidNameError: the name is invalid.
             SnapshotNotFoundError: the table has no such snapshot, or none at all.
-            SnapshotExpiredError: the snapshot is gone.
+            SnapshotExpiredError: the snapshot has expired.
         """
         table_id, tag = TableId.parse(table), _tag(name)
         source = self._lake.table(table_id)
@@ -88,7 +88,7 @@ class Consumers:
     advance = register
 
     def list(self, table: str | TableId) -> list[Consumer]:
-        """The consumers of a table, those that are furthest behind first."""
+        """Return the consumers of a table, furthest behind first."""
         table_id = TableId.parse(table)
         source = self._lake.table(table_id)
         found = [

@@ -1,7 +1,7 @@
 """Field ranges: hulls of the values in captured files, from partition values and column bounds.
 
-A range is never narrower than the truth. Bounds may be missing (metrics modes, wide tables) or cut short (strings);
-what is not known is unbounded, and says so.
+A range is never narrower than the values. Bounds may be missing (metrics modes, wide tables) or truncated (strings);
+unknown ends are unbounded and marked so.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FieldRange:
         return any(isinstance(end, datetime) and end.tzinfo is not None for end in (self.low, self.high))
 
     def __or__(self, other: FieldRange) -> FieldRange:
-        """The hull of both."""
+        """Return the hull of both."""
         nulls, nans = self.nulls or other.nulls, self.nans or other.nans
         if not self.has_values or not other.has_values:
             one = self if self.has_values else other
@@ -82,7 +82,7 @@ def field_ranges(
     *,
     unreadable: Collection[int] = (),
 ) -> dict[str, FieldRange]:
-    """The ranges of every primitive field of `schema` over `entries`; a field within structs is named `a.b`.
+    """Return the range of every primitive field of `schema` over `entries`; a field within structs is named `a.b`.
 
     Elements of lists and entries of maps have no range.
 
@@ -116,7 +116,7 @@ def _leaves(
 
 
 class _Facts:
-    """What a manifest entry says of the columns of one file."""
+    """Statistics of a manifest entry about the columns of one file."""
 
     def __init__(self, e: Entry, spec: PartitionSpec) -> None:
         def by_field(statistic: str) -> dict[int, Any]:
@@ -134,7 +134,7 @@ class _Facts:
     def range_of(self, f: NestedField, *, nullable: bool) -> FieldRange:
         at, kind = f.field_id, f.field_type
         count, nulls, nans = self.values.get(at), self.nulls.get(at), self.nans.get(at)
-        # Without a count of its own the file may be older than the field, which then reads as null or a default.
+        # Without a value count, the file may be older than the field, which then reads as null or a default.
         may_be_null = nullable and (nulls is None or nulls > 0 or count is None or count < self.records)
         may_be_nan = isinstance(kind, FloatType | DoubleType) and (nans is None or nans > 0)
         low = bound(kind, self.lows.get(at), upper=False)

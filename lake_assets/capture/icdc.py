@@ -1,8 +1,8 @@
 """ICDC tables: registered, metadata-only Iceberg tables over captured files.
 
-No data file is copied: the table's one snapshot lists the captured files as existing, with their own sequence
-numbers and row ids, and the deletes that apply to them. Any engine that reads the catalog reads it. The files
-belong to the source: an ICDC table is dropped without purging, and only the metadata that was written for it goes.
+No data file is copied: the table's only snapshot lists the captured files as existing, with their original sequence
+numbers and row ids, and the deletes that apply to them. Any engine that reads the catalog can read it. The files
+belong to the source: an ICDC table is dropped without purging, and only the metadata written for it is deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IcdcTables:
-    """The ICDC tables of a capture; None: that side holds no files."""
+    """The ICDC tables of a capture; None for a side without files."""
 
     after: str | None
     before: str | None
@@ -65,7 +65,7 @@ class Leftover:
     """The process that made it."""
 
     def is_left(self, limit: datetime) -> bool:
-        """Whether its process is gone, or it was made before `limit` by one that cannot be seen from here."""
+        """Whether its process is dead, or it was created before `limit` by one that is not visible from here."""
         gone = is_gone(self.owner) if self.owner else None
         return self.created <= limit if gone is None else gone
 
@@ -83,12 +83,12 @@ def write(
     """Write the metadata of an ICDC table over `side` and register it.
 
     Args:
-        lake: whose catalog it is registered in.
-        source: the table that was captured.
-        window: what was captured.
+        lake: the lake whose catalog registers it.
+        source: the captured table.
+        window: the captured window.
         side: the files.
-        point: the snapshot that the side is seen from.
-        name: of the table, in the namespace `icdc`.
+        point: the snapshot of that side.
+        name: name of the table, in the namespace `icdc`.
         former: top-level fields, by id, that the files hold with another type than the window's schema says.
         vectors: the content of a file of deletion vectors that `side` names as `vectors_path`.
 
@@ -176,12 +176,12 @@ def _register(lake: LakeBase, table: TableId, path: str, files: _Files) -> None:
 
 
 def vectors_path(source: Table, name: str) -> str:
-    """Where the deletion vectors that were made for an ICDC table are."""
+    """Return the path of the deletion vectors written for an ICDC table."""
     return f"{_folder(source)}/{name}.puffin"
 
 
 def drop(lake: LakeBase, written: Written) -> None:
-    """Take the table out of the catalog and delete the metadata that was written for it, nothing else."""
+    """Drop the table from the catalog and delete only the metadata written for it."""
     try:
         lake.catalog.drop_table(written.table.parts)
     except NoSuchTableError:
@@ -190,13 +190,13 @@ def drop(lake: LakeBase, written: Written) -> None:
 
 
 def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """ICDC tables of processes that are gone, and those of other machines that are registered after `older_than`."""
+    """Return ICDC tables of dead processes, and tables of other machines older than `older_than`."""
     limit = datetime.now(UTC) - older_than
     return [found for found, _ in _registered(lake) if found.is_left(limit)]
 
 
 def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """Drop the leftovers of killed runs (see `leftovers`); returns what was dropped."""
+    """Drop the leftovers of killed runs (see `leftovers`), and return them."""
     limit = datetime.now(UTC) - older_than
     swept = []
     for found, table in _registered(lake):
@@ -211,7 +211,7 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
         try:
             table = lake.catalog.load_table(table_id.parts)
         except (NoSuchTableError, CorruptMetadataError):
-            continue  # being dropped by the run that made it
+            continue  # its own run is dropping it
         if created := table.properties.get(PREFIX + "created-ms"):
             at = datetime.fromtimestamp(int(created) / 1000, UTC)
             source, made_by = (table.properties.get(PREFIX + name) for name in ("source", "owner"))
@@ -224,7 +224,7 @@ def _folder(source: Table) -> str:
 
 
 def _own_files(table: Table) -> tuple[str, ...]:
-    """The metadata files that are named after the ICDC table, in the folder where they are written."""
+    """Return the metadata files named after the ICDC table, in their folder."""
     folder, name = table.location().rsplit("/", 1)
     snapshot = table.current_snapshot()
     files = [table.metadata_location]
@@ -246,12 +246,12 @@ def _delete(io: FileIO, files: tuple[str, ...] | list[str]) -> None:
         except FileNotFoundError:
             log.debug("metadata file %s is gone already", path)
         except OSError as e:
-            # The table is out of the catalog: what stays is an orphan of the source, which its upkeep removes.
+            # The table is dropped: remaining files are orphans of the source, which its upkeep removes.
             log.warning("metadata file %s of a dropped ICDC table stays behind: %s", path, e)
 
 
 def _groups(side: Side) -> dict[tuple[AvroKind, int, bool, bool], list[Entry]]:
-    """Entries that can share a manifest: of one Avro schema, spec and content, with row ids or all without."""
+    """Group entries that can share a manifest: one Avro schema, spec and content, all with or all without row ids."""
     groups: dict[tuple[AvroKind, int, bool, bool], list[Entry]] = {}
     for e in (*side.data, *side.deletes):
         has_ids = e.first_row_id is not None
@@ -270,7 +270,7 @@ def _line(
     path: str,
     length: int,
 ) -> dict[str, Any]:
-    """The manifest list's line for one manifest."""
+    """Return the manifest list's entry for one manifest."""
     # A manifest of format v1 has no sequence numbers of its own: the list's 0 is inherited.
     numbered = kind.has_field("sequence_number")
     counts = {"added": 0, "existing": len(entries), "deleted": 0}
@@ -295,6 +295,6 @@ def _line(
 
 
 def new_name(source: TableId) -> str:
-    """A name for the ICDC tables of one capture of `source`."""
+    """Return a name for the ICDC tables of one capture of `source`."""
     plain = "_".join(source.parts)
     return f"{''.join(c if c.isalnum() else '_' for c in plain)[:80]}_{uuid.uuid4().hex[:12]}"

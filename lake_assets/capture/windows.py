@@ -1,7 +1,7 @@
-"""Windows: which two snapshots are compared, and what lies between them.
+"""Windows: the two snapshots to compare, and the operations between them.
 
-A window is half-open, `(start, end]`: what start holds is not part of it. Start may be missing (everything up to
-end), and it may have been rolled back (then what it held beyond the common ancestor is undone).
+A window is half-open, `(start, end]`: the contents of start are not part of it. Start may be missing (everything up to
+end), or rolled back (then its changes after the common ancestor are reverted).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bound = int | str | datetime | None
 
 @dataclass(frozen=True)
 class Window:
-    """What is compared: `(start, end]` of one table."""
+    """The interval `(start, end]` of one table's history."""
 
     table: TableId
     table_uuid: str
@@ -68,7 +68,7 @@ class Window:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The operations inside, oldest first."""
+        """The operations in the window, oldest first."""
         return tuple(p.operation for p in self.steps)
 
     @property
@@ -78,12 +78,12 @@ class Window:
 
     @property
     def since(self) -> int | None:
-        """The sequence number above which rows were inserted or updated; None: it does not tell."""
+        """The sequence number above which rows are new or updated; None if it does not tell."""
         return self.start.sequence_number if self.start and self.is_forward else None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing can have changed, as the snapshots alone tell: same snapshot, or upkeep only."""
+        """Whether the snapshots alone show that nothing changed: same snapshot, or upkeep only."""
         if self.end is None or self.start_snapshot_id == self.end_snapshot_id:
             return True
         upkeep = all(p.operation == "replace" for p in self.steps)
@@ -96,21 +96,21 @@ class Window:
 def resolve(
     table: Table, name: TableId, start: Bound = None, end: Bound = None, *, table_uuid: str | None = None
 ) -> Window:
-    """The window between two points of a table's history; reads nothing but the table's metadata.
+    """Resolve two points of a table's history to a window; reads only the table's metadata.
 
     Args:
         table: the table, freshly loaded.
-        name: what errors call it.
+        name: the table's name in errors.
         start: snapshot id, tag or branch, or a point in time of the main branch (UTC where it says no zone); None:
             everything up to end.
         end: the same; None: the current snapshot. Rows come with the schema of this snapshot; with the table's
             current schema where end is None or a branch.
-        table_uuid: the table that start belongs to, where the caller knows.
+        table_uuid: the uuid of the table that start belongs to, if known.
 
     Raises:
-        TableReplacedError: the table has another uuid.
+        TableReplacedError: the table's uuid is not `table_uuid`.
         SnapshotNotFoundError: no such snapshot, tag, branch or time.
-        SnapshotExpiredError: the snapshot was there and has been expired.
+        SnapshotExpiredError: the snapshot existed and has expired.
         WindowError: start is newer than end.
     """
     meta = table.metadata
@@ -164,7 +164,7 @@ def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: S
 
 
 def _was_rolled_back(meta: TableMetadata, first: Snapshot, last: Snapshot) -> bool:
-    """Whether `last`, an ancestor of `first`, is where a branch stands or main stood after `first`."""
+    """Whether a branch is at `last`, an ancestor of `first`, or main was there after `first`."""
     if any(
         r.snapshot_id == last.snapshot_id for r in meta.refs.values() if r.snapshot_ref_type == SnapshotRefType.BRANCH
     ):

@@ -1,4 +1,4 @@
-"""`lake-assets capture` and `lake-assets changes`: what changed in a table, as files and ranges or as rows."""
+"""`lake-assets capture` and `lake-assets changes`: changes of a table, as files and ranges or as rows."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Name = Annotated[str, typer.Argument(help="namespace.name", show_default=False)]
 From = Annotated[
     str | None, typer.Option("--from", help="snapshot id, tag, branch or time (ISO 8601, UTC); default: the beginning")
 ]
-To = Annotated[str | None, typer.Option("--to", help="the same; default: the current snapshot")]
+To = Annotated[str | None, typer.Option("--to", help="like --from; default: the current snapshot")]
 
 
 class Format(StrEnum):
-    """How a changed row is written."""
+    """Output format of changed rows."""
 
     flat = "flat"
     debezium = "debezium"
 
 
 class Images(StrEnum):
-    """How much of a changed row is written."""
+    """Parts of a changed row to write."""
 
     before_after = "before-after"
     before = "before"
@@ -52,7 +52,7 @@ def capture(
     end: To = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show which data files of TABLE changed between two snapshots, and the field ranges over them (no Spark)."""
+    """Show which data files of TABLE changed between two snapshots, and their field ranges (without Spark)."""
     lake = Lake.load_existing()
     with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as found:
         if as_json:
@@ -65,14 +65,14 @@ def changes(
     table: Name,
     start: From = None,
     end: To = None,
-    form: Annotated[Format, typer.Option("--format", help="a row an image, or Debezium's envelope")] = Format.flat,
+    form: Annotated[Format, typer.Option("--format", help="one row per image, or Debezium's envelope")] = Format.flat,
     images: Annotated[
-        Images, typer.Option("--images", help="whole rows, whole rows before the change only, or keys only")
+        Images, typer.Option("--images", help="rows before and after the change, rows before it, or keys only")
     ] = Images.before_after,
     key: Annotated[
         list[str] | None, typer.Option("--key", help="key column (repeatable); default: the identifier fields")
     ] = None,
-    by_snapshot: Annotated[bool, typer.Option("--by-snapshot", help="every snapshot's own changes")] = False,
+    by_snapshot: Annotated[bool, typer.Option("--by-snapshot", help="write the changes of each snapshot")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="FILE.parquet or FILE.jsonl; default: JSON lines on stdout")
     ] = None,
@@ -108,7 +108,7 @@ def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | N
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        return text  # an unknown tag or branch, which the capture names together with those that there are
+        return text  # an unknown tag or branch: the capture's error names the existing ones
 
 
 def _facts(found: Capture) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _rows(
     lake: Lake, found: Capture, form: Format, images: Images, keys: list[str], asked: list[str] | None
 ) -> DataFrame:
     spark = lake.spark()
-    # With fewer images an update is known by its key alone: a change of the key has to be a delete and an insert.
+    # With fewer images, only the key identifies an update, so a key change must be a delete and an insert.
     by = asked if images is Images.before_after else keys
     frame = found.events(spark, by) if form is Format.debezium else found.feed(spark, by)
     if images is Images.before_after:
@@ -200,7 +200,7 @@ def _lines(frame: DataFrame) -> Iterator[str]:
 
 
 def _write(frame: DataFrame, out: Path) -> int:
-    """Write all rows to `out`, which appears when it is whole."""
+    """Write all rows to `out`, which appears once it is complete."""
     partial = out.with_name(f".{out.name}.partial")
     try:
         if out.suffix == ".jsonl":

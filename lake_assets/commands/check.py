@@ -1,4 +1,4 @@
-"""`lake-assets check`: what is wrong with a pipeline, before anything runs."""
+"""`lake-assets check`: the mistakes in a pipeline, before anything runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lake_assets.commands.run_and_status import find_pipeline
 from lake_assets.facade import Lake
 from lake_assets.pipeline.pipeline_checks import check as checked
 
-# A catalog without tables, which leaves nothing behind.
+# An empty catalog in memory.
 _NO_LAKE = "sqlite:///:memory:"
 
 
 def check(
     pipeline: Annotated[str, typer.Argument(help="YAML file, folder with a defs.yaml, or a shipped pipeline's name")],
 ) -> None:
-    """Check the models and audits of PIPELINE against the lake's tables: all mistakes at once (no Spark)."""
+    """Check the models and audits of PIPELINE against the lake's tables, and list all mistakes (without Spark)."""
     loaded, lake = find_pipeline(pipeline), Lake.load()
     if not lake.is_there:
         console.print(f"there is no lake at {lake.config.home} yet", markup=False, soft_wrap=True)

@@ -25,14 +25,14 @@ from lake_assets.tables.outcome import Outcome
 
 
 def demo(
-    next_only: Annotated[bool, typer.Option("--next", help="feed one more checkpoint only")] = False,
+    next_only: Annotated[bool, typer.Option("--next", help="feed only the next checkpoint")] = False,
     feed_only: Annotated[
-        bool, typer.Option("--feed-only", help="put the events into the landing folder and leave the rest to Dagster")
+        bool, typer.Option("--feed-only", help="only put the events into the landing folder, for Dagster to process")
     ] = False,
-    reset: Annotated[bool, typer.Option("--reset", help="drop the demo's tables first and begin again")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="drop the demo's tables first and start over")] = False,
 ) -> None:
-    """Feed a recorded change stream of Postgres in micro-batches and compare every table with Postgres's own; then two
-    change feeds that are joined and counted, with the numbers of each step."""
+    """Feed a recorded change stream of Postgres in micro-batches and compare every table with Postgres's; then join
+    and count two change feeds, and print the figures of each step."""
     lake, pipeline = Lake.load(), Pipeline.load(shop.PIPELINE)
     landing = lake.config.home / "landing" / "shop_events"
     if reset:

@@ -1,4 +1,4 @@
-"""`lake-assets explain`."""
+"""`lake-assets explain`: how a SQL model is maintained."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def explain(
     table: Annotated[str, typer.Argument(help="layer.table of a SQL model")],
     pipeline: Annotated[
         str | None,
-        typer.Option("--pipeline", "-p", help="the file, folder or shipped name; default: as the table was made"),
+        typer.Option(
+            "--pipeline", "-p", help="YAML file, folder or shipped name; default: the query stored in the table"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How a SQL model is maintained and why, and how what is pending now would be absorbed. Reads metadata only."""
+    """Explain how a SQL model is maintained, and how pending changes would be absorbed. Reads metadata only."""
     lake, name = Lake.load_existing(), TableId.parse(table)
     found = explained(lake, _spec(lake, name, pipeline))
     if as_json:

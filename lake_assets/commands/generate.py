@@ -1,4 +1,4 @@
-"""`lake-assets generate-events`: a folder of made-up change events, for trying things out and for measuring."""
+"""`lake-assets generate-events`: a folder of generated change events, for trials and measurements."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _TABLES = {"change-set": flagged_rows, "change-feed": feed_rows}
 
 
 def generate_events(
-    out: Annotated[Path, typer.Argument(help="folder that the files are put into")],
+    out: Annotated[Path, typer.Argument(help="folder for the files")],
     format: Annotated[str, typer.Option(help=f"one of {', '.join(ENCODERS)}")] = "debezium",
     files: Annotated[str, typer.Option(help="jsonl; csv or parquet for change-set and change-feed")] = "jsonl",
     events: Annotated[int, typer.Option(help="number of changes")] = 1_000,
-    keys: Annotated[int, typer.Option(help="rows at most")] = 100,
+    keys: Annotated[int, typer.Option(help="maximum number of rows")] = 100,
     distribution: Annotated[str, typer.Option(help="which rows change: uniform or zipf")] = "uniform",
     inserts: Annotated[float, typer.Option(help="weight of inserts")] = 0.3,
     updates: Annotated[float, typer.Option(help="weight of updates")] = 0.5,
     deletes: Annotated[float, typer.Option(help="weight of deletes")] = 0.2,
     key_changes: Annotated[float, typer.Option(help="share of updates that change the key")] = 0.0,
-    unchanged: Annotated[float, typer.Option(help="share of updates that leave an unchanged long text out")] = 0.0,
+    unchanged: Annotated[float, typer.Option(help="share of updates that leave out an unchanged long text")] = 0.0,
     nulls: Annotated[float, typer.Option(help="share of nulls")] = 0.1,
-    transaction: Annotated[int, typer.Option(help="changes a transaction, at most")] = 3,
-    late: Annotated[float, typer.Option(help="share of transactions that come late")] = 0.0,
-    lateness: Annotated[int, typer.Option(help="how many transactions later, at most")] = 20,
-    duplicates: Annotated[float, typer.Option(help="share of transactions that come twice")] = 0.0,
-    schema_changes: Annotated[int, typer.Option(help="how often the table is altered")] = 0,
+    transaction: Annotated[int, typer.Option(help="maximum changes per transaction")] = 3,
+    late: Annotated[float, typer.Option(help="share of transactions that arrive late")] = 0.0,
+    lateness: Annotated[int, typer.Option(help="maximum delay, in transactions")] = 20,
+    duplicates: Annotated[float, typer.Option(help="share of transactions that arrive twice")] = 0.0,
+    schema_changes: Annotated[int, typer.Option(help="number of schema changes")] = 0,
     seed: Annotated[int, typer.Option(help="the same seed gives the same events")] = 0,
     table: Annotated[str, typer.Option(help="the source table")] = "public.items",
-    events_a_file: Annotated[int, typer.Option(help="records a file, at most")] = 100_000,
-    rows: Annotated[Path | None, typer.Option(help="write the rows that the table holds in the end, as JSON")] = None,
+    events_a_file: Annotated[int, typer.Option(help="maximum records per file")] = 100_000,
+    rows: Annotated[Path | None, typer.Option(help="file for the table's final rows, as JSON lines")] = None,
 ) -> None:
-    """Write change events of a made-up table, in any format; memory does not grow with their number."""
+    """Write change events of a generated table, in any format, with constant memory."""
     if distribution not in ("uniform", "zipf"):
         raise ConfigError(f"--distribution {distribution}: choose uniform or zipf")
     schema, _, name = table.partition(".")
@@ -105,7 +105,7 @@ def _write_lines(
 
 
 def _put(target: Path, write: Callable[[Path], None]) -> None:
-    """A landing folder shows whole files only: written beside it under a hidden name, then renamed."""
+    """Write under a hidden name, then rename, so that the landing folder shows complete files only."""
     temporary = target.with_name(f".{target.name}")
     write(temporary)
     temporary.rename(target)
@@ -129,7 +129,7 @@ def _write_tables(
 def _batches(
     stream: Iterable[Transaction], format_name: str, a_file: int
 ) -> Iterator[tuple[dict[str, str], list[dict[str, Any]]]]:
-    """Rows of one schema, some at a time: a file of rows has one header."""
+    """Yield batches of rows with one schema each, since a file has one header."""
     rows_of = _TABLES[format_name]
     columns: dict[str, str] = {}
     batch: list[dict[str, Any]] = []
@@ -167,7 +167,7 @@ def _arrow(columns: dict[str, str], rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _as_text(table: pa.Table) -> pa.Table:
-    """CSV has neither lists nor bytes: JSON and base64."""
+    """Encode lists as JSON and bytes as base64, which CSV lacks."""
     for i, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = [None if v is None else orjson.dumps(v).decode() for v in table.column(i).to_pylist()]

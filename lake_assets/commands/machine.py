@@ -1,4 +1,4 @@
-"""`lake-assets setup`, `lake-assets spark-server`."""
+"""`lake-assets setup` and `lake-assets spark-server`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lake_assets.runtime.loopback_ports import check_free
 
 
 def setup() -> None:
-    """Find Java and resolve Spark's jars, once; later calls only check."""
+    """Find Java and download Spark's jars; later calls only check them."""
     config = LakeConfig.load()
     java = find_java()
     with console.status("resolving Spark's jars"):
@@ -25,8 +25,8 @@ def setup() -> None:
     console.print(f"Java at {java}, {len(jars)} jars in {jars[0].parent}")
 
 
-def spark_server(port: Annotated[int, typer.Option(help="on 127.0.0.1")] = PORT) -> None:
-    """Run a Spark Connect server on loopback until it is interrupted: one warm Spark that all runs share."""
+def spark_server(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = PORT) -> None:
+    """Run a Spark Connect server on loopback until interrupted: one warm Spark for all runs."""
     config = LakeConfig.load()
     check_free(port, "choose another one with --port")
     arguments, env = command(config, port)

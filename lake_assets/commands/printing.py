@@ -1,4 +1,4 @@
-"""How values are shown to people and to scripts."""
+"""Print values for people and for scripts."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from lake_assets.errors import ConfigError
 from lake_assets.lake.paths import local_path
 from lake_assets.tables.outcome import Absorbed, Outcome
 
-# What a terminal obeys, what turns the direction of text around, and what cannot be encoded (lone surrogates). Names,
-# values and records come from elsewhere, and may hold any of it.
+# Terminal control characters, bidirectional controls, and lone surrogates, which cannot be encoded. Names, values and
+# records come from outside and may contain any of them.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    r"""The text with its control characters as escapes: ESC is shown as \x1b. Line breaks and tabs stay."""
+    r"""Escape the control characters of a text: ESC becomes \x1b. Line breaks and tabs stay."""
     return _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
 
 
 def visible_json(text: str) -> str:
-    """The same JSON with the characters that a terminal obeys as JSON's own escapes."""
+    """Write control characters in JSON as JSON escapes."""
     return _UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
 @dataclass(frozen=True)
 class _Visible:
-    """Something to print without the control characters that it holds; those that Rich makes itself stay."""
+    """A renderable whose control characters are escaped, except those that Rich adds itself."""
 
     inner: ConsoleRenderable
 
@@ -55,7 +55,7 @@ class _VisibleOnly(RenderHook):
 
 
 def _console(stream: TextIO, *, is_stderr: bool = False) -> Console:
-    # Rich takes 80 columns where there is no terminal (CI, a pipe): too narrow for a line a table.
+    # Without a terminal (CI, a pipe) Rich uses 80 columns, which is too narrow for one line per table.
     width = None if stream.isatty() or "COLUMNS" in os.environ else 150
     made = Console(highlight=False, stderr=is_stderr, width=width)
     made.push_render_hook(_VisibleOnly())
@@ -68,10 +68,10 @@ STYLES = {"absorbed": "green", "nothing": "dim", "waiting": "yellow", "failed": 
 
 
 def local(path: Path, option: str) -> Path:
-    """A path that was given on the command line, of this machine.
+    """Return a path from the command line as a local path.
 
     Raises:
-        ConfigError: it is a URL of something else.
+        ConfigError: it is a URL that is not local.
     """
     try:
         return local_path(path)
@@ -80,7 +80,7 @@ def local(path: Path, option: str) -> Path:
 
 
 def check_folder_of(file: Path, option: str) -> None:
-    """Raise ConfigError where a file cannot be written, before anything is computed for it."""
+    """Raise ConfigError if a file cannot be written, before anything is computed for it."""
     if file.is_dir():
         raise ConfigError(f"{option} {file} is a folder: name a file in it")
     if not file.parent.is_dir():
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for scripts."""
+    """Convert an outcome to JSON values."""
     return {k: v for k, v in vars(outcome).items() if k != "exception"} | {
         "windows": [asdict(w) for w in outcome.windows],
         "rejected": outcome.rejected,
@@ -110,7 +110,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def size(count: int) -> str:
-    """Bytes with a unit: 1234 -> 1.2 kB."""
+    """Format a number of bytes with a unit: 1234 -> 1.2 kB."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -120,7 +120,7 @@ def size(count: int) -> str:
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """What each table did, a line each."""
+    """Return a table with one line per outcome."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("table", "captured", "absorbed", "how", "s"):
         table.add_column(header, justify="right" if header == "s" else "left", no_wrap=header == "table")
@@ -137,13 +137,13 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _how(outcome: Outcome) -> str:
-    """The strategy and the reason, and the audits that only warn."""
+    """Return the strategy and the reason, and the audits that only warn."""
     how = ": ".join(filter(None, (outcome.strategy, outcome.why)))
     return "\n".join([how, *(f"audit {found}" for found in outcome.audits if not found.passed)])
 
 
 def absorbed(outcome: Outcome) -> str:
-    """Rows inserted, updated and deleted: `+12 ~3 -1`; the status where there are none; and rejected records."""
+    """Format rows inserted, updated and deleted (`+12 ~3 -1`), or the status if not absorbed; and rejected records."""
     said = f"+{outcome.inserted} ~{outcome.updated} -{outcome.deleted}"
     if outcome.status != "absorbed":
         said = f"[{STYLES[outcome.status]}]{outcome.status}[/]"
@@ -151,7 +151,7 @@ def absorbed(outcome: Outcome) -> str:
 
 
 def rejection_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
-    """How many records of which tables were rejected, and what to do about them; empty where none was."""
+    """Return how many records of which tables were rejected, and what to do about them; empty if none."""
     counts: dict[str, int] = {}
     for outcome in outcomes:
         if outcome.rejected:
@@ -167,11 +167,11 @@ def rejection_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
 
 
 def pipeline_note(outcomes: Sequence[Outcome], pipeline: str) -> str:
-    """How `lake-assets rebuild`, which some errors advise, finds the pipeline; empty where none does.
+    """Return how `lake-assets rebuild`, if an error recommends it, finds the pipeline; else empty.
 
     Args:
-        outcomes: of the run.
-        pipeline: the file or folder that was given; a shipped pipeline is found without.
+        outcomes: outcomes of the run.
+        pipeline: the pipeline's file or folder; shipped pipelines are found without it.
     """
     if not Path(pipeline).exists() or not any("`lake-assets rebuild" in (o.error or "") for o in outcomes):
         return ""

@@ -1,4 +1,4 @@
-"""`lake-assets rebuild`: one table, computed from its sources again."""
+"""`lake-assets rebuild`: compute a table from its sources again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from lake_assets.tables.outcome import Outcome
 
 
 def rebuild(
-    table: Annotated[str, typer.Argument(help="a staging, final or model table, as final.users", show_default=False)],
+    table: Annotated[
+        str, typer.Argument(help="a staging, final or model table, such as final.users", show_default=False)
+    ],
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -31,10 +33,10 @@ def rebuild(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute TABLE from all that its sources hold now and publish it in one commit.
+    """Compute TABLE from everything its sources hold now and publish it in one commit.
 
-    For tables whose sources have lost the history they need, were dropped and made again, or whose query, key, columns
-    or types were changed. Readers see the old table or the new one. What is made of it follows with the next run.
+    For tables whose sources have lost history or were dropped and created again, or whose query, key, columns or types
+    have changed. Readers see the old table or the new one. Downstream tables follow with the next run.
     """
     lake = Lake.load_existing()
     found = _pipeline_of(lake, TableId.parse(table), pipeline)
@@ -47,10 +49,10 @@ def rebuild(
 
 
 def _pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
-    """The pipeline that makes a table.
+    """Find the pipeline that declares a table.
 
     Raises:
-        PipelineError: none does.
+        PipelineError: no pipeline does.
     """
     searched = [find_pipeline(named)] if named else [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
     declared: list[str] = []

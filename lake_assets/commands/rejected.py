@@ -1,4 +1,4 @@
-"""`lake-assets rejected`: records that could not be read: which, why, and once more after a fix."""
+"""`lake-assets rejected`: list records that could not be read, explain why, and replay them after a fix."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ app = typer.Typer(
     no_args_is_help=False,
 )
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-Raw = Annotated[str | None, typer.Option("--raw", help="only of this raw table, for example raw.shop_events")]
+Raw = Annotated[str | None, typer.Option("--raw", help="only records of this raw table, such as raw.shop_events")]
 
 
 @app.callback()
 def overview(context: typer.Context) -> None:
-    """How many records of which table were rejected, and why."""
+    """Count the rejected records by table and reason."""
     if context.invoked_subcommand is None:
         summary()
 
 
 @app.command("summary")
 def summary(raw: Raw = None, as_json: AsJson = False) -> None:
-    """How many records of which table were rejected, and why."""
+    """Count the rejected records by table and reason."""
     counts: dict[tuple[str, str, str], list[Any]] = {}
     for name, row in _rows(Lake.load_existing(), raw):
         key = (name, row["source_table"] or "", _kind(row["reason"]))
@@ -73,11 +73,11 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
 @app.command("list")
 def listed(
     raw: Raw = None,
-    source: Annotated[str | None, typer.Option("--source-table", help="only of this source table")] = None,
-    limit: Annotated[int, typer.Option(help="so many, the newest first")] = 50,
+    source: Annotated[str | None, typer.Option("--source-table", help="only records of this source table")] = None,
+    limit: Annotated[int, typer.Option(help="maximum records to show")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """The rejected records, the newest first."""
+    """List the rejected records, newest first."""
     found = [{"raw": name, **row} for name, row in _rows(Lake.load_existing(), raw, source)]
     found.sort(key=lambda r: (r["rejected_at"], r["position"]), reverse=True)
     found = found[:limit]
@@ -125,7 +125,7 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the rejected records again; those that can be read now are taken in where they came in the stream."""
+    """Read the rejected records again, and insert those that can now be read at their place in the stream."""
     outcomes = find_pipeline(pipeline).replay(Lake.load_existing(), table)
     if as_json:
         print_json([outcome_json(o) for o in outcomes])
@@ -159,7 +159,7 @@ def _beside(raw: TableId) -> TableId:
 
 
 def _kind(reason: str) -> str:
-    """A reason without the value that it names, so that like ones are counted together."""
+    """Return a reason without its value, so that similar reasons are counted together."""
     if " is unknown" in reason and " is " in reason.split(": ", 1)[0]:
         return f"{reason.split(' is ', 1)[0]} has no place in the order of changes"
     return reason.split(": ", 1)[0] if " does not fit " in reason else reason.split(" (", 1)[0]
@@ -183,7 +183,7 @@ def _advice(row: dict[str, Any]) -> str:
 
 
 def _pretty(record: str) -> str:
-    """The record indented, where it says exactly the same then: a key twice, or `1e999`, stays as it came."""
+    """Indent the record, if that keeps its meaning exactly: duplicate keys, or `1e999`, stay unformatted."""
     try:
         read = json.loads(record)
         for is_ascii in (False, True):
@@ -191,5 +191,5 @@ def _pretty(record: str) -> str:
             if "".join(indented.split()) == "".join(record.split()):
                 return indented
     except (ValueError, RecursionError):
-        pass  # it may be rejected because it is no JSON, or too deep
+        pass  # perhaps it was rejected because it is not JSON, or nested too deeply
     return record

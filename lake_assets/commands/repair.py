@@ -1,4 +1,4 @@
-"""`lake-assets repair`: let the catalog name the newest metadata of tables again."""
+"""`lake-assets repair`: point the catalog at the newest metadata of tables."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ _STYLES = {"current": "dim", "behind": "yellow", "unreadable": "red", "diverged"
 
 
 def repair(
-    tables: Annotated[list[str] | None, typer.Argument(help="as final.users; default: all", show_default=False)] = None,
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="tables such as final.users; default: all", show_default=False)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be done")] = False,
     to: Annotated[
-        str | None, typer.Option("--to", help="the metadata file that the one table named is to have", metavar="FILE")
+        str | None, typer.Option("--to", help="metadata file to use for the named table", metavar="FILE")
     ] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="take named tables none of whose versions can be read out of the catalog")
+        bool, typer.Option("--forget", help="remove the named tables from the catalog if no version can be read")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let the catalog name the newest metadata file of each table again.
+    """Point the catalog at the newest metadata file of each table.
 
-    For a catalog that was restored from a backup, and for metadata files that were deleted or cut. Nothing in the
-    tables is written or deleted. End all runs first: a table that moves meanwhile is left as it is.
+    For a catalog that was restored from a backup, and for metadata files that were deleted or truncated. Nothing in the
+    tables is written or deleted. Stop all runs first: a table that changes meanwhile is left as it is.
 
-    Exit code: 1 if a table cannot be read still, or somebody has to choose.
+    Exit code: 1 if a table still cannot be read, or you have to choose a version.
     """
     lake = Lake.load_existing()
     chosen = [TableId.parse(t) for t in tables or ()]

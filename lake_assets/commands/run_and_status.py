@@ -1,4 +1,4 @@
-"""`lake-assets run`, `lake-assets status`."""
+"""`lake-assets run` and `lake-assets status`."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 
-# Exit code of a run that rejected records and failed nowhere.
+# Exit code of a run that rejected records and in which no table failed.
 REJECTED = 3
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def find_pipeline(name: str) -> Pipeline:
-    """The pipeline of a YAML file, of a folder with a defs.yaml, or a shipped one by its name.
+    """Load the pipeline of a YAML file or of a folder with a defs.yaml, or a shipped one by its name.
 
     Raises:
         PipelineError: there is none.
-        ConfigError: it is a URL, or no path at all.
+        ConfigError: the name is a URL or not a valid path.
     """
     path, shipped = local(Path(name), "the pipeline"), {p.parent.name: p for p in shipped_pipelines()}
     if path.is_dir() and (path / "defs.yaml").is_file():
@@ -77,16 +77,15 @@ def find_pipeline(name: str) -> Pipeline:
 
 
 def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec | FinalSpec:
-    """The model or the final table as it is declared now.
+    """Return the current declaration of a model or a final table.
 
     Args:
-        lake: where the table is.
+        lake: the lake with the table.
         table: layer.name.
-        pipeline: as for `find_pipeline`; default: whichever of the shipped pipelines and those below LAKE_PIPELINES
-            declares the table.
+        pipeline: as for `find_pipeline`; default: search the shipped pipelines and those in LAKE_PIPELINES.
 
     Raises:
-        PipelineError: none of them does, or it is a raw or staging table.
+        PipelineError: no pipeline declares the table, or it is a raw or staging table.
     """
     wanted = TableId.parse(table)
     searched = [find_pipeline(pipeline)] if pipeline else [*map(Pipeline.load, shipped_pipelines()), *own_pipelines()]
@@ -111,10 +110,10 @@ def run(
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="only this table; may be repeated")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Absorb everything that is pending, then exit: what cron would call.
+    """Absorb everything that is pending, then exit (for cron).
 
-    Exit code: 1 if a table failed; 3 if none did but records were rejected, unless their stream declares how many may
-    be (max_rejected).
+    Exit code: 1 if a table failed; 3 if no table failed but records were rejected, unless their stream allows it
+    (max_rejected).
     """
     loaded, lake = find_pipeline(pipeline), Lake.load()
     if table:
@@ -142,7 +141,7 @@ def run(
 
 
 def _unexpected_rejects(pipeline: Pipeline, lake: Lake, outcomes: Sequence[Outcome]) -> bool:
-    """Whether records were rejected of a stream that does not declare that some may be."""
+    """Whether records were rejected of a stream without `max_rejected`."""
     tables = {o.table for o in outcomes if o.rejected}
     specs = pipeline.specs(lake, alone=False) if tables else []
     return any(str(s.table) in tables and s.max_rejected is None for s in specs if isinstance(s, RawSpec | StagingSpec))
@@ -150,18 +149,18 @@ def _unexpected_rejects(pipeline: Pipeline, lake: Lake, outcomes: Sequence[Outco
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table of the lake as `status` shows it.
+    """Status of one table of the lake.
 
     Attributes:
-        rows: from the current snapshot's summary; None where it does not tell.
-        behind: by source, how many snapshots have come since the one that was absorbed; None: it is not among them.
-        behind_seconds: age of the oldest of them.
+        rows: row count from the current snapshot's summary; None if unknown.
+        behind: by source, the number of snapshots since the absorbed one; None if the absorbed one is not an ancestor.
+        behind_seconds: age of the oldest of these snapshots.
         last_run: when the table last absorbed something.
-        not_exact: why its rows are known not to be what the source holds.
+        not_exact: why its rows are known to differ from the source.
         waiting: files in the landing folder of a raw table.
-        rows_behind: records of a raw table, or changed rows of another source, that those snapshots brought.
-        upstream: tables that this one is made of, directly or through others, which are behind themselves.
-        error: why it cannot be told how far behind the table is.
+        rows_behind: records (of a raw source) or changed rows (of another source) in these snapshots.
+        upstream: direct and indirect upstream tables that are behind themselves.
+        error: why it is unknown how far the table is behind.
     """
 
     table: str
@@ -179,12 +178,12 @@ class TableStatus:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the table itself has something to absorb, or lost the place from which to go on."""
+        """Whether the table itself has something to absorb, or its watermark is lost."""
         return bool(self.error or self.waiting.files or any(n is None or n for n in self.behind.values()))
 
 
 def status(as_json: AsJson = False) -> None:
-    """One line per table: rows, watermark, what has still to come to it, last run. Reads metadata only."""
+    """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
     found = with_upstream([table_status(lake, t) for t in _own_tables(lake)])
     if as_json:
@@ -219,7 +218,7 @@ def status(as_json: AsJson = False) -> None:
 
 
 def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
-    """The same tables, each with those upstream of it that are behind: what they absorb will come to it as well."""
+    """Return the tables, each with its upstream tables that are behind."""
     by_name = {t.table: t for t in tables}
 
     def upstream(table: TableStatus, seen: set[str]) -> Iterator[TableStatus]:
@@ -233,7 +232,7 @@ def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
 
 
 def table_status(lake: Lake, table_id: TableId) -> TableStatus:
-    """How one table stands; what is broken in its own history or input is told, not raised."""
+    """Return the status of one table, with errors of its history or input as a value instead of raising them."""
     table = lake.table(table_id)
     found = find_property(table, WATERMARK)
     current = table.current_snapshot()
@@ -268,7 +267,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
 
 @dataclass(frozen=True)
 class _Newer:
-    """What has come to a source since a snapshot; `snapshots` is None where that is not among its ancestors."""
+    """Changes of a source since a snapshot; `snapshots` is None if that is not an ancestor."""
 
     snapshots: int | None
     rows: int = 0
@@ -282,7 +281,7 @@ def _newer(lake: Lake, table: IcebergTable, source: str, start: int | None) -> _
     head, about = loaded.metadata.current_snapshot_id, table.properties.get(SOURCE_TABLE_PROPERTY)
     of = SourceTable.parse(about) if about else None
     if of:
-        # A raw table may be that of many: snapshots that brought nothing for this one leave its watermark behind.
+        # A raw table may have many staging tables: snapshots without records for this one do not move its watermark.
         start = nothing_until(loaded, start, head, of)
     newer = []
     for snapshot in ancestors(loaded):

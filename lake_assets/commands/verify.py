@@ -1,4 +1,4 @@
-"""`lake-assets verify`: a table beside what its sources give, row by row."""
+"""`lake-assets verify`: compare a table with its recomputed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lake_assets.pipeline.verification import verify as verify_model
 
 
 def verify(
-    table: Annotated[str, typer.Argument(help="a final table or a model, as agg.sales", show_default=False)],
+    table: Annotated[str, typer.Argument(help="a final table or a model, such as agg.sales", show_default=False)],
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -27,11 +27,11 @@ def verify(
             help="YAML file, folder or name of its pipeline; default: the shipped ones and LAKE_PIPELINES",
         ),
     ] = None,
-    sample: Annotated[str, typer.Option(help="compare this share of the keys only: 0.01 or 1%")] = "100%",
-    limit: Annotated[int, typer.Option(help="show so many differing rows", min=1)] = 20,
+    sample: Annotated[str, typer.Option(help="compare only this share of the keys: 0.01 or 1%")] = "100%",
+    limit: Annotated[int, typer.Option(help="maximum differing rows to show", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Compute TABLE again from the snapshots that it has absorbed, and compare; exit code 1 where rows differ."""
+    """Recompute TABLE from the snapshots it has absorbed, and compare; exit code 1 if rows differ."""
     share, lake = _share(sample), Lake.load_existing()
     spec = find_spec(lake, table, pipeline)
     if as_json:

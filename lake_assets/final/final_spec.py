@@ -84,10 +84,10 @@ class FinalSpec:
 
     @property
     def summary(self) -> str:
-        """What the table holds, in a sentence."""
-        key = f"one for each {', '.join(self.key)}" if self.key else "one for each key where the source has one"
+        """The contents of the table in a sentence, for asset descriptions."""
+        key = f"one per {', '.join(self.key)}" if self.key else "one per key if the source has one"
         if self.keys:
-            key = f"one for each {' or else '.join(', '.join(k) for k in self.keys)}"
+            key = f"one per {' or else '.join(', '.join(k) for k in self.keys)}"
         rows = {"scd1": f"The current rows, {key}", "scd2": "All versions of each row", "append": "Every insert"}
         return f"{rows[self.mode]}, kept up to date from `{self.staging}`."
 

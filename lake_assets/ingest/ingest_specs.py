@@ -58,7 +58,7 @@ class RawSpec:
     def summary(self) -> str:
         """What the table holds, in a sentence."""
         where = f"the table `{self.source}`" if self.source else f"the files in `{self.landing}`"
-        return f"Records as they came ({self.format}), from {where}."
+        return f"Records as they arrived ({self.format}), from {where}."
 
 
 OnConflict = Literal["stop", "new-column", "reject"]

@@ -1,7 +1,7 @@
-"""The lake: one configuration that gives a PyIceberg catalog, a Spark session, and names for tables.
+"""The lake: one configuration for a PyIceberg catalog and a Spark session, and names of tables.
 
-Knows nothing of captures, change events, models or Dagster. What does not belong here: anything that looks into a
-table's history or content.
+Knows nothing of captures, change events, models or Dagster. What does not belong here: anything that reads a
+table's history or contents.
 """
 
 from lake_assets.lake.config import LakeConfig, SparkConfig

@@ -1,7 +1,7 @@
-"""PyIceberg's SQL catalog, which reads a table's metadata file once.
+"""PyIceberg's SQL catalog with a cache of metadata files.
 
-A step asks for the same tables again and again: where each is now has to be asked every time, but what a metadata file
-says stays: its name is never given twice.
+A step loads the same tables repeatedly. The current metadata location is requested every time, but the files
+themselves are immutable, and their names are never reused.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ADVICE = (
     "`lake-assets repair` shows what is there, and lets the catalog name the newest version that can be read; other "
     "tables go on meanwhile"
 )
-# For so long everybody waits for the lock of a SQLite catalog; the JVM as well.
+# Busy timeout for the lock of a SQLite catalog, also in the JVM.
 LOCK_SECONDS = 60.0
-# What SQLite and Postgres say, and what to do.
+# Messages of SQLite and Postgres, and what to do.
 _DATABASE_ADVICE = {
     "is locked": "another process has held its lock for a minute; end that process, or let it finish",
     "disk is full": "make room on its disk",
@@ -40,21 +40,21 @@ _DATABASE_ADVICE = {
     "unable to open": "allow this user to read and write the file and its folder",
     "disk I/O error": "see whether its disk is full or broken",
 }
-# So many snapshots of all tables together are kept: they are most of what metadata is.
+# Cached snapshots of all tables together: they are the larger part of metadata.
 MOST_SNAPSHOTS = 10_000
 
 
 class Known:
-    """What metadata files say, those that were asked for last; for all threads of a process."""
+    """Contents of the metadata files that were used last, for all threads of a process."""
 
     def __init__(self, most: int = MOST_SNAPSHOTS) -> None:
-        """`most`: how many snapshots, and files, are kept together."""
+        """Keep at most `most` snapshots, and files, in total."""
         self._most, self._held = most, 0
         self._of: OrderedDict[str, TableMetadata] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, location: str) -> TableMetadata | None:
-        """What a file says; None: it is not known."""
+        """Return the contents of a file; None if it is not cached."""
         with self._lock:
             found = self._of.get(location)
             if found is None:
@@ -63,7 +63,7 @@ class Known:
         return _apart(found)
 
     def put(self, location: str, metadata: TableMetadata) -> TableMetadata:
-        """Keep what a file says; returns it, for the caller to change."""
+        """Cache the contents of a file; return a copy that the caller may change."""
         with self._lock:
             if location not in self._of:
                 self._of[location] = metadata
@@ -77,7 +77,7 @@ class Known:
 
 
 def _apart(metadata: TableMetadata) -> TableMetadata:
-    """The same, with properties of its own: a writer sets some for its process alone."""
+    """Copy metadata with separate properties, since a writer sets some for its process only."""
     return metadata.model_copy(update={"properties": dict(metadata.properties)})
 
 
@@ -89,10 +89,10 @@ _known = Known()
 
 
 class CachingSqlCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog with what its files said before."""
+    """PyIceberg's SQL catalog, which reads each metadata file once."""
 
     def files_at(self, location: str) -> FileIO:
-        """What reads and writes files there, with the catalog's settings."""
+        """Return the FileIO for a location, with the catalog's settings."""
         return self._load_file_io(location=location)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
@@ -100,7 +100,7 @@ class CachingSqlCatalog(SqlCatalog):
         if not (location and namespace and name):
             return super()._convert_orm_to_iceberg(orm_table)
         metadata = _known.get(location)
-        # Spark would look for a file that is gone for minutes. In an object store asking costs as much as reading.
+        # Spark would retry a missing file for minutes. In an object store, checking costs as much as reading.
         if metadata is None or (location.startswith("file:") and not Path(location.removeprefix("file://")).exists()):
             file = load_file_io(properties=self.properties, location=location).new_input(location)
             metadata = _known.put(location, _read(f"{namespace}.{name}", file))
@@ -140,7 +140,7 @@ def _first_line(error: Exception) -> str:
 
 
 def knowing(catalog: Catalog) -> Catalog:
-    """The same catalog; a SQL one knows what its files said before, and names what is wrong with its database."""
+    """Let a SQL catalog cache its metadata files and name errors of its database; return others unchanged."""
     if type(catalog) is SqlCatalog:
         catalog.__class__ = CachingSqlCatalog
         event.listen(catalog.engine, "handle_error", _raise_named)
@@ -148,7 +148,7 @@ def knowing(catalog: Catalog) -> Catalog:
 
 
 def _raise_named(context: ExceptionContext) -> None:
-    """Raise CatalogUnavailableError where the database cannot do what it was asked for, whatever that was."""
+    """Raise CatalogUnavailableError if a request to the database fails."""
     if not isinstance(context.sqlalchemy_exception, OperationalError) or context.engine is None:
         return
     said = hide_in(str(context.original_exception).strip())

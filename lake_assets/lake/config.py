@@ -1,4 +1,4 @@
-"""The lake's configuration: a file, environment variables or code; the default needs no server."""
+"""The lake's configuration, from a file, environment variables or code; the default needs no server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _file_values: ContextVar[dict[str, Any]] = ContextVar("file_values", default={})
 
 
 class SparkConfig(BaseModel):
-    """How Spark is had: a local session by default, a Spark Connect server with `remote`."""
+    """Settings of Spark: a local session by default, a Spark Connect server with `remote`."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -78,7 +78,7 @@ class LakeConfig(BaseSettings):
         return ((name, hide(value, name or "")) for name, value in super().__repr_args__())
 
     def hidden(self, text: object) -> str:
-        """A text for people, without what is secret in these settings."""
+        """Replace the secrets of these settings in a text."""
         return hide_in(str(text), {*secrets_in(self.catalog), *secrets_in(self.spark.conf)})
 
     @classmethod
@@ -90,8 +90,8 @@ class LakeConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Where settings come from, first wins (a hook of pydantic-settings)."""
-        # The file comes last: environment variables have to win over it.
+        """Order the sources of settings, first wins (a hook of pydantic-settings)."""
+        # The file comes last: environment variables win over it.
         return init_settings, env_settings, _FileSettings(settings_cls)
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ class LakeConfig(BaseSettings):
                 (self.home / "warehouse").as_uri() if self.catalog.get("type") != "rest" else None
             )
         elif self.catalog.get("type", "sql") == "sql" and not urlparse(self.warehouse).scheme:
-            # Spark and PyIceberg would each read a relative path from a working directory of their own.
+            # Spark and PyIceberg would resolve a relative path from different working directories.
             self.warehouse = Path(self.warehouse).expanduser().absolute().as_uri()
         return self
 
@@ -145,7 +145,7 @@ class LakeConfig(BaseSettings):
 
 
 class _FileSettings(PydanticBaseSettingsSource):
-    """What the YAML file said, as the last of the sources."""
+    """The YAML file as the last source of settings."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         return _file_values.get().get(field_name), field_name, False
@@ -180,7 +180,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}"
         )
-    # Relative folders in a file are meant from where the file is, not from where a daemon happens to run.
+    # Relative folders in a file are relative to the file, not to a daemon's working directory.
     folder = file.parent.absolute()
     if isinstance(content.get("home"), str):
         try:

@@ -17,13 +17,13 @@ PORT = 15002
 
 
 def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of a server process that has the lake's jars.
+    """Return arguments and environment of a server process with the lake's jars.
 
-    The catalog is not part of it: every session brings its own (see `catalog_conf`), so that one server serves
-    several lakes. It listens on 127.0.0.1 only, and asks for a token.
+    The catalog is not included: every session sends its own (see `catalog_conf`), so one server serves several lakes.
+    It listens on 127.0.0.1 only, and requires a token.
 
     Raises:
-        JavaNotFoundError, JarsError: what the server needs is not there.
+        JavaNotFoundError, JarsError: Java or the jars are missing.
     """
     conf = {
         "spark.master": config.spark.master,
@@ -44,7 +44,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
     }
     settings = config.home / f"spark-server-{port}.conf"
     make_private(config.home)
-    # The process becomes the server: its folder lives as long.
+    # The process becomes the server, so the folder lives as long as the server.
     write_settings(settings, with_folder(conf, new_folder()))
     arguments = [
         str(spark_home() / "bin" / "spark-submit"),

@@ -1,9 +1,8 @@
 """Floating-point columns as Spark compares them.
 
-To Spark NaN is greater than every number, and zero equals zero with a sign. Iceberg's bounds of a file do not count
-NaN, and order the zeros: a file is skipped whose numbers are all smaller than what a condition asks for, and its rows
-with NaN with it. So what a query gives would depend on which rows share a file. Conditions on columns that are written
-as here are not handed down to Iceberg.
+In Spark, NaN is greater than every number, and 0.0 equals -0.0. Iceberg's bounds of a file ignore NaN, and order the
+zeros: if all numbers of a file are too small for a condition, the file is skipped together with its NaN. So the result
+of a query would depend on which rows share a file. Conditions on columns rewritten here are not pushed down to Iceberg.
 
 Source: https://iceberg.apache.org/spec/#manifests (bounds); https://github.com/apache/iceberg/issues/9130
 """
@@ -16,20 +15,20 @@ from lake_assets.lake.names import quote
 
 
 def guarded(column: str, kind: str) -> str:
-    """SQL of the same values.
+    """Return SQL of the same values, on which conditions are not pushed down.
 
     Args:
-        column: SQL.
+        column: SQL of the column.
         kind: its type as Spark's simple string.
     """
     if kind in ("float", "double"):
         return f"nanvl({column}, {column})"
-    # Conditions on a field of a struct are handed down too.
+    # Conditions on a field of a struct are pushed down too.
     return f"element_at(array({column}), 1)" if kind.startswith("struct<") and _has_floats(kind) else column
 
 
 def guarded_rows(rows: DataFrame) -> DataFrame:
-    """The same rows of a table."""
+    """Return SQL of a table's rows with guarded floating-point columns."""
     types = dict(rows.dtypes)
     if not any(map(_has_floats, types.values())):
         return rows

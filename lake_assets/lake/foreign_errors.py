@@ -1,7 +1,7 @@
-"""Errors of Spark, Iceberg and the operating system that have a name here: what is wrong, where, and what to do.
+"""Turn errors of Spark, Iceberg and the operating system into errors of this package: what, where, and what to do.
 
-Spark's errors are told apart by their text, and some quote values of rows, which say what they like. So the text counts
-only up to the first exception, or error condition, that may quote one.
+Spark's errors are distinguished by their text, and some quote values of rows, which may contain anything. So only the
+text up to the first exception, or error condition, that may quote one is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BROKEN = (
     re.compile(rf"{_PATH} is not a Parquet file"),
     re.compile(r"Could not read footer for file: .*?path=(?P<path>[^;\s]+)"),
 )
-# A file that cannot be opened may be broken; or whoever has it does not answer.
+# A file that cannot be opened may be broken, or its storage does not answer.
 _NOT_READ = (
     re.compile(rf"Failed to (?:open|fetch) file: {_PATH}"),
     re.compile(rf"Cannot (?:read|open)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
@@ -51,23 +51,23 @@ _NO_ROOM = ("No space left on device", "There is not enough space on the disk", 
 _LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED", "database is locked")
 
 _EXCEPTION = re.compile(r"\b[A-Za-z_$][\w$]*(?:\.[\w$]+)*(?:Exception|Error)\b")
-# What carries other errors, and what files, databases and networks raise. Anything else may quote rows.
+# Wrappers of other errors, and errors of files, databases and networks. Anything else may quote rows.
 _TRUSTED = re.compile(
     r"(?:java\.(?:io|nio|net|sql|util\.concurrent)|org\.(?:sqlite|postgresql)|org\.apache\.(?:iceberg|hadoop|parquet|avro)"
     r"|software\.amazon|com\.(?:amazonaws|azure|google\.cloud)|py4j)\.[\w$.]+"
     r"|java\.lang\.RuntimeException|org\.apache\.spark\.SparkException"
 )
-# Iceberg tells of a clock that was set back so.
+# Iceberg's error after a clock was set back.
 _CLOCK = re.compile(r"java\.lang\.IllegalArgumentException: (?:Invalid \w+ timestamp \d|\[BUG\] Expected sorted)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
 _CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
 
 
 def said_by_spark(error: BaseException) -> str:
-    """The text of an error of Spark's, as far as no value of a row can be in it; empty: it is none of Spark's."""
+    """Return the text of a Spark error up to where values of rows may begin; empty if it is not one."""
     if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
         return ""
-    # Frames of the stack name methods only.
+    # Stack frames name only methods.
     said = "\n".join(line for line in str(error).splitlines() if not line.lstrip().startswith("at "))
     quoting = [
         m.start() for m in _EXCEPTION.finditer(said) if not (_TRUSTED.fullmatch(m[0]) or _CLOCK.match(said, m.start()))
@@ -78,7 +78,7 @@ def said_by_spark(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def named_errors(table: object) -> Generator[None]:
-    """Errors of the body have their names here where they have one; `table` is what it is about."""
+    """Raise errors within the context as errors of this package, if they are known; `table` is the written table."""
     try:
         yield
     except Exception as e:
@@ -88,18 +88,18 @@ def named_errors(table: object) -> Generator[None]:
 
 
 def is_unreadable(error: Exception, location: str) -> bool:
-    """Whether an error says that a file below a table's location is gone or broken."""
+    """Whether an error reports a missing or broken file of a table."""
     named = error if isinstance(error, LakeError) else as_named(error, "")
     folder = location.rstrip("/").removeprefix("file://").removeprefix("file:")
     return isinstance(named, MissingDataFileError | CorruptMetadataError) and f"{folder}/" in str(named)
 
 
 def as_named(error: Exception, table: str) -> LakeError | None:
-    """The error as one of this package, where it is known what to do; None: it is not, or it is one already.
+    """Return the error as one of this package; None if it is unknown, or already one.
 
     Args:
-        error: raised while a step was at work.
-        table: what the step writes.
+        error: an error raised during a step.
+        table: the table that the step writes.
     """
     if isinstance(error, LakeError):
         return None

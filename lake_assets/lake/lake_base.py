@@ -1,4 +1,4 @@
-"""One object for the lake: catalog, Spark session, tables."""
+"""The lake as one object: catalog, Spark session, tables."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 class LakeBase:
     """PyIceberg's catalog and Spark's session over the same tables.
 
-    Both are opened when first asked for: looking at metadata never starts Spark.
+    Both are opened on first use: reading metadata never starts Spark.
     """
 
     def __init__(self, config: LakeConfig, *, session: Callable[[], SparkSession] | None = None) -> None:
         """
         Args:
             config: see `LakeConfig`.
-            session: gives the Spark session where somebody else owns it (Dagster's resource).
+            session: returns the Spark session, if somebody else owns it (Dagster's resource).
         """
         self.config = config
         self._session_source = session
@@ -51,15 +51,15 @@ class LakeBase:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Self:
-        """The lake of a lake.yaml, of the environment, or the embedded default (see `LakeConfig.load`)."""
+        """Open the lake of a lake.yaml, of the environment, or the embedded default (see `LakeConfig.load`)."""
         return cls(LakeConfig.load(path))
 
     @classmethod
     def load_existing(cls) -> Self:
-        """The same for commands that only read: a mistyped home is named, and nothing is made there.
+        """Open an existing lake, for commands that only read: nothing is created at a mistyped home.
 
         Raises:
-            LakeNotFoundError: there is no lake at that place.
+            LakeNotFoundError: there is no lake at that location.
         """
         lake = cls.load()
         if not lake.is_there:
@@ -72,7 +72,7 @@ class LakeBase:
 
     @property
     def is_there(self) -> bool:
-        """Whether the catalog was made; of one that a server has, it is taken for granted."""
+        """Whether the catalog exists; assumed for catalogs behind a server."""
         return not self.config.is_embedded or _sqlite_file(self.config.catalog["uri"]).is_file()
 
     @cached_property
@@ -80,7 +80,7 @@ class LakeBase:
         """PyIceberg's catalog.
 
         Raises:
-            CatalogUnavailableError: it cannot be opened; says why and where.
+            CatalogUnavailableError: it cannot be opened; names reason and location.
         """
         props = dict(self.config.catalog)
         uri = props.get("uri", "")
@@ -104,7 +104,7 @@ class LakeBase:
             raise CatalogUnavailableError(said) from None
 
     def spark(self) -> SparkSession:
-        """The Spark session whose catalog is named as in the configuration (`lake`)."""
+        """Return the Spark session; its catalog has the configured name (`lake`)."""
         if self._session is None:
             if self._session_source:
                 self._session = self._session_source()
@@ -115,10 +115,10 @@ class LakeBase:
         return self._session
 
     def table(self, name: str | TableId) -> Table:
-        """The PyIceberg table, freshly loaded.
+        """Load the PyIceberg table.
 
         Raises:
-            TableNotFoundError: there is none; names its neighbours.
+            TableNotFoundError: it does not exist; names similar ones.
             CorruptMetadataError: PyIceberg cannot read its metadata.
         """
         table_id = TableId.parse(name)
@@ -140,37 +140,37 @@ class LakeBase:
             ) from e
 
     def find(self, name: str | TableId) -> Table | None:
-        """The PyIceberg table, freshly loaded; None: there is none."""
+        """Load the PyIceberg table; None if it does not exist."""
         try:
             return self.catalog.load_table(TableId.parse(name).parts)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
 
     def exists(self, name: str | TableId) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         return self.catalog.table_exists(TableId.parse(name).parts)
 
     def tables(self, namespace: str | tuple[str, ...]) -> list[TableId]:
-        """The tables of a namespace; none where there is no such namespace."""
+        """Return the tables of a namespace; empty if the namespace does not exist."""
         try:
             return sorted(TableId.parse(tuple(parts)) for parts in self.catalog.list_tables(namespace))
         except NoSuchNamespaceError:
             return []
 
     def ensure_namespace(self, namespace: tuple[str, ...]) -> None:
-        """Make the namespace unless it is there."""
+        """Create the namespace if it does not exist."""
         try:
             if not self.catalog.namespace_exists(namespace):
                 self.catalog.create_namespace(namespace)
         except (NamespaceAlreadyExistsError, IntegrityError):
-            # Another process was quicker; which of the two errors says so depends on the moment.
+            # Another process was faster; which of the two errors occurs depends on timing.
             if not self.catalog.namespace_exists(namespace):
                 raise
 
     def location_of(self, table: TableId) -> str | None:
-        """Where a new table has to lie; None: where the catalog puts it, which is a folder of the table's name.
+        """Return the location of a new table; None for the catalog's default, a folder with the table's name.
 
-        Names come from streams as well: one like `../x` must not lead out of the warehouse.
+        Names come from streams as well: a name like `../x` must not leave the warehouse.
         """
         folders = [folder_of(part) for part in table.parts]
         if tuple(folders) == table.parts or not self.config.warehouse:
@@ -178,17 +178,17 @@ class LakeBase:
         return "/".join([self.config.warehouse.rstrip("/"), *folders])
 
     def sql_name(self, name: str | TableId) -> str:
-        """The quoted name for Spark SQL."""
+        """Return the quoted name for Spark SQL."""
         return TableId.parse(name).sql(self.config.name)
 
 
 def _sqlite_file(uri: str) -> Path:
-    """The file of a SQLite URI."""
+    """Return the file of a SQLite URI."""
     return Path(uri.partition(":///")[2].split("?")[0])
 
 
 def _prepare_sqlite(uri: str, home: Path) -> str:
-    """Make the SQLite file stand several writers; returns the URI that PyIceberg should use."""
+    """Prepare the SQLite file for several writers; return the URI for PyIceberg."""
     path = _sqlite_file(uri)
     if path.parent == home and not home.exists() and home.parent.is_dir():
         make_private(home)
@@ -196,7 +196,7 @@ def _prepare_sqlite(uri: str, home: Path) -> str:
         raise CatalogUnavailableError(
             f"the catalog's folder {path.parent} does not exist: make it, or point LAKE_HOME (or catalog.uri) elsewhere"
         )
-    # Write-ahead logging lets readers go on beside a writer; it is a property of the file and stays.
+    # Write-ahead logging lets readers work while another process writes; the file keeps the setting.
     with sqlite3.connect(path, timeout=catalogs.LOCK_SECONDS) as connection:
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
     connection.close()

@@ -1,4 +1,4 @@
-"""How a model is maintained, and what is pending: for people. Reads metadata only, without Spark."""
+"""Explain how a model is maintained, and what is pending. Reads metadata only, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lake_assets.tables.outcome import Absorbed
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a query, with those below it."""
+    """One operator of a query, with its inputs."""
 
     what: str
     how: str
@@ -34,11 +34,11 @@ class Explanation:
     Attributes:
         strategy, why: for a change of any source.
         state: `new`, `changed` (another query), `current` (nothing pending) or `pending`.
-        now, now_why: the strategy for what is pending; empty where nothing is.
-        windows: what is pending, by source.
-        estimate: what it is about; None: nothing is pending, or all of it is.
-        operators: the query's; None: it is computed as a whole only.
-        lineage: by column of the result, the columns that it is made of.
+        now, now_why: the strategy for the pending changes; empty if there are none.
+        windows: the pending changes, by source.
+        estimate: their estimated cost; None if nothing is pending, or everything is.
+        operators: the query's operators; None if it can only be computed as a whole.
+        lineage: by column of the result, its source columns.
     """
 
     table: str
@@ -58,10 +58,10 @@ class Explanation:
 
 
 def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
-    """How a model is maintained, and how what is pending would be absorbed.
+    """Explain how a model is maintained, and how pending changes would be absorbed.
 
     Raises:
-        TableNotFoundError: a source is not there.
+        TableNotFoundError: a source does not exist.
         ModelError: the query is wrong for its sources.
     """
     tables = {s: lake.table(s) for s in spec.sources}
@@ -112,5 +112,5 @@ def _operator(node: Node, model: ModelPlan) -> Operator:
 
 
 def lineage(tree: Tree) -> dict[str, tuple[str, ...]]:
-    """By column of the result, the columns of tables that it is made of."""
+    """Return, by column of the result, the source columns it depends on."""
     return {o: tuple(f"{t}.{c}" for t, c in origins(tree.root, n)) for o, n in tree.outputs.items()}

@@ -1,4 +1,4 @@
-"""A model as it is declared."""
+"""A declared model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DECLARED_PROPERTY = "lake-assets.declared"
 
 @dataclass(frozen=True)
 class Span:
-    """Which rows of its sources a row of the result is computed of, by a column of times or numbers.
+    """The source rows on which a result row depends, by a column of times or numbers.
 
     Attributes:
         column: the output column.
-        back, forward: how far before and after its own value: seconds, or units where the column is a number.
-        cumulative: all rows before.
+        back, forward: how far before and after its own value: in seconds, or units of a numeric column.
+        cumulative: whether it depends on all earlier rows.
     """
 
     column: str
@@ -43,16 +43,16 @@ class ModelSpec:
     """One SQL model: its table, its SELECT, and where it is written.
 
     Attributes:
-        on_query_change: whether another query makes the table again, or is an error.
-        full_above: the share of changed rows from which on everything is recomputed; None: the default of its strategy.
-        span: by which column it is recomputed in ranges.
-        batch: how much of its sources a step takes.
-        shown: its asset.
-        audits: what has to hold of the table before a batch is published.
-        comparisons: when the table is compared with its query, beside the batches.
-        partitions: of the table, in Iceberg and in Dagster.
-        on_gap: what is done when the snapshot of a source that was absorbed has expired.
-        on_replaced: what is done when a source is another table than the one that was absorbed.
+        on_query_change: whether a changed query rebuilds the table, or is an error.
+        full_above: the share of changed rows from which everything is recomputed; None: the strategy's default.
+        span: the column by which it is recomputed in ranges.
+        batch: limits of a step.
+        shown: attributes of its asset.
+        audits: conditions that the table must meet before a batch is published.
+        comparisons: scheduled comparisons of the table with its query.
+        partitions: its partitions, in Iceberg and in Dagster.
+        on_gap: what to do if the absorbed snapshot of a source has expired.
+        on_replaced: what to do if a source was replaced by another table.
     """
 
     table: TableId
@@ -82,12 +82,12 @@ class ModelSpec:
 
     @property
     def summary(self) -> str:
-        """What the table holds, in a sentence and its query."""
-        return f"Kept up to date from what changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
+        """The contents of the table in a sentence and its query, for asset descriptions."""
+        return f"Kept up to date from the changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:
-    """The table properties that say how a model was declared."""
+    """Return the table properties that store a model's declaration."""
     said = {
         "sql": spec.sql,
         "sources": [list(s.parts) for s in spec.sources],
@@ -101,10 +101,10 @@ def declared(spec: ModelSpec) -> dict[str, str]:
 
 
 def spec_of(name: TableId, table: Table) -> ModelSpec:
-    """The model that a table was made by last.
+    """Return the model that last built a table.
 
     Raises:
-        ModelError: it was made by none.
+        ModelError: no model built it.
     """
     said = table.properties.get(DECLARED_PROPERTY)
     if said is None:

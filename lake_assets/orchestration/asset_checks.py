@@ -1,4 +1,4 @@
-"""Audits as asset checks: those of a batch, reported by the step that made it, and comparisons on a schedule."""
+"""Audits as asset checks: audits of a batch, reported by its step, and comparisons on a schedule."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ _SEVERITIES: dict[Severity, dg.AssetCheckSeverity] = {
 
 
 def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
-    """A check an audit."""
+    """Return one check per audit."""
     return [
         dg.AssetCheckSpec(
             audit.name,
@@ -48,7 +48,7 @@ def check_specs(spec: Spec) -> list[dg.AssetCheckSpec]:
 
 
 def describe(audit: Audit) -> str:
-    """What has to hold, for people."""
+    """Describe the condition in a sentence."""
     match audit:
         case Unique():
             return f"No two rows share {', '.join(audit.of) or 'the key'}."
@@ -57,17 +57,17 @@ def describe(audit: Audit) -> str:
         case AcceptedValues():
             return f"{audit.column} is one of {', '.join(audit.values)}, or null."
         case Relationship():
-            return f"Every {audit.column}, but null, is in {audit.table}.{audit.other}."
+            return f"Every non-null {audit.column} exists in {audit.table}.{audit.other}."
         case RowCountChange():
-            return f"A batch makes the table no more than {audit.limit} longer or shorter."
+            return f"A batch changes the number of rows by no more than {audit.limit}."
         case Assertion():
-            return f"This returns no row:\n\n```sql\n{audit.sql.strip()}\n```"
+            return f"This query returns no row:\n\n```sql\n{audit.sql.strip()}\n```"
         case _:
             return audit.name
 
 
 def check_results(spec: Spec, findings: Iterable[Finding]) -> list[dg.AssetCheckResult]:
-    """What came of the audits of a table."""
+    """Convert the findings about a table to check results."""
     return [
         dg.AssetCheckResult(
             asset_key=asset_key(spec.table),
@@ -82,7 +82,7 @@ def check_results(spec: Spec, findings: Iterable[Finding]) -> list[dg.AssetCheck
 
 
 def evaluation(spec: Spec, found: Finding) -> dg.AssetCheckEvaluation:
-    """The same of a table that is no asset of the step which evaluates it."""
+    """Convert a finding about a table that is not an asset of the current step."""
     return dg.AssetCheckEvaluation(
         asset_key(spec.table),
         found.audit,
@@ -112,18 +112,18 @@ def _table(rows: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:
 
 
 def comparisons(specs: Sequence[Spec]) -> list[tuple[ModelSpec, EqualsQuery]]:
-    """The declared comparisons of models with their queries."""
+    """Return the declared comparisons of models with their queries."""
     return [(s, c) for s in specs if isinstance(s, ModelSpec) for c in s.comparisons]
 
 
 def comparison_check(spec: ModelSpec, declared: EqualsQuery, config: LakeConfig) -> dg.AssetChecksDefinition:
-    """The check that a model's table equals its query: an op of its own, since it costs as much as the query."""
+    """Build the check that a model's table equals its query: a separate op, since it costs as much as the query."""
     share = f"{declared.sample:.4%} of the keys" if declared.sample < 1 else "all rows"
 
     @dg.asset_check(
         asset=asset_key(spec.table),
         name=declared.name,
-        description=f"The table equals its query over the snapshots that it has absorbed ({share}).",
+        description=f"The table equals its query over the snapshots it has absorbed ({share}).",
         required_resource_keys={PYSPARK},
         metadata={"severity": declared.severity, "schedule": declared.schedule},
     )
@@ -153,7 +153,7 @@ def _compared(found: Verification, declared: EqualsQuery) -> dg.AssetCheckResult
         said["not_compared"] = dict(found.not_compared)
     if found.doubt:
         said["doubt"] = found.doubt
-    # Rows that need not be wrong stop nobody.
+    # Differing rows that need not be wrong only warn.
     severity = dg.AssetCheckSeverity.WARN if found.doubt else _SEVERITIES[declared.severity]
     return dg.AssetCheckResult(passed=found.equal, severity=severity, metadata=said)
 
@@ -161,7 +161,7 @@ def _compared(found: Verification, declared: EqualsQuery) -> dg.AssetCheckResult
 def comparison_definitions(
     pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig, executor: dg.ExecutorDefinition
 ) -> dg.Definitions:
-    """The comparisons of a pipeline, a job over all of them, and a schedule for each time that is declared."""
+    """Build the comparisons of a pipeline, a job over all of them, and one schedule per declared time."""
     declared = comparisons(specs)
     if not declared:
         return dg.Definitions()

@@ -1,4 +1,4 @@
-"""What a step did, as metadata that Dagster shows, plots and searches."""
+"""Metadata of a step, which Dagster shows, plots and searches."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lake_assets.pipeline.table_steps import step_of
 
 _WINDOW_COLUMNS = [
     dg.TableColumn("source"),
-    # As text: a snapshot id has more digits than a number in a browser.
-    dg.TableColumn("start", description="snapshot that was absorbed before; empty: none"),
-    dg.TableColumn("end", description="snapshot that is absorbed now"),
+    # As text: a snapshot id has more digits than a JavaScript number.
+    dg.TableColumn("start", description="snapshot absorbed before; empty if none"),
+    dg.TableColumn("end", description="snapshot absorbed by this step"),
     dg.TableColumn("files", "int"),
     dg.TableColumn("bytes", "int"),
 ]
 _RANGE_COLUMNS = [
     dg.TableColumn("source"),
     dg.TableColumn("column"),
-    dg.TableColumn("range", description="a hull: no value lies outside it; ~ where bounds are cut off"),
+    dg.TableColumn("range", description="a hull: no value lies outside it; ~ marks truncated bounds"),
 ]
 
 
 def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
-    """Windows, files, bytes, ranges, rows, rejected records, strategy and time of a step."""
+    """Return windows, files, bytes, ranges, rows, rejected records, strategy and seconds of a step."""
     metadata: dict[str, Any] = {
         "status": outcome.status,
         "files_captured": sum(w.files for w in outcome.windows),
@@ -55,7 +55,7 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
     return metadata
 
 
-# What a step tells of all that it did, and what tells of the table as a whole.
+# Metadata of the whole step, and of the whole table.
 _OF_STEP = {
     "files_captured", "bytes_captured", "rows_inserted", "rows_updated", "rows_deleted", "windows", "ranges", "seconds",
 }  # fmt: skip
@@ -63,7 +63,7 @@ _OF_TABLE = {"dagster/row_count"}
 
 
 def for_each_partition(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A step's metadata as Dagster may copy it to each partition of a run: numbers of the whole step are called so."""
+    """Prefix figures of the whole step with `whole_step/`, since Dagster copies them to each partition of a run."""
     return {(f"whole_step/{n}" if n in _OF_STEP else n): value for n, value in metadata.items() if n not in _OF_TABLE}
 
 
@@ -73,7 +73,7 @@ def _window(window: Absorbed) -> dict[str, str | int]:
 
 
 def _ranges(window: Absorbed) -> list[dg.TableRecord]:
-    # The columns of the data first, then those that say where a change came from.
+    # Columns of the data first, then columns about the origin of a change.
     named = sorted(window.ranges.items(), key=lambda r: r[0].startswith("_"))
     return [dg.TableRecord({"source": window.source, "column": name, "range": text}) for name, text in named]
 
@@ -83,7 +83,7 @@ def _value(value: Any) -> Any:
 
 
 def of_table(lake: LakeBase, table: TableId) -> dict[str, Any]:
-    """Columns, rows, place and snapshot of a table as it is now; only its name where it is not there."""
+    """Return columns, row count, location and snapshot of a table; only its name if it does not exist."""
     metadata: dict[str, Any] = {"dagster/table_name": table_name(lake, table)}
     loaded = lake.find(table)
     if loaded is None:
@@ -98,12 +98,12 @@ def of_table(lake: LakeBase, table: TableId) -> dict[str, Any]:
 
 
 def table_name(lake: LakeBase, table: TableId) -> str:
-    """The table as an engine names it: catalog, layer, name."""
+    """Return the table's full name in SQL: catalog, layer, name."""
     return f"{lake.config.name}.{table}"
 
 
 def column_schema(table: Table) -> dg.TableSchema:
-    """The columns as they are in the table."""
+    """Return the columns of the table as Dagster's schema."""
     return dg.TableSchema(
         [
             dg.TableColumn(
@@ -118,5 +118,5 @@ def column_schema(table: Table) -> dg.TableSchema:
 
 
 def describe(spec: Spec) -> str:
-    """What a table is, for people who look at its asset: in their own words, and how it is made."""
+    """Return the description of an asset: the declared text, then a generated summary."""
     return f"{spec.shown.description.strip()}\n\n{spec.summary}" if spec.shown.description else spec.summary

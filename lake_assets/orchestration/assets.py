@@ -1,4 +1,4 @@
-"""Assets: one a table, whose step catches up with everything that is pending for it."""
+"""Assets: one per table, whose step absorbs everything that is pending for it."""
 
 import functools
 import threading
@@ -38,17 +38,17 @@ from lake_assets.pipeline.table_steps import step_of
 
 
 def table_asset(
-    spec: Spec, config: LakeConfig, above: Sequence[TableId], made: Mapping[TableId, Spec] | None = None
+    spec: Spec, config: LakeConfig, upstream: Sequence[TableId], declared: Mapping[TableId, Spec] | None = None
 ) -> dg.AssetsDefinition:
-    """The asset of one table. Materializing it absorbs what its sources have and it has not, in one step.
+    """Build the asset of one table. Materializing it absorbs the pending changes of its sources in one step.
 
-    Its audits are checks that the same step reports. Executed by themselves, they look at what is published.
+    The same step reports its audits as checks. Executed by themselves, they check the published table.
 
     Args:
         spec: the table.
-        config: where it is.
-        above: the tables that it is made after.
-        made: the pipeline's tables.
+        config: the lake's configuration.
+        upstream: the tables that run before it.
+        declared: the pipeline's tables.
     """
     checks, asset = check_specs(spec), _asset_spec(spec, config, above, made or {})
 
@@ -56,13 +56,13 @@ def table_asset(
         name=op_name(*spec.table.parts),
         specs=[asset],
         check_specs=checks,
-        # What is not evaluated, since nothing was written, is not reported either.
+        # If nothing was written, audits are neither evaluated nor reported.
         can_subset=bool(checks),
         pool=pool(spec.table),
         required_resource_keys={PYSPARK},
         backfill_policy=dagster_partitions.BACKFILL if asset.partitions_def else None,
     )
-    # Dagster evaluates what is said here four times an asset: a union of classes takes longer than all the rest.
+    # Dagster evaluates this annotation four times per asset: a union of classes takes longer than everything else.
     def step(context: dg.AssetExecutionContext) -> Any:
         with opened(context, config) as lake:
             try:
@@ -78,7 +78,7 @@ def table_asset(
                     outcome = _both(outcome, recompute(lake, spec, chosen))
                 marks = dagster_partitions.mark(context, lake, spec, outcome, chosen)
                 _log(context, outcome)
-                # The lake is read for it, which may fail as well: a next try finds the table as it should be.
+                # This reads the lake, which may fail too: a retry finds the table up to date.
                 done = result(lake, spec, outcome, marks, is_partitioned=bool(chosen))
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
@@ -116,7 +116,7 @@ def _asset_spec(spec: Spec, config: LakeConfig, above: Sequence[TableId], made: 
 
 
 def _both(absorbed: Outcome, recomputed: Outcome) -> Outcome:
-    """What a step did that first absorbed what was pending, then recomputed partitions."""
+    """Combine the outcomes of a step that absorbed pending changes, then recomputed partitions."""
     return replace(
         recomputed,
         windows=absorbed.windows,
@@ -130,10 +130,10 @@ def _both(absorbed: Outcome, recomputed: Outcome) -> Outcome:
 
 
 def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
-    """The declared freshness as Dagster's.
+    """Convert the declared freshness to Dagster's policy.
 
     Raises:
-        PipelineError: it is none to Dagster.
+        PipelineError: Dagster refuses it.
     """
     declared = spec.shown.freshness
     if declared is None:
@@ -151,8 +151,8 @@ def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
 
 
 def heads_of(run_id: str) -> SnapshotPins:
-    """What the models of a run have read so far, for those of its steps that share a process."""
-    # Threads that ask at once would each get their own.
+    """Return the snapshots that the models of a run have read so far, shared by its steps in this process."""
+    # Without the lock, concurrent threads would each create one.
     with _asking:
         return _heads_of(run_id)
 
@@ -180,18 +180,18 @@ def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:
 
 
 def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> dg.AssetsDefinition:
-    """The asset for tables that a pattern matches and a stream shows only after the code location was loaded.
+    """Build the asset for tables that match a pattern but appeared after the code location was loaded.
 
-    Dagster learns of new assets when definitions are loaded. Without this step the data of a new table would wait in
-    raw until somebody reloads. It absorbs them and reports each as a materialization of the asset it will be.
+    Dagster learns of new assets when definitions are loaded. Without this step, data of a new table would wait in raw
+    until somebody reloads. It absorbs such tables and reports each as a materialization of its future asset.
     """
     loaded = [str(s.table) for s in specs]
     asset = dg.AssetSpec(
         new_tables_key(pipeline),
         deps=[asset_key(s.table) for s in specs if step_of(s).brings_tables],
         description=(
-            "Tables that the streams have shown since this code location was loaded. They are kept up to date here, "
-            "and become assets of their own when the code location is reloaded."
+            "Tables that appeared in the streams since this code location was loaded. They are kept up to date here, "
+            "and become separate assets when the code location is reloaded."
         ),
         metadata={PIPELINE_TAG: pipeline.name},
         kinds={"iceberg", "spark", *pipeline.config.kinds},
@@ -209,12 +209,12 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
             "known": dg.Field(
                 [str],
                 is_required=False,
-                description="tables that have an asset; default: those of the definitions that the run has loaded",
+                description="tables that have an asset; default: the tables of the definitions that the run loaded",
             )
         },
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[Any]:
-        # A run loads the definitions afresh and may know more tables than the code server that planned it.
+        # A run reloads the definitions and may know more tables than the code server that planned it.
         known: list[str] = context.op_execution_context.op_config.get("known", loaded)
         with opened(context, config) as lake:
             try:
@@ -245,20 +245,20 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
 
 
 def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> list[dg.AssetsDefinition]:
-    """All assets of a pipeline."""
-    above, made = after(specs), {s.table: s for s in specs}
-    assets = [table_asset(spec, config, above[spec.table], made) for spec in specs]
+    """Build all assets of a pipeline."""
+    upstream, declared = after(specs), {s.table: s for s in specs}
+    assets = [table_asset(spec, config, upstream[spec.table], declared) for spec in specs]
     return [*assets, new_tables_asset(pipeline, specs, config)] if has_patterns(pipeline) else assets
 
 
 def result(
     lake: Lake, spec: Spec, outcome: Outcome, more: Mapping[str, Any] | None = None, *, is_partitioned: bool = False
 ) -> dg.MaterializeResult[Any]:
-    """What the step did and what the table is now; of a run of partitions, which have their own numbers, named so."""
+    """Describe the step and the current table; in partition runs, figures of the whole step have another name."""
     table = asset_metadata.of_table(lake, spec.table)
     if found := column_lineage(lake, spec):
         table["dagster/column_lineage"] = found
-    # The snapshot is the data's version: a step that changed nothing does not make what lies below look outdated.
+    # The snapshot is the data version: a step without changes does not make downstream assets stale.
     version = dg.DataVersion(table["snapshot"]) if "snapshot" in table else None
     described = {**asset_metadata.of_outcome(outcome, spec), **table, **(more or {})}
     if is_partitioned:
@@ -267,13 +267,13 @@ def result(
 
 
 def summary(outcome: Outcome) -> str:
-    """One line for the run's log."""
+    """Summarize an outcome in one line for the run's log."""
     if outcome.status == "failed":
         return f"{outcome.table}: failed: {outcome.error}"
     if outcome.status != "absorbed":
         if outcome.status == "nothing":
             return f"{outcome.table}: nothing new"
-        return f"{outcome.table}: waiting: {outcome.why or 'its source is not there yet'}"
+        return f"{outcome.table}: waiting: {outcome.why or 'its source does not exist yet'}"
     return (
         f"{outcome.table}: {outcome.inserted} inserted, {outcome.updated} updated, {outcome.deleted} deleted in "
         f"{outcome.seconds:.2f} s ({outcome.strategy}: {outcome.why})"

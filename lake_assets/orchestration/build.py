@@ -17,8 +17,8 @@ from lake_assets.orchestration.thread_executor import threads_executor
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.pipeline_config import seconds_of
 
-# One object for all pipelines of a code location: Dagster merges definitions that share a resource, not ones that
-# each bring their own under the same name.
+# One object for all pipelines of a code location: Dagster merges definitions that share a resource, but not different
+# resources of one name.
 _PYSPARK = LakePySparkResource()
 
 
@@ -31,23 +31,23 @@ def build_definitions(
     interval_seconds: int | None = None,
     sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.Definitions:
-    """The definitions of a pipeline, for use without YAML.
+    """Build the Dagster definitions of a pipeline, for use without YAML.
 
-    Reads metadata only where the pipeline has patterns, and nothing where it names its tables.
+    Reads the lake's metadata if the pipeline has patterns; otherwise reads nothing.
 
     Args:
-        pipeline: what is declared.
-        lake: where its tables are; default: the lake of the environment (see `LakeConfig.load`).
-        pyspark: the resource that gives the Spark session: anything with a `spark_session`, such as dagster-pyspark's
-            own resources; default: `LakePySparkResource`.
-        executor: how a run's steps are executed; default: in threads of one process, which share one Spark; with a
-            resource that has one session for all of them, one after the other.
-        interval_seconds: how often the capture sensor looks, at most; default: the pipeline's `interval`.
-        sensor_status: whether the capture sensor runs without having been turned on.
+        pipeline: the declared pipeline.
+        lake: the lake of its tables; default: the lake of the environment (see `LakeConfig.load`).
+        pyspark: the resource that provides the Spark session: anything with a `spark_session`, such as
+            dagster-pyspark's own resources; default: `LakePySparkResource`.
+        executor: executor of the runs; default: threads of one process, which share one Spark, or, with a resource
+            that has one session for all steps, Dagster's in-process executor.
+        interval_seconds: shortest time between two checks of the capture sensor; default: the pipeline's `interval`.
+        sensor_status: whether the capture sensor is on from the start.
 
     Raises:
         PipelineError: the pipeline contradicts itself.
-        CatalogUnavailableError: the tables that a pattern stands for cannot be looked up.
+        CatalogUnavailableError: the tables of a pattern cannot be looked up.
     """
     if executor is None:
         shares = pyspark is not None and not isinstance(pyspark, LakePySparkResource)
@@ -61,7 +61,7 @@ def build_definitions(
     config = looked.config
     assets = pipeline_assets(pipeline, specs, config)
     compared = comparison_definitions(pipeline, specs, config, executor)
-    # Checks that are ops of their own run by themselves, not with each batch.
+    # Checks with their own op run on a schedule, not with each batch.
     alone = [key for c in compared.asset_checks or [] for key in c.check_keys]
     tables = dg.AssetSelection.assets(*(key for a in assets for key in a.keys))
     job = dg.define_asset_job(
@@ -71,8 +71,8 @@ def build_definitions(
         tags={PIPELINE_TAG: pipeline.name},
         executor_def=executor,
     )
-    # A job of one's own may have one partitions definition at most; what the sensor asks for then runs in Dagster's
-    # own job over all assets, which may have any.
+    # A user-defined job may have at most one partitions definition. Otherwise the sensor's runs use Dagster's own job
+    # over all assets, which may have any number.
     is_one = len({s.partitions_def for a in assets for s in a.specs if s.partitions_def}) <= 1
     interval = math.ceil(seconds_of(pipeline.config.interval)) if interval_seconds is None else interval_seconds
     sensor = capture_sensor(

@@ -1,4 +1,4 @@
-"""Which columns of its sources each column of a table is made of, for Dagster's column lineage."""
+"""Column lineage for Dagster: the source columns of each column of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lake_assets.pipeline.table_graph import Spec
 
 
 def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:
-    """The lineage of a final table's or a model's columns; None where it is unknown."""
+    """Return the lineage of the columns of a final table or model; None if unknown."""
     found = column_sources(lake, spec)
     if found is None:
         return None

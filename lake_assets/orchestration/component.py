@@ -22,24 +22,24 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
     """Iceberg tables kept up to date from what changed.
 
     Streams of change events become raw, staging and final tables; SQL models become tables that follow their sources.
-    Each table is an asset, and one capture sensor asks for runs over what has something to absorb.
+    Each table is an asset, and one capture sensor requests runs over the tables with something to absorb.
 
-    The tables are in the lake that the environment names: `LAKE_CONFIG` or `LAKE_HOME`, by default the folder `.lake`.
+    The environment names the lake: `LAKE_CONFIG` or `LAKE_HOME`, by default the folder `.lake`.
     """
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """What may be written under `attributes`, for validation and the JSON schema."""
+        """The model of `attributes`, for validation and the JSON schema."""
         return PipelineConfig
 
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
-        """The component of validated YAML, with templates such as `{{ env.NAME }}` filled in."""
+        """Build the component from validated YAML, with templates such as `{{ env.NAME }}` filled in."""
         return cls.model_validate(_filled(context, model.model_dump(mode="json", exclude_unset=True)))
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What Dagster's listings say of the component."""
+        """Describe the component for Dagster's listings."""
         return dg.ComponentTypeSpec(
             description=cls.__doc__,
             tags=["iceberg", "spark", "cdc"],
@@ -47,9 +47,9 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
         )
 
     def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
-        """The pipeline's assets, job, capture sensor and resource."""
+        """Build the pipeline's assets, job, capture sensor and resource."""
         config = PipelineConfig.model_validate(self.model_dump(exclude_unset=True))
-        # Files with SQL are beside the YAML, whatever folder Dagster was started in.
+        # SQL files are relative to the YAML, not to Dagster's working directory.
         path = context.path if context.path.is_file() else context.path / "defs.yaml"
         if path.is_file():
             try:
@@ -59,12 +59,12 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
         return self.build_pipeline(Pipeline(config, path))
 
     def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:
-        """A hook for subclasses that call `build_definitions` with another resource, executor or interval."""
+        """Build the definitions; subclasses override it to pass another resource, executor or interval."""
         return build_definitions(pipeline)
 
 
 def _filled(context: ResolutionContext, value: Any) -> Any:
-    """Settings with their templates filled in. Of texts without one Dagster would make numbers where they look so."""
+    """Fill in the templates of settings. Text without one stays text: Dagster would turn digits into numbers."""
     if isinstance(value, dict):
         return {k: _filled(context, v) for k, v in value.items()}
     if isinstance(value, list):

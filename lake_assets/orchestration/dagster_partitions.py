@@ -1,8 +1,8 @@
 """Partitions in Dagster: their definitions, the marks of a micro-batch, and runs without a partition key.
 
-A micro-batch learns which partitions it touched when it has touched them. So its run has no partition key; the step
-marks each touched partition itself, then notes up to which snapshot it has, as an observation. Killed in between, the
-next step marks from that snapshot on.
+A micro-batch only knows afterwards which partitions it touched. So its run has no partition key: the step marks each
+touched partition itself, then records the snapshot up to which it has marked, as an observation. If it is killed in
+between, the next step marks from that snapshot on.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lake_assets.orchestration.sensor_planning import shortened
 from lake_assets.pipeline import OTHER, Outcome, Partitions, Touched, counted, key_of_text, touched
 from lake_assets.pipeline.table_graph import Spec
 
-# One object for all assets: Dagster puts assets of one backfill into one run only where they share it.
+# One object for all assets: Dagster combines assets of a backfill in one run only if they share it.
 BACKFILL = dg.BackfillPolicy.single_run()
 DATA_VERSION_TAG = "dagster/data_version"
 _PROGRESS = "lake_assets/marked"
-# Observations of other people's are looked through for ours.
+# Search this many observations for ours, since others may record some too.
 _LOOKED_THROUGH = 50
 _MOST_AHEAD = 1_000
 
 
 def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
-    """What Dagster knows the partitions of a table by; the last one is the hour, day or month that is not over yet."""
+    """Return Dagster's partitions definition of a table; time partitions end with the current hour, day or month."""
     by = spec.partitions
     if by is None:
         return None
@@ -52,10 +52,10 @@ def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
 
 
 def mapping(spec: Spec, above: Spec | None) -> dg.PartitionMapping | None:
-    """Which partitions of `above` those of a table are made of, where Dagster has to be told.
+    """Return the mapping from a table's partitions to those of its upstream table, if Dagster needs one.
 
-    A table may begin earlier than one that it is made of. Windows of two time zones Dagster does not map: then each
-    partition is made of all.
+    A table may begin earlier than its upstream table. Dagster does not map windows of different time zones: then each
+    partition depends on all.
     """
     times = [p for s in (spec, above) if s is not None and (p := s.partitions) is not None and p.every]
     if len(times) < 2:
@@ -71,18 +71,18 @@ def mapping(spec: Spec, above: Spec | None) -> dg.PartitionMapping | None:
 
 
 def behind_gate(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
-    """The same asset, whose step waits for those above it through a step that does nothing.
+    """Let the asset's step wait for its upstream assets through a step that does nothing.
 
-    Before a step of a partitioned asset begins, Dagster looks up the data versions of the partitions that it is made
-    of, by the run's partition key, and fails where the run has none. It does so for inputs of the step itself that are
-    assets. Behind the gate, the step has none; order and lineage stay.
+    Before a step of a partitioned asset begins, Dagster looks up the data versions of its upstream partitions by the
+    run's partition key, and fails if the run has none. It does so for the asset inputs of the step itself. Behind the
+    gate, the step has no such inputs; order and lineage stay.
     """
     op = asset.op
     names = [*op.ins]
 
     @dg.op(name=f"{op.name}__after", ins={name: dg.In(dg.Nothing) for name in names}, out=dg.Out(dg.Nothing))
     def gate() -> None:
-        """Nothing: what it comes after is done."""
+        """Do nothing: the upstream assets are done."""
 
     step = op.with_replaced_properties(name=inner_op_name(op.name), ins={"after": dg.In(dg.Nothing)})
     graph = dg.GraphDefinition(
@@ -109,13 +109,13 @@ def behind_gate(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
 
 
 def step_key(spec: Spec) -> str:
-    """The key of a table's step."""
+    """Return the key of a table's step."""
     name = op_name(*spec.table.parts)
     return name if spec.partitions is None else f"{name}.{inner_op_name(name)}"
 
 
 def chosen(context: dg.AssetExecutionContext, spec: Spec) -> list[str] | None:
-    """The partitions that a run is about; None: it is no run of partitions, or the table has none."""
+    """Return the partitions selected for a run; None if none are selected, or the table has no partitions."""
     if spec.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
         return None
     return list(context.partition_keys)
@@ -126,12 +126,13 @@ def chosen(context: dg.AssetExecutionContext, spec: Spec) -> list[str] | None:
 
 @dataclass(frozen=True)
 class Marked:
-    """Up to where the partitions of a table are marked.
+    """Progress of marking a table's partitions.
 
     Attributes:
-        uuid: of the table.
-        declared: the partitions, in a line: others are marked anew.
-        ahead: keys of rows whose time had not come.
+        uuid: the table's uuid.
+        snapshot: the snapshot up to which partitions are marked.
+        declared: the declared partitions as text; if they change, all partitions are marked again.
+        ahead: keys of rows dated in the future.
     """
 
     uuid: str
@@ -141,7 +142,7 @@ class Marked:
 
 
 def marked(instance: dg.DagsterInstance, table: TableId) -> Marked | None:
-    """Up to where the partitions of a table are marked, as Dagster's instance has it; None: not at all."""
+    """Return up to where the partitions of a table are marked in Dagster's instance; None if never."""
     found = instance.fetch_observations(asset_key(table), limit=_LOOKED_THROUGH)
     for record in found.records:
         said = record.asset_observation.metadata.get(_PROGRESS) if record.asset_observation else None
@@ -152,7 +153,7 @@ def marked(instance: dg.DagsterInstance, table: TableId) -> Marked | None:
 
 
 def is_unmarked(instance: dg.DagsterInstance, lake: Lake, spec: Spec) -> bool:
-    """Whether partitions of a table were touched that are not marked: a run was killed, or somebody else wrote.
+    """Whether a table has touched but unmarked partitions, after a killed run or another writer's commit.
 
     Reads metadata only.
     """
@@ -177,15 +178,14 @@ def _since(instance: dg.DagsterInstance, table: TableId, by: Partitions, loaded:
 def mark(
     context: dg.AssetExecutionContext, lake: LakeBase, spec: Spec, outcome: Outcome, asked: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Mark the partitions that were touched since the last time, each with its own metadata.
+    """Mark the partitions touched since the last mark, each with separate metadata.
 
     Args:
-        context: of the step.
+        context: the step's context.
         lake: the lake.
         spec: the table.
-        outcome: of the step.
-        asked: the partitions that the run is about: Dagster marks these itself when the step is done; here they are
-            given their metadata.
+        outcome: the step's outcome.
+        asked: the partitions selected for the run: Dagster marks them when the step is done; this adds their metadata.
 
     Returns:
         Metadata of the whole step.
@@ -205,9 +205,9 @@ def mark(
     inside = {k: part for k, part in found.items() if k is not None and k not in outside}
     _warn(context, spec, by, found, outside)
     if by.is_dynamic and inside:
-        # Known before they are marked: marks of what is no partition are not shown.
+        # Added before they are marked, since Dagster does not show marks of unknown partitions.
         instance.add_dynamic_partitions(str(spec.table), sorted(inside))
-    # A chosen partition in which nothing changed says so: Dagster would show it what the step did elsewhere.
+    # Unchanged partitions of the selection get metadata too: otherwise Dagster shows them that of the whole step.
     unchanged = dict.fromkeys(asked or (), Touched())
     for k, part in sorted({**unchanged, **due, **inside}.items()):
         described = _described(part, head, outcome.updated)
@@ -231,13 +231,13 @@ def _touched(lake: LakeBase, table: TableId, by: Partitions, since: int | None, 
         try:
             return touched(lake, table, by, since, head)
         except HistoryError:
-            # The snapshot was expired: all that the table holds is marked, which is too much but leaves nothing out.
+            # The snapshot has expired: mark all partitions of the table, which is too many but omits none.
             pass
     return touched(lake, table, by, None, head)
 
 
 def _outside(spec: Spec, by: Partitions, found: Collection[str | None]) -> set[str]:
-    """Keys of times before the first partition and after the last one that there is yet."""
+    """Return the keys before the first partition and after the current one."""
     if by.every is None:
         return set()
     newest = _newest(spec)
@@ -250,7 +250,7 @@ def _newest(spec: Spec) -> str:
 
 
 def _due(spec: Spec, by: Partitions, ahead: Sequence[str]) -> dict[str, Touched]:
-    """Partitions whose rows came before their time, and whose time has come."""
+    """Return the partitions with rows that were dated in the future and no longer are."""
     newest = _newest(spec) if ahead and by.every else ""
     return {k: Touched(None, None, None, None) for k in ahead if k <= newest}
 
@@ -265,18 +265,18 @@ def _warn(
     if outside:
         context.log.warning(
             f"OutsidePartitionsWarning: {spec.table}: rows with {by.by} in {shortened(sorted(outside))} are in the "
-            f"table, and Dagster has partitions from {by.first} to {_newest(spec)} only. Those to come are marked "
-            "when their time has come; for those before, declare an earlier `start`"
+            f"table, and Dagster has partitions from {by.first} to {_newest(spec)} only. Future partitions are marked "
+            "once they begin; for earlier rows, declare an earlier `start`"
         )
     if None in found:
         context.log.warning(
-            f"OutsidePartitionsWarning: {spec.table}: rows without {by.by} are in the table, and belong to no "
-            "partition of Dagster's"
+            f"OutsidePartitionsWarning: {spec.table}: rows without {by.by} are in the table, but in no Dagster "
+            "partition"
         )
     if OTHER in found and by.values is not None:
         context.log.warning(
-            f"OtherPartitionWarning: {spec.table}: rows with a {by.by} that `values` does not name, or with none, are "
-            f"in the partition {OTHER}. Name their values to give them partitions of their own"
+            f"OtherPartitionWarning: {spec.table}: rows whose {by.by} is null or not listed in `values` are in the "
+            f"partition {OTHER}. List their values to give them separate partitions"
         )
 
 
@@ -294,7 +294,7 @@ def _described(part: Touched, snapshot: int, updated: int) -> dict[str, Any]:
 def _text(progress: Marked) -> str:
     said = {
         "uuid": progress.uuid,
-        # As text: a snapshot id has more digits than a number in a browser.
+        # As text: a snapshot id has more digits than a JavaScript number.
         "snapshot": str(progress.snapshot),
         "declared": progress.declared,
         "ahead": list(progress.ahead),

@@ -1,6 +1,6 @@
-"""What does not fit in Dagster's own settings (`dagster.yaml`): said where the sensor asks for a run.
+"""Warnings about unsuitable settings of Dagster's instance (`dagster.yaml`), logged when the sensor requests a run.
 
-Nothing is lost whatever they are, since progress is in the tables. But tables may stand still, or be computed in vain.
+No setting can lose data, since progress is in the tables. But tables may stop advancing, or be computed twice.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ WARNING = "InstanceSettingsWarning"
 
 
 def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
-    """What is to be corrected in an instance's settings, each with its consequence.
+    """Return a warning per unsuitable setting, with its consequence and the correction.
 
     Args:
         instance: Dagster's instance.
-        pools: those of the assets.
+        pools: the pools of the assets.
     """
     found = [*_pools(instance, pools), *_runs(instance)]
     return [f"{WARNING}: dagster.yaml: {text}" for text in found]
@@ -32,13 +32,11 @@ def _pools(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
     found: list[str] = []
     if wide := sorted(p for p in pools if set_by_hand.get(p, config.default_pool_limit) != 1):
         found.append(
-            f"no limit of 1 is on {shortened(wide)}: two runs may compute one table at once, one of them in vain. Set "
+            f"no limit of 1 is on {shortened(wide)}: two runs may compute one table at once, and one is wasted. Set "
             "`concurrency.pools.default_limit: 1`"
         )
     if config.pool_granularity == PoolGranularity.RUN:
-        found.append(
-            "`concurrency.pools.granularity: run` makes a run wait until every table that it touches is free. Set `op`"
-        )
+        found.append("`concurrency.pools.granularity: run` makes a run wait until all of its tables are free. Set `op`")
     return found
 
 
@@ -51,15 +49,14 @@ def _runs(instance: dg.DagsterInstance) -> list[str]:
         found.append(f"{UNMONITORED}. Set `run_monitoring.enabled: true`")
     elif "free_slots_after_run_end_seconds" not in instance.run_monitoring_settings:
         found.append(
-            "a run that was killed keeps its tables' pools for ever. Set "
-            "`run_monitoring.free_slots_after_run_end_seconds: 30`"
+            "a killed run occupies its tables' pools forever. Set `run_monitoring.free_slots_after_run_end_seconds: 30`"
         )
     if instance.run_retries_enabled and instance.run_retries_retry_on_asset_or_op_failure:
         found.append(
-            "`run_retries` starts failed steps again at once, beside the sensor, which waits longer each time. Set "
+            "`run_retries` retries failed steps at once, while the sensor's retries wait longer each time. Set "
             "`run_retries.retry_on_asset_or_op_failure: false`"
         )
     return found
 
 
-UNMONITORED = "runs are not monitored, so that one whose process was killed counts as at work for ever"
+UNMONITORED = "runs are not monitored, so a run whose process was killed counts as in progress forever"

@@ -1,4 +1,4 @@
-"""One table, one pipeline: found when definitions are loaded, before two runs write the same table."""
+"""Check that each table belongs to one pipeline, when definitions are loaded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lake_assets.orchestration.asset_names import PIPELINE_TAG
 
 
 def check_claims(definitions: Iterable[dg.Definitions]) -> None:
-    """Raise TableClaimedError where two pipelines make one table; Dagster's own error would not name them.
+    """Raise TableClaimedError if two pipelines declare one table; Dagster's own error would not name them.
 
     Args:
-        definitions: of any number of pipelines, or of whole folders of them.
+        definitions: definitions of any number of pipelines.
     """
     owners: dict[dg.AssetKey, str | None] = {}
     for made in definitions:

@@ -1,4 +1,4 @@
-"""Looking at the lake for the capture sensor: what is pending and how much that is, from metadata alone."""
+"""Scan the lake for pending changes and their size, for the capture sensor, from metadata alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lake_assets.pipeline import Absorbed, SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, audited_by
 
-# Sizes and ranges are for people who look at a run; a tick must not become slow for them.
+# Sizes and ranges only inform people; they must not slow down a tick.
 MOST_CAPTURES = 20
 
 
@@ -22,7 +22,7 @@ class PendingTable:
     """One table's work and the windows it consists of.
 
     Attributes:
-        wait: seconds that it may still wait for more; 0: none.
+        wait: seconds that it may still wait for more changes; 0 if it is due.
     """
 
     work: Work
@@ -32,14 +32,14 @@ class PendingTable:
 
 
 def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[PendingTable]:
-    """Which tables have something to absorb.
+    """Return the tables with something to absorb.
 
-    A table whose own history or input is broken is found as well: its step fails with the same error, where people see
-    it, and the other tables go on. An error of the lake as a whole is raised.
+    A table with a broken history or input is included: its step fails with the same error, where people see it, and
+    the other tables continue. An error of the whole lake is raised.
 
     Args:
-        lake: opened for this look.
-        specs: the tables.
+        lake: opened for this scan.
+        specs: the tables to scan.
         steps: by table, the step that absorbs it.
         now: seconds since 1970.
 
@@ -49,8 +49,7 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     found: list[PendingTable] = []
     for spec in specs:
         name = str(spec.table)
-        # A changed declaration is a new chance for a table that was given up, and so are other rows in a table that
-        # its audits look at.
+        # A table that was given up is retried after a change of its declaration, or of a table that its audits read.
         declared = fingerprint(spec)
         try:
             declared = fingerprint(spec, *((str(t), _head(lake, t)) for t in audited_by(spec)))
@@ -69,14 +68,14 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
 
 
 def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[PendingTable]) -> list[PendingTable]:
-    """The same work with the windows that one run takes of it at most, where batches are limited.
+    """Shorten the windows to what one run absorbs, if batches are limited.
 
-    What has to be done and how often it was tried stays counted by the whole windows (`fingerprint`).
+    Fingerprints, and so the count of attempts, stay those of the whole windows.
 
     Args:
-        lake: opened for this look.
-        specs: the tables, sources before what depends on them.
-        found: what is due, in the same order.
+        lake: opened for this scan.
+        specs: the tables, upstream first.
+        found: the due tables, in the same order.
     """
     by_name = {str(s.table): s for s in specs}
     if not any(by_name[f.work.table].batch.is_limited for f in found):
@@ -89,7 +88,7 @@ def _batch(lake: Lake, spec: Spec, found: PendingTable, pins: SnapshotPins) -> P
     try:
         taken = next_batch(lake, spec, found.windows, pins) if found.windows else []
     except LakeError:
-        return found  # its step says what is wrong
+        return found  # its step reports the error
     if not taken:
         return found
     what = ", ".join(describe(w) for w in taken)
@@ -102,20 +101,20 @@ def _head(lake: Lake, table: TableId) -> int | None:
 
 
 def missing(lake: Lake, specs: Sequence[Spec]) -> list[str]:
-    """Tables that wait for one which is not there and which the pipeline does not make, for people."""
+    """Describe tables that wait for a missing table outside the pipeline."""
     made = {s.table for s in specs}
     outside = {(spec.table, source) for spec in specs for source in spec.sources if source not in made}
     return [f"{t} waits for {s}, which is not in the lake" for t, s in sorted(outside) if not lake.exists(s)]
 
 
 def _files(window: Pending) -> list[tuple[str, int, int]]:
-    # A file that was corrected in place is another one: the landing that failed on it is due again.
+    # A file that was corrected in place counts as new: the landing that failed on it is due again.
     stats = [(f.name, f.stat()) for f in window.paths]
     return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
 
 
 def describe(window: Pending) -> str:
-    """A window for people: `raw.events 12..34`, or the number of files that landed."""
+    """Describe a window: `raw.events 12..34`, or the number of files in the landing folder."""
     if window.end is None:
         return f"{window.files} files in {window.source}"
     left = f" (a batch; {window.left} snapshots are left)" if window.left else ""
@@ -124,7 +123,7 @@ def describe(window: Pending) -> str:
 
 @dataclass(frozen=True)
 class Size:
-    """How much the windows hold, each (source, window) counted once."""
+    """Total size of the windows, each (source, window) counted once."""
 
     files: int
     bytes: int
@@ -132,7 +131,7 @@ class Size:
 
 
 def measure(lake: Lake, found: Sequence[PendingTable]) -> Size:
-    """Files, bytes and ranges of what was found; a window that cannot be captured is left to its step's error."""
+    """Sum up files, bytes and ranges of pending windows; the step reports windows that cannot be captured."""
     windows = [w for f in found for w in f.windows]
     files, size = sum(w.files for w in windows), sum(f.landed_bytes for f in found)
     ranges: list[str] = []

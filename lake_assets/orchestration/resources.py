@@ -1,8 +1,8 @@
 """The Spark session of a run: dagster-pyspark's lazy resource with the settings of the lake.
 
-Its settings are put together when the session is first asked for, not when definitions are loaded: that resolves jars
-and looks for Java, which a code server, a sensor or a run with nothing to do must never wait for. It also keeps the
-catalog's passwords out of the configuration that Dagster's UI shows.
+Settings are assembled on first use of the session, not when definitions are loaded: that resolves jars and looks for
+Java, for which a code server, a sensor or a run with nothing to do must never wait. It also keeps the catalog's
+passwords out of the configuration that Dagster's UI shows.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PYSPARK = "pyspark"
 
-# What ending a session may take.
+# Longest wait for the end of a session.
 _STOP_SECONDS = 10.0
-# One session is opened at a time: the first one starts the JVM.
+# Sessions are opened one at a time: the first starts the JVM.
 _opening = threading.Lock()
 
 
 class _Sessions:
-    """The sessions of one run: each thread of it has its own, since a commit's properties are settings of a session."""
+    """The sessions of one run: one per thread, since a commit's properties are settings of its session."""
 
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
@@ -46,24 +46,24 @@ class _Sessions:
         _at_work.add(self)
 
 
-# Of all runs of this process.
+# The sessions of all runs in this process.
 _at_work: weakref.WeakSet[_Sessions] = weakref.WeakSet()
 
 
 class LakePySparkResource(LazyPySparkResource):
-    """The lake's Spark, started on first use and shared by all steps of a run; each of its threads has a session.
+    """The lake's Spark, started on first use and shared by all steps of a run; each thread has its own session.
 
-    Local Spark, or a Spark Connect server where the lake's configuration names one (`spark.remote`).
+    Local Spark, or a Spark Connect server if the lake's configuration names one (`spark.remote`).
     """
 
     spark_config: dict[str, Any] = Field(
-        default_factory=dict, description="Spark settings beside those of the lake's configuration; they win"
+        default_factory=dict, description="Spark settings that override those of the lake's configuration"
     )
     _sessions: Any = PrivateAttr(default=None)
 
     @property
     def spark_session(self) -> Any:
-        """The session of the lake that the environment names (`LAKE_HOME`, `LAKE_CONFIG`)."""
+        """The session of the environment's lake (`LAKE_HOME`, `LAKE_CONFIG`)."""
         return self.session_of(self._sessions.config if self._sessions else LakeConfig.load())
 
     @property
@@ -86,7 +86,7 @@ class LakePySparkResource(LazyPySparkResource):
             return sessions.of.session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Give Spark Connect sessions back to their server; local ones end with the run's process."""
+        """Stop Spark Connect sessions; local ones end with the run's process."""
         if self._sessions is not None:
             _at_work.discard(self._sessions)
             if self._sessions.config.spark.remote:
@@ -95,7 +95,7 @@ class LakePySparkResource(LazyPySparkResource):
 
 
 def _stop(sessions: "list[SparkSession]") -> None:
-    """Stop Spark Connect sessions. For a server that is gone PySpark would try for ten minutes, session by session."""
+    """Stop Spark Connect sessions in parallel: PySpark would retry an unreachable server for ten minutes each."""
     stopping = [threading.Thread(target=session.stop, daemon=True) for session in sessions]
     for thread in stopping:
         thread.start()
@@ -105,8 +105,9 @@ def _stop(sessions: "list[SparkSession]") -> None:
 
 
 def interrupt_sessions(until: threading.Event) -> None:
-    """Stop what Spark does for this process, again and again until `until` is set: whoever waits for it hears that it
-    was cancelled. Returns at once: a server that is gone does not answer for minutes.
+    """Cancel this process's Spark jobs repeatedly until `until` is set, so that waiting threads are interrupted.
+
+    Returns at once, since an unreachable server does not answer for minutes.
     """
     for sessions in list(_at_work):
         for session in list(sessions.all):
@@ -118,7 +119,7 @@ def _interrupt(session: "SparkSession", config: LakeConfig, until: threading.Eve
     from pyspark.errors import PySparkException
 
     while not until.is_set():
-        with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark is gone, and nobody waits for it
+        with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark is gone: nothing is left to cancel
             if config.spark.remote:
                 session.interruptAll()
             else:
@@ -127,7 +128,7 @@ def _interrupt(session: "SparkSession", config: LakeConfig, until: threading.Eve
 
 
 def session_of(resource: Any, config: LakeConfig) -> "SparkSession":
-    """The session that a resource gives: ours, or any that has a `spark_session` (dagster-pyspark's own)."""
+    """Return the session of a resource: ours, or any with a `spark_session` (such as dagster-pyspark's)."""
     return resource.session_of(config) if isinstance(resource, LakePySparkResource) else resource.spark_session
 
 
@@ -145,12 +146,12 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     settings = {**session_conf(config), **more}
     try:
         if remote:
-            # A new one: another thread has its own.
+            # A new session per thread.
             session = SparkSession.builder.config(map={**settings, "spark.remote": remote}).create()
         elif warm_jvm.is_kept():
             session = warm_jvm.session(settings, config.home / "logs" / "spark.log")
         else:
-            # Spark keeps a catalog as it was when first used: a second lake in one process needs a session of its own.
+            # A session's catalog does not change after its first use, so a second lake in one process needs a new one.
             start_jvm(dict(flatten_dict(settings)))
             session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
         adopt_session(session, config)

@@ -1,8 +1,8 @@
-"""The files of a run's events, where Dagster's instance is kept in SQLite files.
+"""Hold the files of a run's events open, if Dagster's instance uses SQLite files.
 
-Dagster opens such a file for each event and each claim of a pool, and closes it again. Who closes one last has SQLite
-write its log back and delete it, which costs more than the event does, and a step is a dozen of them. So a run's
-process holds the files open.
+Dagster opens and closes such a file for each event and each claim of a pool. The last process to close it makes SQLite
+write its log back and delete it, which costs more than the event itself, and a step has a dozen events. So a run's
+process keeps the files open.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _TIMEOUT = 5.0
 
 @contextlib.contextmanager
 def held_open(instance: dg.DagsterInstance, run_id: str) -> Generator[None]:
-    """Hold the SQLite files of a run's events open in the body; nothing where they are kept elsewhere.
+    """Hold the SQLite files of a run's events open within the context; do nothing with other storages.
 
-    Nothing is read through these connections, and no lock is held, so that nobody waits for them.
+    These connections read nothing and hold no lock, so nobody waits for them.
     """
     storage = instance.event_log_storage
     with contextlib.ExitStack() as scope:
@@ -39,6 +39,6 @@ def _hold(file: Path, scope: contextlib.ExitStack) -> None:
         return
     connection = sqlite3.connect(file, timeout=_TIMEOUT)
     scope.callback(connection.close)
-    # The file is opened when it is first read. It only costs time where that fails.
+    # SQLite opens the file on the first read. A failure only costs time.
     with contextlib.suppress(sqlite3.Error):
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -1,4 +1,4 @@
-"""What Dagster's instance says of a pipeline's runs: which is at work, and what the past ones tried."""
+"""Runs of a pipeline in Dagster's instance: those in progress, and past attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dagster as dg
 from lake_assets.orchestration.asset_names import PIPELINE_TAG
 from lake_assets.orchestration.sensor_planning import PastRun
 
-# The windows that a run was asked to absorb, as fingerprints.
+# Fingerprints of the windows that a run was requested for.
 PENDING_TAG = "lake_assets/pending"
 PLAN_TAG = "lake_assets/plan"
 ATTEMPT_TAG = "lake_assets/attempt"
@@ -24,14 +24,14 @@ _OVER = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRun
 
 
 def at_work(instance: dg.DagsterInstance, job: str, keys: frozenset[dg.AssetKey]) -> list[dg.DagsterRun]:
-    """The runs of the pipeline that are queued or in progress, whoever asked for them."""
+    """Return the runs of the pipeline that are queued or in progress, including manual ones."""
     runs = instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=RUNS_LOOKED_AT)
-    # One started by hand is a run of Dagster's own job and carries no tags of ours, but says its assets.
+    # A manual run belongs to Dagster's own job and has none of our tags, but lists its assets.
     return [run for run in runs if run.job_name == job or keys.intersection(run.asset_selection or ())]
 
 
 def past_runs(instance: dg.DagsterInstance, pipeline: str, wanted: frozenset[str]) -> list[PastRun]:
-    """The newest finished runs of the pipeline that were asked for any of the wanted windows."""
+    """Return the newest finished runs of the pipeline that were requested for any of the wanted windows."""
     found: list[PastRun] = []
     filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline}, statuses=_OVER)
     for record in instance.get_run_records(filters, limit=RUNS_LOOKED_AT):
@@ -53,6 +53,6 @@ def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
 
 
 def next_attempt(instance: dg.DagsterInstance, pipeline: str, plan: str) -> int:
-    """The number of the next try of a plan, counted from 1."""
+    """Return the number of the next attempt at a plan, counted from 1."""
     filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline, PLAN_TAG: plan})
     return max((int(r.tags.get(ATTEMPT_TAG, "1")) for r in instance.get_runs(filters, limit=1)), default=0) + 1

@@ -1,30 +1,30 @@
-"""`dg scaffold defs lake_assets.LakePipeline NAME`: a file to start from, valid as it is."""
+"""`dg scaffold defs lake_assets.LakePipeline NAME`: write a valid file to start from."""
 
 from __future__ import annotations
 
 import dagster as dg
 
 _STARTER = """\
-# Tables kept up to date from what changed. `dg check yaml` checks this file, `dg list defs` shows what it makes.
+# Tables kept up to date from what changed. `dg check yaml` checks this file, `dg list defs` shows its definitions.
 type: {type}
 
 attributes:
-  name: {name}                 # the tables belong to this pipeline; two pipelines cannot share one
-  # owners: [team:data]          # also of single streams, tables and models; so are tags, group, kinds
+  name: {name}                 # the tables belong to this pipeline; two pipelines cannot share a table
+  # owners: [team:data]          # like tags, group and kinds, also for single streams, tables and models
 
   streams:
-    - name: {name}_events      # raw.{name}_events: records as they came
+    - name: {name}_events      # raw.{name}_events: records as they arrived
       format: debezium
-      # landing: landing/{name}_events   # where files arrive: below the lake's home, or an absolute path
+      # landing: landing/{name}_events   # folder of incoming files: absolute, or relative to the lake's home
       tables:
-        # schema.table as the source calls it: staging.<table> gets every change, final.<table> the current rows
+        # schema.table, as in the source: staging.<table> gets every change, final.<table> the current rows
         - public.*
         # - table: public.users
-        #   key: id                        # default: what the stream says
+        #   key: id                        # default: the stream's key
         #   rename: {{email: email_address}} # no stream reports a rename
       # exclude: public.internal_*
 
-  # SELECTs over tables of the lake, each kept up to date from what changes in them.
+  # SELECTs over tables of the lake, each kept up to date from the changes in its tables.
   models: []
   # models:
   #   - name: agg.users_per_city
@@ -37,7 +37,7 @@ class PipelineScaffolder(dg.Scaffolder):
     """Writes defs.yaml with comments."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Write the file, or the Python of it where that was asked for."""
+        """Write the YAML file, or Python if that was requested."""
         if request.scaffold_format != "yaml":
             dg.scaffold_component(request, {})
             return

@@ -1,7 +1,7 @@
-"""The capture sensor: compares watermarks with the sources' heads and asks for one run over what has to move.
+"""The capture sensor: compares watermarks with the sources' heads and requests one run over the pending tables.
 
-It keeps no state of its own. What is pending is in the lake, what was tried is in Dagster's runs: a cursor that is
-lost, set back or never written changes nothing.
+It keeps no state. Pending changes are in the lake, past attempts in Dagster's runs, so a cursor that is lost, reset or
+never written changes nothing.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from lake_assets.pipeline.table_graph import Spec, after
 
 @dataclass(frozen=True)
 class Watch:
-    """What a sensor watches.
+    """The tables that a sensor watches.
 
     Attributes:
-        loaded: the tables that have an asset in the loaded definitions.
+        loaded: the tables with an asset in the loaded definitions.
     """
 
     pipeline: Pipeline
@@ -87,16 +87,16 @@ def capture_sensor(
     interval_seconds: int,
     status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """The sensor of a pipeline; see the module.
+    """Build the sensor of a pipeline; see the module.
 
     Args:
-        pipeline: what is watched.
-        specs: its tables that have an asset.
-        config: where they are.
-        job: what it asks for; None: the assets have no job of their own, see `assets`.
-        assets: those that it asks for, in Dagster's job over all assets.
-        interval_seconds: how often it looks, at most.
-        status: whether it is on from the beginning.
+        pipeline: the pipeline to watch.
+        specs: its tables with an asset.
+        config: the lake's configuration.
+        job: the job to request; None if the pipeline has none, see `assets`.
+        assets: the assets to request in Dagster's job over all assets.
+        interval_seconds: shortest time between two ticks.
+        status: whether it is on from the start.
     """
     watch = Watch(pipeline, tuple(specs), config)
 
@@ -104,13 +104,13 @@ def capture_sensor(
         name=f"{valid_name(pipeline.name)}_capture_sensor",
         job=job,
         asset_selection=assets,
-        # Dagster's daemon goes round every five seconds. A sensor whose interval is a multiple of that is found a few
-        # milliseconds short of it, and left for the next round.
+        # Dagster's daemon checks sensors every five seconds. One whose interval is a multiple of that would be a few
+        # milliseconds short of it, and be left for the next round.
         minimum_interval_seconds=max(1, interval_seconds - 1),
         default_status=status,
         description=(
-            f"Compares the watermark of each table of {pipeline.name} with its sources and asks for one run over the "
-            "tables that have something to absorb and those below them. Reads metadata only."
+            f"Compares the watermark of each table of {pipeline.name} with its sources and requests one run over the "
+            "tables with something to absorb and their downstream tables. Reads metadata only."
         ),
     )
     def sensor(context):  # type: ignore[no-untyped-def]
@@ -120,15 +120,15 @@ def capture_sensor(
 
 
 def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = None) -> dg.RunRequest | dg.SkipReason:
-    """One look at the lake.
+    """Check the lake once, and request a run or skip.
 
     Args:
         context: for Dagster's instance and the tick's log.
-        watch: what to look at.
-        now: seconds since 1970, for how long a failed table has waited; default: the clock.
+        watch: the tables to check.
+        now: seconds since 1970, to measure how long a failed table has waited; default: the clock.
 
     Raises:
-        CatalogUnavailableError: the lake cannot be looked at; the next tick tries again, and nothing is lost.
+        CatalogUnavailableError: the lake cannot be read; the next tick tries again, and nothing is lost.
     """
     busy: dg.DagsterRun | None = None
     for run in run_history.at_work(context.instance, watch.job, watch.keys):
@@ -139,12 +139,13 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     if busy:
         stale = "" if context.instance.run_monitoring_enabled else f". But {UNMONITORED} (see dagster.yaml)"
         return dg.SkipReason(
-            f"run {busy.run_id[:8]} is {busy.status.value.lower()}: what is new meanwhile is absorbed after it{stale}"
+            f"run {busy.run_id[:8]} is {busy.status.value.lower()}: changes that arrive meanwhile are absorbed after "
+            f"it{stale}"
         )
     lake = Lake(watch.config)
     try:
         specs = watch.pipeline.specs(lake, alone=False)
-        # A declared table stays, whatever the streams show now.
+        # Loaded tables stay, even if the streams no longer contain them.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
         now = time.time() if now is None else now
         seen = look(lake, specs, _steps(watch, specs), now)
@@ -177,14 +178,14 @@ def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
 
 
 def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: Collection[str]) -> list[PendingTable]:
-    """Tables with nothing to absorb, and with partitions that were touched and are not marked."""
+    """Return tables with nothing to absorb that have touched but unmarked partitions."""
     found: list[PendingTable] = []
     for spec in watch.loaded:
         if spec.partitions is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
             continue
         head = lake.table(spec.table).metadata.current_snapshot_id
         mark = fingerprint(spec, "marks", head)
-        found.append(PendingTable(Work(str(spec.table), step_key(spec), mark, "partitions that are not marked"), ()))
+        found.append(PendingTable(Work(str(spec.table), step_key(spec), mark, "unmarked partitions"), ()))
     return found
 
 
@@ -196,7 +197,7 @@ def request(
     decision: Decision,
     size: Size,
 ) -> dg.RunRequest:
-    """One run over what is due and what lies below it."""
+    """Request one run over the due tables and everything downstream of them."""
     name, known = watch.pipeline.name, set(watch.known)
     made_of = {str(table): [str(t) for t in above] for table, above in after(specs).items()}
     collecting = {str(s.table) for s in specs if s.batch.wait}
@@ -207,7 +208,7 @@ def request(
     config: dict[str, object] = {}
     if new_tables_key(watch.pipeline) in selection:
         config = {"ops": {watch.new_tables_step: {"config": {"known": watch.known}}}}
-    # What is below may be pending as well, though it was not due: it is tried too.
+    # Downstream tables may be pending too, without being due: the run counts as an attempt for them.
     asked = [f.work for f in found if f.work.table in tables]
     plan = plan_id(decision.due)
     attempt = run_history.next_attempt(instance, name, plan)
@@ -224,7 +225,7 @@ def request(
 def _checks(
     repository: dg.RepositoryDefinition | None, watch: Watch, asked: dg.RunRequest
 ) -> list[dg.AssetCheckKey] | None:
-    """The checks of a run: all of its assets', but comparisons, which have schedules of their own; None: all."""
+    """Return the checks of a run: those of its assets except comparisons, which have their own schedules; None: all."""
     alone = {dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in comparisons(watch.loaded)}
     if not alone or repository is None:
         return None
@@ -234,7 +235,7 @@ def _checks(
 
 
 def _may_be_new(tables: Sequence[str], specs: Sequence[Spec], known: set[str]) -> bool:
-    """Whether a landing may show new tables, or a table without an asset has something to absorb."""
+    """Whether a landing may bring new tables, or a table without an asset has something to absorb."""
     roots = {str(s.table) for s in specs if not s.sources}
     return any(t in roots or t not in known for t in tables)
 
@@ -255,9 +256,9 @@ def _collecting(found: Sequence[PendingTable]) -> list[str]:
 
 def _held_back(decision: Decision) -> list[str]:
     given_up = [
-        f"gave up on {table} after {t.count} attempts, the last in run {t.last_run[:8]}: it is tried again when its "
+        f"gave up on {table} after {t.count} attempts, the last in run {t.last_run[:8]}: it is retried when its "
         "sources or its declaration change, or when it is materialized by hand"
         for table, t in decision.given_up.items()
     ]
-    waiting = [f"{table} failed and is tried again in {left:.0f} s" for table, left in decision.waiting.items()]
+    waiting = [f"{table} failed and is retried in {left:.0f} s" for table, left in decision.waiting.items()]
     return [*given_up, *waiting]

@@ -1,8 +1,8 @@
-"""What the capture sensor asks for: plain functions over plain values, tested by tables of cases.
+"""Decisions of the capture sensor: pure functions over plain values.
 
-A failed run blocks its run key for ever, and a run key that is not repeated makes a broken table run in a loop. So the
-key holds the attempt, attempts are counted a table and window, wait longer each time, and end; a window that moves on
-starts anew.
+A failed run blocks its run key forever, while a new run key per tick would run a broken table in a loop. So the key
+contains the attempt. Attempts are counted per table and window, with increasing delays up to a limit; a window that
+advances starts over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Work:
     Attributes:
         table: `namespace.name`.
         step: the step that absorbs it.
-        fingerprint: short and the same as long as declaration and windows are the same.
+        fingerprint: short hash of the declaration and the windows.
         what: the windows, for people.
     """
 
@@ -35,11 +35,11 @@ class Work:
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run of the pipeline that is over.
+    """A finished run of the pipeline.
 
     Attributes:
-        fingerprints: what it was asked to absorb.
-        failed_steps: steps that failed; empty where it did not get that far.
+        fingerprints: fingerprints of the requested work.
+        failed_steps: steps that failed; empty if the run failed before any step.
         ended: seconds since 1970.
     """
 
@@ -52,7 +52,7 @@ class PastRun:
 
 @dataclass(frozen=True)
 class Tries:
-    """How often a table's window has been tried in vain."""
+    """Number of unsuccessful attempts at a table's window."""
 
     count: int
     last_run: str = ""
@@ -61,7 +61,7 @@ class Tries:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is asked for now, what waits (with the seconds left), and what was given up."""
+    """Tables to request now, tables that wait (with the seconds left), and tables that were given up."""
 
     due: tuple[Work, ...]
     waiting: Mapping[str, float]
@@ -69,19 +69,19 @@ class Decision:
 
 
 def fingerprint(*parts: object) -> str:
-    """A short fingerprint of values by their text."""
+    """Return a short hash of values by their text."""
     return hashlib.sha256("\x00".join(str(p) for p in parts).encode()).hexdigest()[:8]
 
 
 def tries(work: Work, runs: Sequence[PastRun]) -> Tries:
-    """How often finished runs have tried this very window of the table, and it is still pending.
+    """Count the finished runs that attempted this window of the table, which is still pending.
 
-    A run in which only other steps failed skipped this one or never came to it: that is no try of this table. A run
-    that succeeded and left the window where it was is one, so that a step without effect cannot run in a loop.
+    A run in which only other steps failed skipped or never reached this step, and is not an attempt. A run that
+    succeeded without moving the window is one, so that a step without effect cannot run in a loop.
 
     Args:
-        work: the table's.
-        runs: the newest first: by their order, since a clock may be set back.
+        work: the pending work of the table.
+        runs: finished runs, newest first; their order counts, since a clock may be set back.
     """
     tried = [r for r in runs if work.fingerprint in r.fingerprints and _reached(work, r)]
     if not tried:
@@ -95,12 +95,12 @@ def _reached(work: Work, run: PastRun) -> bool:
 
 
 def wait_after(count: int) -> float:
-    """Seconds to wait after so many tries."""
+    """Return the delay in seconds after `count` attempts."""
     return min(FIRST_WAIT_SECONDS * 4.0 ** (count - 1), LONGEST_WAIT_SECONDS) if count else 0.0
 
 
 def seconds_to_wait(tried: Tries, now: float) -> float:
-    """How long a table that was tried in vain waits still."""
+    """Return the seconds left before a failed table is retried."""
     wait = wait_after(tried.count)
     left = tried.last_ended + wait - now
     # A run that ended far in the future ended before the clock was set back.
@@ -108,7 +108,7 @@ def seconds_to_wait(tried: Tries, now: float) -> float:
 
 
 def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decision:
-    """Which of the pending tables are due at `now` (seconds since 1970)."""
+    """Decide which of the pending tables are due at `now` (seconds since 1970)."""
     due: list[Work] = []
     waiting: dict[str, float] = {}
     given_up: dict[str, Tries] = {}
@@ -127,12 +127,12 @@ def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decisi
 def with_below(
     tables: Collection[str], sources: Mapping[str, Sequence[str]], collecting: Collection[str] = ()
 ) -> list[str]:
-    """`tables` and everything that is made of them, directly or not, in the order of `sources`.
+    """Return `tables` and everything downstream of them, in the order of `sources`.
 
     Args:
-        tables: where something is to be done.
-        sources: by table of the pipeline, sources first, what it is made of.
-        collecting: tables that wait until there is enough for a batch: they are taken only where they are due.
+        tables: tables to run.
+        sources: by table of the pipeline, upstream first, its sources.
+        collecting: tables that wait for a full batch: they are included only if they are in `tables`.
     """
     selected = set(tables)
     for table, made_of in sources.items():
@@ -142,17 +142,17 @@ def with_below(
 
 
 def plan_id(works: Iterable[Work]) -> str:
-    """The same for the same windows of the same tables."""
+    """Return an id that is equal for equal windows of equal tables."""
     return fingerprint(*sorted(w.fingerprint for w in works))
 
 
 def run_key(pipeline: str, plan: str, attempt: int) -> str:
-    """What keeps one tick's request from being launched twice, and lets a failed one be launched again."""
+    """Return the run key: it prevents launching one request twice, but allows another attempt."""
     return f"{pipeline}:{plan}:{attempt}"
 
 
 def shortened(items: Sequence[str], limit: int = 160) -> str:
-    """Items in a line, with a count in place of those that do not fit."""
+    """Join items in one line, with a count instead of those that do not fit."""
     line = ""
     for i, item in enumerate(items):
         longer = f"{line}, {item}" if line else item

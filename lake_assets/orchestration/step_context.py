@@ -1,4 +1,4 @@
-"""The lake and the errors of a step, whatever it does."""
+"""Open the lake for a step, and turn its errors into Dagster's."""
 
 import contextlib
 import threading
@@ -20,12 +20,12 @@ Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 @contextlib.contextmanager
 def opened(context: Context, config: LakeConfig) -> Generator[Lake]:
-    """The lake for one step, with a Spark session of the run should the step need one."""
+    """Open the lake for one step, with a Spark session of the run if the step needs one."""
     resource: Any = getattr(context.resources, PYSPARK)
     lake = Lake(config, session=lambda: session_of(resource, config))
     try:
-        # A resource of the user's has one session for all threads, should there be several. What a step sets in it,
-        # such as the watermark that a commit carries, is not to reach the commit of another.
+        # A user's resource has one session for all threads. Settings of one step, such as the watermark of its commit,
+        # must not reach the commit of another.
         with contextlib.nullcontext() if isinstance(resource, LakePySparkResource) else _alone:
             yield lake
     finally:
@@ -34,11 +34,11 @@ def opened(context: Context, config: LakeConfig) -> Generator[Lake]:
 
 
 def fail(context: Context, error: LakeError) -> NoReturn:
-    """End the step: a permanent error at once, a transient one after some tries.
+    """End the step: at once for a permanent error, after some retries for a temporary one.
 
     Raises:
-        dagster.RetryRequested: it may pass.
-        dagster.Failure: it will not, or did not.
+        dagster.RetryRequested: the error is temporary and retries are left.
+        dagster.Failure: otherwise.
     """
     retry(context, error)
     facts: Mapping[str, Any] = {"error": type(error).__name__, "permanent": error.permanent}

@@ -1,9 +1,9 @@
-"""An executor whose steps go on beside each other, in threads of the run's process.
+"""An executor that runs steps in parallel, in threads of the run's process.
 
-Most of a small step is waiting: for Spark's driver to plan, for a file, for the catalog. The steps of a run share one
-JVM (or Spark Connect server), each thread with a session of its own, so that two of them take little more than one.
+A small step mostly waits: for Spark's driver to plan, for a file, for the catalog. The steps of a run share one JVM (or
+Spark Connect server), each thread with its own session, so two steps take little more time than one.
 
-Dagster's own executors run steps one after the other in one process, or each in a process of its own, which would start
+Dagster's own executors run steps one after the other in one process, or each in a separate process, which would start
 Spark for each.
 """
 
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Spark works for all steps with the same cores; what more threads gain is the waiting between its jobs.
+# All steps share Spark's cores; more threads only fill the waiting time between its jobs.
 _MOST = 4
-# How often a signal, a pool's free slot or a step that is to be tried again is looked for.
+# Polling interval for signals, free pool slots and steps to retry.
 _LOOK_SECONDS = 0.25
-# What interrupted steps may take to end.
+# Longest wait for interrupted steps to end.
 _INTERRUPTED_SECONDS = 30.0
 
 
 def default_threads() -> int:
-    """As many as there are cores, but two at least and four at most."""
+    """Return the number of cores, but at least two and at most four."""
     return max(2, min(_MOST, os.cpu_count() or 1))
 
 
@@ -72,14 +72,14 @@ def default_threads() -> int:
         "max_concurrent": dg.Field(
             dg.Noneable(int),
             default_value=None,
-            description="How many steps go on at a time; default: as many as there are cores, from 2 to 4.",
+            description="maximum number of parallel steps; default: the number of cores, from 2 to 4",
         ),
         "retries": get_retries_config(),
         "step_dependency_config": get_step_dependency_config_field(),
     },
 )
 def threads_executor(context: dg.InitExecutorContext) -> Executor:
-    """Steps go on beside each other in threads of the run's process; see `lake_assets.orchestration.thread_executor`.
+    """Run steps in parallel, in threads of the run's process; see `lake_assets.orchestration.thread_executor`.
 
     ```yaml
     execution:
@@ -96,7 +96,7 @@ def threads_executor(context: dg.InitExecutorContext) -> Executor:
 
 
 class ThreadsExecutor(Executor):
-    """Executes a run's steps in threads, each as soon as what it depends on is done and a thread is free."""
+    """Executes a run's steps in threads, each as soon as its dependencies are done and a thread is free."""
 
     def __init__(self, retries: RetryMode, dependencies: StepDependencyConfig, threads: int) -> None:
         if threads < 1:
@@ -107,7 +107,7 @@ class ThreadsExecutor(Executor):
 
     @property
     def retries(self) -> RetryMode:
-        """Whether steps that ask for it are tried again."""
+        """Whether steps that request a retry are retried."""
         return self._retries
 
     @property
@@ -147,9 +147,9 @@ class ThreadsExecutor(Executor):
 
 
 class _Worker(threading.Thread):
-    """A thread that goes through steps: what a step says goes to `said`, with the step's key; None: it has ended.
+    """A thread that runs steps and puts each event, with the step's key, into a queue; None marks the step's end.
 
-    A daemon: a step that cannot be interrupted does not keep the process from ending.
+    A daemon thread: a step that cannot be interrupted does not keep the process from ending.
     """
 
     def __init__(self, said: queue.SimpleQueue[tuple[str, Any]], all_of_them: set[int]) -> None:
@@ -159,7 +159,7 @@ class _Worker(threading.Thread):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
-        # An interruption may come late, when the step is over.
+        # An interruption may arrive after the step has ended.
         with contextlib.suppress(DagsterExecutionInterruptedError):
             while (context := self.todo.get()) is not None:
                 self._step(context)
@@ -172,7 +172,7 @@ class _Worker(threading.Thread):
             self._prepare(context)
             for event in dagster_event_sequence_for_step(context):
                 self._said.put((key, event))
-        except BaseException as e:  # told to the run's own thread, which decides what becomes of it
+        except BaseException as e:  # passed to the run's main thread, which handles it
             self._said.put((key, e))
         finally:
             self._said.put((key, None))
@@ -180,19 +180,18 @@ class _Worker(threading.Thread):
     def _prepare(self, context: StepExecutionContext) -> None:
         ident = threading.get_ident()
         self._idents.add(ident)
-        # What Python's loggers say goes to one of the steps that are at work: to the one whose thread says it.
-        # Dagster's handler does not ask filters that are added to it.
+        # Records of Python's loggers go to the step of the logging thread. Dagster's handler ignores added filters.
         handler: Any = context.log._dagster_handler  # pyright: ignore[reportPrivateUsage]
         catches = handler.filter
         handler.filter = lambda record: (
             (record.thread == ident or record.thread not in self._idents) and catches(record)
         )
-        # Asynchronous functions of users: a loop runs in one thread at a time.
+        # For users' asynchronous functions: each thread needs its own event loop.
         self._loop = self._loop or asyncio.new_event_loop()
         context._event_loop = self._loop  # pyright: ignore[reportPrivateUsage]
 
     def interrupt(self) -> None:
-        """Raise Dagster's interruption in it, as soon as it is back in Python."""
+        """Raise Dagster's interruption in the thread, as soon as it executes Python again."""
         if self.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self.ident), ctypes.py_object(DagsterExecutionInterruptedError)
@@ -211,7 +210,7 @@ class _Steps:
         self._steps: dict[str, tuple[StepExecutionContext, list[DagsterEvent]]] = {}
 
     def events(self) -> Iterator[DagsterEvent]:
-        """Execute them."""
+        """Execute the steps; yields their events."""
         context = self._context
         with (
             InstanceConcurrencyContext(context.instance, context.dagster_run) as pools,
@@ -227,7 +226,7 @@ class _Steps:
             try:
                 yield from self._go_through(active)
             finally:
-                # What is at work here is so because the run's own thread was interrupted or failed.
+                # Steps are still running here only if the run's main thread was interrupted or failed.
                 for _ in self._stopped():
                     pass
                 self._end()
@@ -236,7 +235,7 @@ class _Steps:
                 yield problem
 
     def _closed(self, scope: contextlib.ExitStack) -> DagsterEvent | None:
-        """Keep no more of what the process prints; what went wrong with it, which is none of the steps' business."""
+        """Stop capturing the process's output; return an event if that fails, which must not fail a step."""
         try:
             scope.close()
         except Exception:
@@ -247,12 +246,12 @@ class _Steps:
         error = serializable_error_info_from_exc_info(sys.exc_info())
         return DagsterEvent.engine_event(
             self._context,
-            "What this process prints could not be kept",
+            "The output of this process could not be captured",
             event_specific_data=EngineEventData(error=error),
         )
 
     def _captured(self, scope: contextlib.ExitStack) -> DagsterEvent:
-        """Keep what the process prints. Where that cannot be kept, the run goes on."""
+        """Start capturing the process's output. If that fails, the run continues."""
         manager, context = self._context.instance.compute_log_manager, self._context
         key = manager.build_log_key_for_run(context.run_id, create_compute_log_file_key())
         steps = [s.key for s in self._plan.get_steps_to_execute_in_topo_order()]
@@ -271,7 +270,7 @@ class _Steps:
                 for step in active.get_steps_to_execute():
                     self._begin(step, active)
                 yield from active.concurrency_event_iterator(self._context)
-            # What is left out, since what it depends on failed or was left out.
+            # Skipped steps: a dependency failed or was skipped.
             yield from active.plan_events_iterator(self._context)
             for key, said in self._heard():
                 if isinstance(said, BaseException):
@@ -286,7 +285,7 @@ class _Steps:
             raise failure
 
     def _heard(self) -> Iterator[tuple[str, Any]]:
-        """What steps have said, waiting a while for the first of it."""
+        """Yield the queued events of steps, waiting a while for the first."""
         wait = _LOOK_SECONDS
         with contextlib.suppress(queue.Empty):
             while True:
@@ -299,7 +298,7 @@ class _Steps:
             worker = _Worker(self._said, self._idents)
             worker.start()
             self._idle.append(worker)
-        # The one that was at work last has the warmest session.
+        # The last active worker has the warmest session.
         self._at_work[step.key] = worker = self._idle.pop()
         self._steps[step.key] = (context, [])
         worker.todo.put(context)
@@ -314,10 +313,10 @@ class _Steps:
         yield from trigger_hook(context, events)
 
     def _interrupted(self, active: ActiveExecution) -> Iterator[DagsterEvent]:
-        """Interrupt what is at work, and wait for it a while."""
+        """Interrupt the running steps, and wait for them a while."""
         yield DagsterEvent.engine_event(
             self._context,
-            "Received termination signal: interrupting the steps that are at work",
+            "Received termination signal: interrupting the running steps",
             EngineEventData.interrupted(sorted(self._at_work)),
         )
         active.mark_interrupted()
@@ -326,12 +325,12 @@ class _Steps:
             active.handle_event(event)
 
     def _stopped(self) -> Iterator[DagsterEvent]:
-        """Interrupt what is at work, and wait for it a while; what it says until then."""
+        """Interrupt the running steps and wait for them a while; yields their events until then."""
         if not self._at_work:
             return
         for worker in self._at_work.values():
             worker.interrupt()
-        # They wait for Spark, and hear nothing until it answers.
+        # Threads that wait for Spark are interrupted only when it answers.
         over = threading.Event()
         interrupt_sessions(over)
         until = time.monotonic() + _INTERRUPTED_SECONDS
@@ -345,11 +344,11 @@ class _Steps:
         finally:
             over.set()
         for key in self._at_work:
-            log.warning("step %s goes on although it was interrupted: it ends with its process", key)
+            log.warning("step %s continues although it was interrupted: it ends with its process", key)
         self._at_work.clear()
 
     def _end(self) -> None:
-        """End the threads that are idle; the others end with the process."""
+        """End the idle threads; the others end with the process."""
         for worker in self._idle:
             worker.todo.put(None)
         for worker in self._idle:

@@ -1,9 +1,9 @@
-"""Runs that are at work in the books only: their process was killed, and the code server that would have said so.
+"""Zombie runs: Dagster reports them as started, but their process is dead.
 
-Dagster's default launcher starts a run as a process of the code server. When that one lives on, it reports a killed run
-itself. When both are killed (a container, a machine), nobody does: the run stays "started", and everything waits for
-it. A sensor is evaluated where the runs are started, so it can see that the process is no more. The same goes for a run
-of `lake_assets.launcher` and the daemon that started it.
+Dagster's default launcher starts a run as a process of the code server, which reports the run when it is killed. If
+both are killed (a container, a machine), nobody does: the run stays "started", and everything waits for it. A sensor is
+evaluated where the runs are started, so it can see that the process is gone. The same applies to a run of
+`lake_assets.launcher` and the daemon that started it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import psutil
 from lake_assets.orchestration._compat import GRPC_INFO_TAG, JobFailureData, RunFailureReason
 from lake_assets.runtime.processes import RunProcess
 
-# What a run's process says first. Of several (a run that was resumed) the last one counts.
+# The first event of a run's process. A resumed run has several; the last one counts.
 _STARTED = re.compile(r"Started process for run \(pid: (\d+)\)")
-# A process began before it spoke. Clocks of files and processes differ by less.
+# A process starts before its first event. Clocks of events and processes differ by less than this.
 _CLOCKS_SECONDS = 2.0
 
 
 def end_if_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """Say that a run failed whose process is gone, so that Dagster starts it again and its slots are freed.
+    """Report a run as failed if its process is gone, so that Dagster retries it and frees its slots.
 
     Args:
-        instance: where the run is.
-        run: one that is at work.
+        instance: Dagster's instance.
+        run: a run in progress.
 
     Returns:
-        What was found; None: its process is there, or is not to be seen from here (another launcher's, not begun yet).
+        A description of the dead run; None if its process exists or is not visible from here (another launcher's, or
+        not started yet).
     """
-    # What other launchers start is on other machines, and they look after it themselves.
+    # Other launchers start runs on other machines, and monitor them themselves.
     if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING):
         return None
     if named := RunProcess.of(run.run_id, run.tags):
@@ -51,7 +52,7 @@ def end_if_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
 
 
 def _gone(instance: dg.DagsterInstance, run_id: str) -> int | None:
-    """The process of a run, if it is no more."""
+    """Return the process id of a run if the process is gone."""
     said = [
         (int(found[1]), entry.timestamp)
         for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
@@ -63,7 +64,7 @@ def _gone(instance: dg.DagsterInstance, run_id: str) -> int | None:
 
 
 def _is_there(pid: int, spoke: float) -> bool:
-    """Whether the process is there that spoke then (seconds since 1970), and not another one with its number."""
+    """Whether the process that sent an event at `spoke` (seconds since 1970) still exists, not another with its id."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= spoke + _CLOCKS_SECONDS

@@ -1,6 +1,6 @@
-"""Pipelines: what is declared in YAML, as tables in the order of their dependencies, and a runner without Dagster.
+"""Pipelines: tables declared in YAML, in the order of their dependencies, and a runner without Dagster.
 
-Also the door to the floors below: whoever shows or triggers a pipeline imports their values here.
+It also exports values of lower packages for the Dagster integration, which imports nothing below this package.
 """
 
 from lake_assets.final.final_spec import FinalSpec

@@ -1,4 +1,4 @@
-"""Running one table's step safely: leftovers are cleared before it, lost races run again, needed snapshots are kept."""
+"""Run one table's step safely: clear leftovers before it, repeat it after lost races, keep needed snapshots."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ATTEMPTS = 4
 
 
 def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
-    """Absorb what is pending for one table. A step that loses a race to another writer starts again at the watermark.
+    """Absorb pending changes of one table. A step that loses a race to another writer is repeated from the watermark.
 
     Args:
         lake: the lake.
         spec: the table.
-        pins: snapshots that the models of this run have read so far, so that all of them see the same.
-        rebuild: whether the table (not a raw one) is computed from all that its sources hold, see `rebuild.rebuild`.
+        pins: snapshots that the models of this run have read so far, so that all of them read the same.
+        rebuild: whether to compute the table (not a raw one) from everything its sources hold; see `table_rebuild`.
 
     Raises:
         LakeError: see the steps.
@@ -49,13 +49,13 @@ def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebu
 
 
 def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
-    """Run a step of a table; run it again when it lost a race to another writer.
+    """Run a step of a table, and repeat it after a race lost to another writer.
 
-    Before each attempt, branches of killed runs are dropped, and timestamps from the future are taken back: otherwise
-    nothing could be committed.
+    Before each attempt, branches of killed runs are dropped, and future timestamps are reset, since Iceberg would
+    refuse the commit.
 
     Raises:
-        ConcurrentWriteError: it lost again and again.
+        ConcurrentWriteError: it lost every time.
     """
     step = step_of(spec)
     try:
@@ -80,7 +80,7 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
 
 @contextlib.contextmanager
 def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
-    """Name an unnamed error of the body after a lost file, where a table of the step has one."""
+    """Turn an unnamed error of the context into one about a lost file, if a table of the step has one."""
     try:
         yield
     except Exception as e:
@@ -105,7 +105,7 @@ def _make_ready(lake: LakeBase, name: TableId) -> None:
 
 
 def _keep(lake: LakeBase, step: TableStep[Any]) -> None:
-    """Keep the snapshots that the next step needs. A run killed before this leaves the tags behind: they may lag."""
+    """Tag the snapshots that the next step needs. If a run is killed before this, the tags lag, which is harmless."""
     spec = step.spec
     if step.is_only_writer:
         keep_own(lake, spec.table)

@@ -1,6 +1,6 @@
-"""How tables show up as assets: owners, tags, group, kinds, description, freshness, foreign dependencies.
+"""Settings of tables as assets: owners, tags, group, kinds, description, freshness, foreign dependencies.
 
-Dagster checks these as well, when it loads definitions, but knows no lines. What is written here is what it takes.
+Dagster checks these as well when it loads definitions, but cannot name the line. The checks here match Dagster's.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ Several = Annotated[list[str], BeforeValidator(listed), OrText()]
 class FreshnessSettings(Strict):
     """When an asset counts as stale: by the age of its last materialization, or by a time of day."""
 
-    fail: str | float | None = Field(default=None, description="stale if it was not materialized for so long (1h, 2d)")
-    warn: str | float | None = Field(default=None, description="warned of if it was not materialized for so long")
+    fail: str | float | None = Field(default=None, description="stale if the last materialization is older (1h, 2d)")
+    warn: str | float | None = Field(default=None, description="warn if the last materialization is older")
     cron: str | None = Field(
-        default=None, description="instead of fail: by when it has to be materialized, as a cron expression: 0 9 * * *"
+        default=None, description="instead of fail: deadlines for a materialization, as a cron expression: 0 9 * * *"
     )
-    within: str | float | None = Field(default=None, description="with cron: how long before that it counts (1h)")
-    timezone: str = Field(default="UTC", description="with cron: IANA name of its time zone")
+    within: str | float | None = Field(
+        default=None, description="with cron: how long before a deadline a materialization counts (1h)"
+    )
+    timezone: str = Field(default="UTC", description="with cron: IANA name of the time zone")
 
     @field_validator("fail", "warn", "within")
     @classmethod
@@ -69,7 +71,7 @@ class FreshnessSettings(Strict):
 
 
 def _texts(value: object) -> object:
-    """Numbers as texts: YAML makes numbers of what looks so."""
+    """Convert numbers back to text, as YAML parses unquoted digits as numbers."""
     if not isinstance(value, dict):
         return value
     return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
@@ -80,16 +82,16 @@ def _freshness(value: object) -> object:
 
 
 class AssetSettings(Strict):
-    """What assets have beside what their tables tell."""
+    """Attributes of assets that do not follow from their tables."""
 
     owners: Several | None = Field(
-        default=None, description="emails, or teams as team:name; default: what is declared around it"
+        default=None, description="emails, or teams as team:name; default: the enclosing setting"
     )
     tags: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(
-        default_factory=dict, description="Dagster tags, beside those that are declared around it"
+        default_factory=dict, description="Dagster tags, in addition to enclosing ones"
     )
     group: str | None = Field(default=None, description="asset group; default: the pipeline's name")
-    kinds: Several = Field(default_factory=list, description="kinds beside iceberg and spark, as postgres")
+    kinds: Several = Field(default_factory=list, description="kinds in addition to iceberg and spark, such as postgres")
 
     @field_validator("owners")
     @classmethod
@@ -132,10 +134,10 @@ class AssetSettings(Strict):
 
 
 class TableSettings(AssetSettings):
-    """What the asset of one table has besides."""
+    """Further attributes of the asset of one table."""
 
     description: str | None = Field(
-        default=None, description="what is in it; shown before what the pipeline says itself"
+        default=None, description="contents of the table; shown before the generated description"
     )
     freshness: Annotated[FreshnessSettings | None, BeforeValidator(_freshness), OrText()] = Field(
         default=None,
@@ -143,7 +145,7 @@ class TableSettings(AssetSettings):
     )
     depends_on: Several = Field(
         default_factory=list,
-        description="assets that are no tables of the pipeline, as other/asset: lineage, and order in a run of both",
+        description="upstream assets outside the pipeline, as other/asset: adds lineage, and order if a run has both",
     )
 
     @field_validator("depends_on")
@@ -158,11 +160,11 @@ class TableSettings(AssetSettings):
 
 
 def shown(declared: Sequence[AssetSettings], *, own: bool = True) -> Shown:
-    """What is declared for a table, the innermost settings first.
+    """Combine the declared settings of one table.
 
     Args:
-        declared: settings of the table and of what is around it.
-        own: whether description, freshness and dependencies of the innermost are the table's.
+        declared: the settings of the table and those that enclose it, innermost first.
+        own: whether description, freshness and dependencies of the innermost settings apply to the table.
     """
     inner = declared[0] if own and isinstance(declared[0], TableSettings) else None
     tags = {name: text for d in reversed(declared) for name, text in d.tags.items()}

@@ -1,4 +1,4 @@
-"""Audits in a pipeline's YAML: one a list item, of one kind."""
+"""Audits in a pipeline's YAML: each list item has one kind."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ Value = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int |
 class Comparison(Strict):
     """How a model's table is compared with its query."""
 
-    sample: str | float = Field(default=1.0, description="share of the keys that is compared: 1% or 0.01; default: all")
-    schedule: str = Field(default="0 3 * * *", description="when, as cron has it, in UTC; default: at 3 every night")
+    sample: str | float = Field(default=1.0, description="share of the keys to compare: 1% or 0.01; default: all")
+    schedule: str = Field(default="0 3 * * *", description="cron expression, in UTC; default: every night at 3")
 
     @field_validator("schedule")
     @classmethod
@@ -66,29 +66,29 @@ class Comparison(Strict):
 
 
 class AuditOfTable(Strict):
-    """Something that has to hold of a table; exactly one kind an item."""
+    """A condition that a table must meet; each item has exactly one kind."""
 
     unique: Names | None = Field(
-        default=None, description="columns whose values no two rows share (nulls aside); none: the table's key"
+        default=None, description="columns whose values no two rows share (rows with nulls aside); empty: the key"
     )
-    not_null: Names | None = Field(default=None, description="columns that have a value in every row")
+    not_null: Names | None = Field(default=None, description="columns without nulls")
     accepted_values: dict[str, list[Value]] | None = Field(
-        default=None, description="by column, the values that it may have beside null"
+        default=None, description="by column, its allowed values; nulls are allowed too"
     )
     relationships: dict[str, str] | None = Field(
-        default=None, description="by column, where each of its values has to be: layer.table.column"
+        default=None, description="by column, the column in which each of its values must exist: layer.table.column"
     )
     row_count_change: str | int | None = Field(
-        default=None, description="by how many rows (100), or by what share (20%), a batch may change their number"
+        default=None, description="by how many rows (100) or what share (20%) a batch may change the row count"
     )
     sql: str | None = Field(
-        default=None, description="a SELECT of the rows that are wrong; {table} stands for the audited table"
+        default=None, description="a SELECT of the failing rows; {table} stands for the audited table"
     )
     name: str | None = Field(
-        default=None, description="the audit's name; default: made of its kind", pattern=r"^[A-Za-z0-9_]+$"
+        default=None, description="name of the audit; default: derived from its kind", pattern=r"^[A-Za-z0-9_]+$"
     )
     severity: Literal["error", "warn"] = Field(
-        default="error", description="error: nothing is published that does not pass; warn: it is told of"
+        default="error", description="error: a batch that fails is not published; warn: it is published and reported"
     )
 
     @field_validator("relationships")
@@ -116,7 +116,7 @@ class AuditOfTable(Strict):
 
     @property
     def kinds(self) -> list[str]:
-        """Which kinds are declared."""
+        """The declared kinds."""
         return [k for k in _kinds(type(self)) if getattr(self, k) is not None]
 
     @model_validator(mode="after")
@@ -135,10 +135,10 @@ class AuditOfTable(Strict):
 
 
 class AuditOfModel(AuditOfTable):
-    """Something that has to hold of a model's table."""
+    """A condition that a model's table must meet."""
 
     equals_query: Comparison | None = Field(
-        default=None, description="the table equals its query, computed afresh on a schedule"
+        default=None, description="the table equals its query, recomputed on a schedule"
     )
 
 
@@ -147,7 +147,7 @@ def _kinds(of: type[AuditOfTable]) -> list[str]:
 
 
 def _alone(value: object) -> object:
-    """`unique` for `unique: []`."""
+    """Read a kind without settings: `unique` for `unique: []`."""
     if isinstance(value, str):
         if value not in _ALONE:
             raise ValueError(f"{value!r} says too little: write for example `not_null: email`")
@@ -160,7 +160,7 @@ ModelAudits = list[Annotated[AuditOfModel, BeforeValidator(_alone), OrText()]]
 
 
 def _column_of(text: str) -> tuple[TableId, str]:
-    """`final.cities.id` as table and column."""
+    """Split `final.cities.id` into table and column."""
     with said():
         found = TableId.parse(text)
     if len(found.namespace) < 2:
@@ -169,10 +169,10 @@ def _column_of(text: str) -> tuple[TableId, str]:
 
 
 def read_audits(table: TableId, declared: Sequence[AuditOfTable]) -> tuple[Audit, ...]:
-    """The audits of a table that are evaluated with each batch.
+    """Return the audits of a table that are evaluated with each batch.
 
     Raises:
-        PipelineError: two have one name; SQL reads the table itself instead of what is to be published.
+        PipelineError: two have one name; SQL reads the published table instead of `{table}`.
     """
     found = tuple(a for one in declared for a in _read(one))
     names = [a.name for a in (*found, *read_comparisons(declared))]
@@ -186,7 +186,7 @@ def read_audits(table: TableId, declared: Sequence[AuditOfTable]) -> tuple[Audit
 
 
 def read_comparisons(declared: Sequence[AuditOfTable]) -> tuple[EqualsQuery, ...]:
-    """The audits of a model that are made by themselves."""
+    """Return the audits of a model that run on a schedule."""
     return tuple(
         EqualsQuery(
             name=one.name or "equals_query",
@@ -203,7 +203,7 @@ def _read(one: AuditOfTable) -> Iterator[Audit]:
     common: dict[str, Any] = {"severity": one.severity}
 
     def named(kind: str, *columns: str, alone: bool = True) -> str:
-        """The declared name; of several audits in one item, with the column."""
+        """Return the declared name; for several audits in one item, with the column."""
         if one.name and alone:
             return one.name
         plain = "_".join(columns)
@@ -227,10 +227,10 @@ def _read(one: AuditOfTable) -> Iterator[Audit]:
 
 
 def parse_assertion(sql: str) -> exp.Query:
-    """The SELECT of an audit, with `AUDITED` in the place of the audited table.
+    """Parse the SELECT of an audit, with `AUDITED` for the audited table.
 
     Raises:
-        PipelineError: it is no single SELECT, or is not about the audited table.
+        PipelineError: it is not a single SELECT, or does not read the audited table.
     """
     if PLACEHOLDER not in sql:
         raise PipelineError(f"the SQL of an audit is about {PLACEHOLDER}: write it where the audited table is meant")
@@ -247,10 +247,10 @@ def parse_assertion(sql: str) -> exp.Query:
 
 
 def tables_of(query: exp.Query) -> tuple[TableId, ...]:
-    """The other tables that the SELECT of an audit reads.
+    """Return the other tables that the SELECT of an audit reads.
 
     Raises:
-        PipelineError: one is named without its layer, or with a catalog.
+        PipelineError: a table is named without its layer, or with a catalog.
     """
     ctes = {c.alias.lower() for c in query.find_all(exp.CTE)}
     found: dict[TableId, None] = {}

@@ -1,4 +1,4 @@
-"""Which columns of its sources each column of a table is made of."""
+"""Column lineage: the source columns of each column of a table."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lake_assets.pipeline.table_graph import Spec
 
 
 def column_sources(lake: LakeBase, spec: Spec) -> Mapping[str, list[tuple[TableId, str]]] | None:
-    """By column of a final table or model, the (table, column) pairs that it is made of.
+    """Return, by column of a final table or model, the (table, column) pairs it depends on.
 
     Returns:
-        None where that is unknown: it is for people to look at, and no reason to fail.
+        None if unknown: the lineage is only informative, so that is not an error.
     """
     try:
         match spec:

@@ -1,4 +1,4 @@
-"""From a pipeline's YAML to the tables that it declares: one spec per table."""
+"""Convert a pipeline's YAML to its tables: one spec per table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeclaredTables:
     """The tables of a pipeline's configuration.
 
     Attributes:
-        config: what is declared.
+        config: the configuration.
         written: by model, its SQL and where it is written.
     """
 
@@ -43,22 +43,22 @@ class DeclaredTables:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether its tables depend on what its streams turn out to hold."""
+        """Whether the tables depend on the contents of the streams."""
         return any(t.is_pattern for stream in self.config.streams for t in stream.tables)
 
     def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
-        """All tables, sources before what depends on them.
+        """Return all tables, upstream first.
 
-        Patterns stand for the tables that the stream has shown so far, so that the list grows with it.
+        A pattern matches the tables that the stream contained so far, so the list grows with the stream.
 
         Args:
-            lake: where the tables are.
-            alone: whether a model may read only what is there or is made here; false where other pipelines beside this
-                one may still make it.
+            lake: the lake of the tables.
+            alone: whether models may only read tables that exist or belong to this pipeline; False if other pipelines
+                may still create them.
 
         Raises:
-            TableClaimedError: two declarations make one table.
-            PipelineError: models that depend on each other in a circle, or read what nothing makes.
+            TableClaimedError: two declarations claim one table.
+            PipelineError: models depend on each other in a circle, or read a table that nothing creates.
         """
         claims = [
             (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
@@ -149,7 +149,7 @@ class DeclaredTables:
         for model in self.config.models:
             written = self.written[model.name]
             reads = sources_of(model.name, parse(model.name, written.sql))
-            # Changes wait where they come in, not once more on their way.
+            # Changes wait only where they enter the pipeline.
             default = None if made.intersection(reads) else self.config.max_wait
             wait = default if model.max_wait is None else model.max_wait
             yield ModelSpec(
@@ -173,7 +173,7 @@ class DeclaredTables:
             )
 
     def raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
-        """The raw table of a stream."""
+        """Return the raw table of a stream."""
         source = stream.source
         return RawSpec(
             TableId(("raw",), stream.name),
@@ -192,12 +192,12 @@ class DeclaredTables:
         )
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
-        """A model's table that nothing makes is a slip of the pen, unless a pattern may still bring it."""
+        """Raise PipelineError if a model reads a table that nothing creates, unless a pattern may still match it."""
         if self.has_patterns:
             return
         made = {s.table for s in specs}
         others = [(spec, s) for spec in specs for s in spec.sources if s not in made]
-        # A list of names, not a look at each table: that comes when it is absorbed.
+        # Only lists names; each table is loaded when it is absorbed.
         there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
         missing = [(spec, s) for spec, s in others if s not in there]
         if missing:
@@ -234,7 +234,7 @@ class DeclaredTables:
         try:
             found = routes(lake, raw)
         except CorruptMetadataError:
-            return  # its own step says so, and tables of other streams go on
+            return  # its own step reports the error, and tables of other streams continue
         for source in found:
             text = str(source)
             if text in taken or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
@@ -251,7 +251,7 @@ def _read_at(spec: Spec, source: TableId) -> str:
 
 
 def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
-    """The limits that are declared, the innermost first."""
+    """Combine the declared limits, innermost first."""
     files, rows = (
         next((n for d in declared if (n := getattr(d, what)) is not None), None) for what in ("max_files", "max_rows")
     )

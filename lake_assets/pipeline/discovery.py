@@ -1,4 +1,4 @@
-"""The pipelines of a project's own: those below the folder that LAKE_PIPELINES names."""
+"""Discover a project's pipelines in the folder LAKE_PIPELINES."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lake_assets.pipeline.pipeline import Pipeline
 
 
 def own_pipelines() -> list[Pipeline]:
-    """The pipelines below the folder LAKE_PIPELINES: each a `defs.yaml` as in a Dagster project.
+    """Load the pipelines in the folder LAKE_PIPELINES, at any depth: each is a `defs.yaml` as in a Dagster project.
 
     Raises:
         ConfigError: LAKE_PIPELINES names no folder.

@@ -23,19 +23,19 @@ from lake_assets.tables.partition_fields import PartitionField
 
 
 class Batches(Strict):
-    """How much is absorbed at once, and how long little waits for more."""
+    """How much is absorbed at once, and how long small changes wait for more."""
 
     max_files: int | None = Field(
         default=None,
-        description="so many new files are enough for a batch: they wait for no others, and a step takes no more than "
-        "up to the snapshot with which it has them; default: what is declared around it, else any number",
+        description="start a step once this many files are pending, without waiting for max_wait; a step absorbs the "
+        "snapshots up to the one that reaches it; default: the enclosing setting, else any number",
         gt=0,
     )
     max_rows: int | None = Field(
-        default=None, description="about so many rows are enough for a batch, as for max_files", gt=0
+        default=None, description="like max_files, by the approximate number of pending rows", gt=0
     )
     max_wait: str | float | None = Field(
-        default=None, description="how long less than a batch waits for more (30s, 5m, 1h); default: not at all"
+        default=None, description="how long less than a full batch waits for more (30s, 5m, 1h); default: not at all"
     )
 
     @field_validator("max_wait")
@@ -47,7 +47,7 @@ class Batches(Strict):
 
 
 def _one_or_several(value: object) -> object:
-    """Columns as one key, a list of keys as it is."""
+    """Wrap a single column as a key; return a list of keys unchanged."""
     if isinstance(value, list) and any(isinstance(v, list) for v in value):
         if not all(isinstance(v, list) and v for v in value):
             raise ValueError(
@@ -58,7 +58,7 @@ def _one_or_several(value: object) -> object:
 
 
 def _null(value: object) -> object:
-    """In YAML, `null` without quotes is no text."""
+    """Return "null" for YAML's unquoted `null`."""
     return "null" if value is None else value
 
 
@@ -68,65 +68,64 @@ OnMisfit = Annotated[
 
 
 class LayerTables(Batches, TableSettings):
-    """One table of a stream, or all that a pattern matches: a `staging` table and a `final` one each."""
+    """One table of a stream, or all that a pattern matches: one `staging` and one `final` table each."""
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
     key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
-        description="key columns; default: what the stream says; a list of lists: the first of these keys whose "
-        "columns the table has; *: rows without a key are told apart by a hash of all of their values, and "
-        "copies of equal rows are counted",
+        description="key columns; default: the stream's key; a list of lists: the first of these keys whose columns "
+        "the table has; *: identify rows by a hash of all their values, and count copies of equal rows",
     )
     rename: dict[str, str] = Field(
         default_factory=dict,
         description="columns that the source renamed, old name: new name (no stream reports a rename); old name: old "
-        "name says of a column that it was dropped, where that looks like a rename",
+        "name declares that the column was dropped, if that looks like a rename",
     )
     types: dict[str, str] = Field(
         default_factory=dict,
-        description="types of columns (names in the lake) that win over what the records say, as decimal(12,2)",
+        description="types of columns, by name in the lake, such as decimal(12,2); they override the records' types",
     )
     start_position: int = Field(
         default=0,
-        description="the first record that counts, as its `position` in the raw table: for a source table that was "
-        "dropped and made again, the first one about the new table; default: all records count",
+        description="position in the raw table of the first record that counts; for a source table that was dropped "
+        "and created again: of the first record about the new table; default: all records count",
         ge=0,
     )
     on_conflict: Literal["stop", "new-column", "reject"] | None = Field(
         default=None,
-        description="values of a type that their column cannot become: stop the table, put them into a column of "
-        "their own (<column>__<type>; those of a key are rejected), or reject their records; default: the stream's",
+        description="values of a type to which their column cannot change: stop the table, write them to a separate "
+        "column (<column>__<type>; values of a key are rejected), or reject their records; default: the stream's",
     )
     on_misfit: Annotated[OnMisfit | None, BeforeValidator(_null)] = Field(
         default=None,
         description="a value that does not fit its column's type (a number of more than 38 digits, a date beyond "
-        "9999-12-31): reject its event, or make the value null and say why in the staging table's column _misfits; "
+        "9999-12-31): reject its event, or set the value to null and give the reason in staging's column _misfits; "
         "values of the key and of order_by are rejected; default: the stream's",
     )
     final: bool = Field(default=True, description="false: staging only")
     mode: Literal["scd1", "scd2", "append"] = Field(
         default="scd1",
-        description="what the final table holds: each row as the source holds it now (scd1), all versions of each row "
-        "(scd2), or each insert (append)",
+        description="contents of the final table: the current rows (scd1), all versions of each row (scd2), or one row "
+        "per insert (append)",
     )
     deletes: Literal["hard", "soft", "ignore"] = Field(
         default="hard",
-        description="what a delete does to the row of an scd1 table: remove it, set its column `__deleted`, or nothing",
+        description="effect of a delete on the row of an scd1 table: remove it, set its column `__deleted`, or nothing",
     )
     on_change: Literal["stop", "ignore"] = Field(
         default="stop",
-        description="what an update, delete or truncate does to a table that rows are appended to: stop it, or nothing",
+        description="effect of an update, delete or truncate on an append-only table: stop it, or nothing",
     )
     track: Names | None = Field(
         default=None,
-        description="columns whose change opens a new version of an scd2 table's row; others are updated in place; "
+        description="columns whose changes open a new version of an scd2 table's row; others are updated in place; "
         "default: all",
     )
     columns: Names = Field(
         default_factory=list,
-        description="columns of the final table, as the list of a SELECT over those of staging: `* EXCEPT (photo)`, "
-        "`lower(email) AS email` (in the place of the star's); default: all",
+        description="columns of the final table, as a SELECT list over staging's columns: `* EXCEPT (photo)`, "
+        "`lower(email) AS email` (replaces the star's column); default: all",
     )
     partition_by: Names = Field(
         default_factory=list,
@@ -140,33 +139,33 @@ class LayerTables(Batches, TableSettings):
     )
     write: Literal["merge", "overwrite-partitions"] = Field(
         default="merge",
-        description="how an scd1 table's changes are written: by MERGE, or by rewriting the partitions that they touch",
+        description="how changes of an scd1 table are written: by MERGE, or by rewriting the partitions they touch",
     )
-    sort_by: Names = Field(default_factory=list, description="columns that rows are sorted by within a file")
+    sort_by: Names = Field(default_factory=list, description="sort order of the rows within a file")
     order_by: Names = Field(
         default_factory=list,
-        description="columns whose values are the order of changes, the first first, for formats that say none of "
-        "their own (simplified, change-set, change-feed): [updated_at, version]; ties stay in the order of the stream",
+        description="columns that order the changes, for formats without their own order (simplified, change-set, "
+        "change-feed): [updated_at, version]; ties stay in the order of the stream",
     )
     horizon: str | float | None = Field(
         default="7d",
-        description="how much later than newer events (by the source's time) an event may come without being told of; "
-        "it is absorbed in any case",
+        description="warn of events that arrive later than this behind newer ones, by the source's time; they are "
+        "absorbed in any case",
     )
     on_gap: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="what is done when the snapshot of staging that the final table has absorbed is gone (expired), so "
-        "that new events cannot be told from old ones: stop it, or rebuild it from what staging holds now",
+        description="if the staging snapshot that the final table has absorbed is missing (expired), so that new "
+        "events cannot be told from old ones: stop the table, or rebuild it from the current staging table",
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="what is done when the staging table was dropped and made again, so that rows of the final table "
-        "may have no events any more: stop it, or rebuild it from what staging holds now",
+        description="if the staging table was dropped and created again, so that rows of the final table may have no "
+        "events any more: stop the table, or rebuild it from the current staging table",
     )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
     audits: Audits = Field(
         default_factory=list,
-        description="what has to hold of the final table before a batch is published: unique, not_null, ...",
+        description="conditions that the final table must meet before a batch is published: unique, not_null, ...",
     )
 
     @field_validator("columns")
@@ -222,7 +221,7 @@ class LayerTables(Batches, TableSettings):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it stands for the tables that the stream turns out to have."""
+        """Whether it is a pattern, which matches tables as they appear in the stream."""
         return any(c in self.table for c in "*?[")
 
     @model_validator(mode="after")
@@ -235,7 +234,7 @@ class LayerTables(Batches, TableSettings):
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        """The declared keys; none: that of the stream, or `by_row`."""
+        """The declared keys; empty for the stream's key, or with `by_row`."""
         if self.by_row or not self.key:
             return ()
         return tuple(tuple(k) for k in self.key) if isinstance(self.key[0], list) else (tuple(map(str, self.key)),)
@@ -257,7 +256,7 @@ class LayerTables(Batches, TableSettings):
 
     @property
     def by_row(self) -> bool:
-        """Whether rows are told apart by all of their values."""
+        """Whether all values of a row identify it."""
         return self.key == ["*"]
 
     @model_validator(mode="after")
@@ -288,5 +287,5 @@ class LayerTables(Batches, TableSettings):
 
 
 def table_entry(value: object) -> object:
-    """A table's name alone as a mapping."""
+    """Turn a table's name into a mapping of settings."""
     return {"table": value} if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The partitions of a table as they are written in a pipeline's YAML."""
+"""Partitions of a table in a pipeline's YAML."""
 
 from __future__ import annotations
 
@@ -12,45 +12,43 @@ from lake_assets.tables.table_partitions import Every, Partitions, check_hours, 
 
 
 def by_column(value: object) -> object:
-    """The name of a column as partitions by its values."""
+    """Turn a column's name into partitions by its values."""
     return {"by": value} if isinstance(value, str) else value
 
 
 def _as_text(value: Any) -> Any:
-    # YAML makes a date of what looks like one.
+    # YAML parses unquoted dates.
     if isinstance(value, datetime):
         return value.isoformat()
     return value.isoformat() if isinstance(value, date) else value
 
 
 def _as_texts(value: Any) -> Any:
-    """Values as the texts that they are told by."""
+    """Convert listed values to text, as partition keys are text."""
     if not isinstance(value, list):
         return value
     return [str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int) else _as_text(v) for v in value]
 
 
 class PartitionSettings(Strict):
-    """Which rows are one partition, in Iceberg and in Dagster."""
+    """How a table is partitioned, in Iceberg and in Dagster."""
 
-    by: str = Field(description="the column", min_length=1)
+    by: str = Field(description="column to partition by", min_length=1)
     every: Every | None = Field(
         default=None, description="by time: the length of a partition; default: each value is a partition"
     )
     timezone: str | None = Field(
         default=None,
-        description="with every: IANA name of the zone in which hours, days and months begin (Europe/Berlin); default: "
-        "UTC",
+        description="with every: IANA name of the time zone of hours, days and months (Europe/Berlin); default: UTC",
     )
     start: Annotated[str | None, BeforeValidator(_as_text)] = Field(
         default=None,
-        description="with every: when the first partition begins (2024-01-31, 2024-01-31T08:00), by the clock of the "
-        "zone",
+        description="with every: when the first partition begins (2024-01-31, 2024-01-31T08:00), in that time zone",
     )
     values: Annotated[list[str] | None, BeforeValidator(_as_texts)] = Field(
         default=None,
-        description="values that have a partition of their own; others are in the partition __other__; default: every "
-        "value that turns up has one",
+        description="values with their own partition; others are in the partition __other__; default: one partition "
+        "per value found",
     )
 
     @field_validator("timezone")
@@ -88,7 +86,7 @@ class PartitionSettings(Strict):
 
     @property
     def declared(self) -> Partitions:
-        """As a plain value."""
+        """The settings as `Partitions`."""
         start = read_start(self.start, self.every) if self.start is not None and self.every else None
         values = tuple(self.values) if self.values is not None else None
         return Partitions(self.by, self.every, self.timezone or "UTC", start, values)

@@ -1,4 +1,4 @@
-"""What tables have still to absorb of their sources, from metadata alone."""
+"""Pending changes of tables, from metadata alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lake_assets.tables.batch_limits import seconds_left
 
 @dataclass(frozen=True)
 class Pending:
-    """What one table has still to absorb of one source: found in metadata alone.
+    """Pending changes of one source of a table, from metadata alone.
 
     Attributes:
         source: a table, or a landing folder.
         start, end: snapshots (None for a folder).
         files: landed files that are new (0 for a table).
         paths: these files.
-        left: how many snapshots after `end` are left for the next step, where batches are limited.
+        left: number of snapshots after `end` that are left for the next step, if batches are limited.
     """
 
     table: str
@@ -35,7 +35,7 @@ class Pending:
 
 
 def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
-    """What one table has still to absorb of its sources as they are now."""
+    """Return the pending changes of one table."""
     name = str(spec.table)
     step = step_of(spec)
     if files := step.new_files(lake):
@@ -53,15 +53,15 @@ def pending_of(lake: LakeBase, spec: Spec) -> list[Pending]:
 
 
 def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: SnapshotPins) -> list[Pending]:
-    """What one step takes of a table's pending windows, as its sources are now; reads metadata only.
+    """Return the part of a table's pending windows that one step absorbs; reads metadata only.
 
-    New files are all taken in by one step, in several commits.
+    One step lands all new files, in several commits.
 
     Args:
         lake: the lake.
         spec: the table.
         pending: its windows.
-        pins: what models before it in the run take.
+        pins: snapshots that earlier models of the run have fixed.
 
     Raises:
         LakeError: see the steps.
@@ -80,6 +80,6 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
 
 
 def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:
-    """How many seconds a table's pending windows may still wait for more; 0: it is due. New files have waited."""
+    """Return how many seconds a table may still wait for more changes; 0 if due. New files have waited already."""
     windows = [(p, p.end) for p in pending if p.end is not None] if spec.batch.wait else []
     return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)

@@ -1,4 +1,4 @@
-"""A pipeline over a lake: its tables in the order of their dependencies, what is pending, and absorbing it."""
+"""A pipeline over a lake: its tables in the order of their dependencies, pending changes, and runs."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from lake_assets.tables.outcome import Outcome
 
 
 class Pipeline:
-    """A declared pipeline; see `PipelineConfig` for what can be declared."""
+    """A declared pipeline; see `PipelineConfig` for its settings."""
 
     def __init__(self, config: PipelineConfig, path: Path | None = None) -> None:
         """
         Args:
-            config: what is declared.
-            path: the YAML file that it is from: files with SQL are beside it (default: in the working directory), and
-                mistakes are told with their lines.
+            config: the configuration.
+            path: its YAML file: SQL files are relative to it (default: to the working directory), and mistakes are
+                reported with its lines.
 
         Raises:
-            PipelineError: files with SQL cannot be read, or hold none: all of them.
+            PipelineError: SQL files cannot be read, or hold no SQL; lists all of them.
         """
         self.config, self.path = config, path
         self._declared = DeclaredTables(config, _written(config, path))
@@ -52,12 +52,12 @@ class Pipeline:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether its tables depend on what its streams turn out to hold."""
+        """Whether the tables depend on the contents of the streams."""
         return self._declared.has_patterns
 
     @classmethod
     def load(cls, path: str | Path) -> Pipeline:
-        """The pipeline of a YAML file.
+        """Load the pipeline of a YAML file.
 
         Raises:
             PipelineError: the file is wrong; says where, all mistakes at once.
@@ -67,21 +67,22 @@ class Pipeline:
     # --- tables -------------------------------------------------------------------------------------------------
 
     def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
-        """All tables, sources before what depends on them; see `DeclaredTables.specs`."""
+        """Return all tables, upstream first; see `DeclaredTables.specs`."""
         return self._declared.specs(lake, alone=alone)
 
     # --- records ------------------------------------------------------------------------------------------------
 
     def land(self, lake: LakeBase, stream: str, read: Read, name: str = "python") -> Landed:
-        """Take in records that Python code yields, each exactly once: with the last record of a commit its offset is
-        committed, and `read` is asked for those after it the next time.
+        """Land records that Python code yields, each exactly once.
+
+        Each commit stores the offset of its last record; the next call passes it to `read`.
 
         Args:
             lake: the lake.
             stream: name of a declared stream.
-            read: called with the last offset that was taken in (None at first); yields `(offset, record)`, the record
-                as text, bytes or a mapping, the offset as anything that JSON can hold.
-            name: of the source, where a stream has several (partitions of a topic).
+            read: called with the last committed offset (None at first); yields `(offset, record)`, the record as text,
+                bytes or a mapping, the offset as any JSON value.
+            name: name of the source, if a stream has several (partitions of a topic).
 
         Raises:
             PipelineError: no such stream.
@@ -90,7 +91,7 @@ class Pipeline:
         return land_records(lake, self._declared.raw(lake, self._stream(stream)), read, name)
 
     def offset(self, lake: LakeBase, stream: str, name: str = "python") -> Any:
-        """Up to where a Python source was taken in; None: not at all yet."""
+        """Return the last committed offset of a Python source; None if there is none yet."""
         return offsets(lake, self._declared.raw(lake, self._stream(stream)).table).get(name)
 
     def _stream(self, name: str) -> Stream:
@@ -101,8 +102,9 @@ class Pipeline:
         return found
 
     def replay(self, lake: LakeBase, select: Collection[str] | None = None) -> list[Outcome]:
-        """Read rejected records again, after a declaration or this package was corrected; those that can be read now
-        are taken in, at the places in the stream where they came.
+        """Read rejected records again, after a correction of the declaration or of this package.
+
+        Records that can be read now are inserted at their place in the stream.
 
         Args:
             lake: the lake.
@@ -110,7 +112,7 @@ class Pipeline:
         """
         outcomes: list[Outcome] = []
         done: set[TableId] = set()
-        # Records that can be routed now may bring tables.
+        # Records that can be routed now may add tables.
         while spec := next((s for s in self.specs(lake, alone=False) if s.table not in done), None):
             done.add(spec.table)
             step = step_of(spec)
@@ -119,9 +121,9 @@ class Pipeline:
         return outcomes
 
     def rebuild(self, lake: LakeBase, table: str | TableId) -> Outcome:
-        """Compute one table from all that its sources hold now, and publish it in one commit.
+        """Compute one table from everything its sources hold now, and publish it in one commit.
 
-        Tables that are made of it follow with the next run.
+        Downstream tables follow with the next run.
 
         Args:
             lake: the lake.
@@ -129,7 +131,7 @@ class Pipeline:
 
         Raises:
             PipelineError: the pipeline has no such table.
-            RebuildError: the table cannot be rebuilt: it is a raw one, or its sources do not hold what it is made of.
+            RebuildError: the table cannot be rebuilt: it is a raw table, or its sources are missing or empty.
             LakeError: see the steps.
         """
         name = TableId.parse(table)
@@ -139,13 +141,13 @@ class Pipeline:
             raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {there}")
         return rebuild(lake, specs[name])
 
-    # --- what is to be done -------------------------------------------------------------------------------------
+    # --- pending changes and runs -------------------------------------------------------------------------------------
 
     def pending(self, lake: LakeBase, specs: Sequence[Spec] | None = None) -> list[Pending]:
-        """What each table has still to absorb of its sources as they are now. Reads metadata only.
+        """Return the pending changes of each table. Reads metadata only.
 
         Raises:
-            HistoryError: a source is another table than the one that was absorbed.
+            HistoryError: a source was replaced by another table.
         """
         found: list[Pending] = []
         for spec in self.specs(lake) if specs is None else specs:
@@ -160,19 +162,19 @@ class Pipeline:
         on_outcome: Callable[[Outcome], None] | None = None,
         on_start: Callable[[str], None] | None = None,
     ) -> list[Outcome]:
-        """Absorb everything that is pending and return what each table did.
+        """Absorb everything that is pending and return one outcome per table.
 
-        A table that fails does not stop the ones that do not depend on it: its outcome is `failed`, and what depends
-        on it absorbs what it has. Running again goes on from where each table is.
+        If a table fails, its outcome is `failed`; the others continue, and downstream tables absorb what it holds. The
+        next run continues from each table's watermark.
 
-        Where batches are limited, the tables are gone through until nothing is left of what had come when the run
-        began; what had nothing more to do is told of once.
+        With limited batches, the tables are processed repeatedly until everything that was pending at the start is
+        absorbed; a table with nothing more to do is reported once.
 
         Args:
             lake: the lake.
             select: names of tables; default: all.
-            on_outcome: called after each table.
-            on_start: called with the name of each table before it.
+            on_outcome: called after each table with its outcome.
+            on_start: called before each table with its name.
         """
         tell = on_outcome or (lambda outcome: None)
         leftovers.sweep(lake)
@@ -185,7 +187,7 @@ class Pipeline:
                     tell(outcome)
                     outcomes.append(outcome)
                 is_left = is_left or (outcome.status == "absorbed" and LEFT in outcome.details)
-                # What arrives meanwhile is for the next run, and what failed would fail again.
+                # Changes that arrive meanwhile are left for the next run, and failed tables would fail again.
                 if outcome.status == "failed" or spec.landing:
                     over.add(spec.table)
             if not is_left:
@@ -198,7 +200,7 @@ class Pipeline:
         over: Collection[TableId],
         on_start: Callable[[str], None],
     ) -> Iterator[tuple[Spec, Outcome]]:
-        """One batch of each table that is not `over`."""
+        """Absorb one batch of each table that is not `over`."""
         done: set[TableId] = set(over)
         pins, specs = SnapshotPins(), self.specs(lake)
         while spec := next((s for s in specs if s.table not in done), None):
@@ -208,12 +210,12 @@ class Pipeline:
             on_start(str(spec.table))
             yield spec, _guarded(lambda s=spec: absorb(lake, s, pins), spec)
             if step_of(spec).brings_tables:
-                # Landing may show tables that a pattern matches: they join the same run.
+                # Landing may bring tables that match a pattern: they join the same run.
                 specs = self.specs(lake)
 
 
 def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
-    """By model, its SQL and where it is."""
+    """Return, by model, its SQL and where it is written."""
     known = origins(path) if path and config.models else {}
     found: dict[str, Written] = {}
     mistakes: list[str] = []
@@ -238,7 +240,7 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     began = time.monotonic()
     try:
         return step()
-    except Exception as e:  # kept in the outcome: one failure, of whatever kind, is its own
+    except Exception as e:  # kept in the outcome: a failure of any kind concerns one table
         if _is_interrupted(e):
             raise KeyboardInterrupt from e
         return Outcome(
@@ -248,11 +250,12 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
 
 
 def _is_interrupted(error: BaseException) -> bool:
-    """Whether an error came while an interrupt was handled: a call of Spark that is cut off leaves its connection
-    unusable, so that cleaning up fails as well."""
+    """Whether an error occurred while an interrupt was handled.
+
+    An interrupted call of Spark leaves its connection unusable, so that cleaning up fails as well."""
     at: BaseException | None = error
     seen: list[BaseException] = []
-    # An error that is raised again where it is handled can be its own context.
+    # A re-raised error can be its own context.
     while at is not None and at not in seen:
         if isinstance(at, KeyboardInterrupt):
             return True

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline over a lake, all of it at once, before anything runs."""
+"""Find all mistakes of a pipeline over a lake, before anything runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from lake_assets.tables.schema_changes import is_former
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of checking a pipeline.
+    """Result of checking a pipeline.
 
     Attributes:
-        mistakes: what is wrong.
+        mistakes: the mistakes found.
         open: what cannot be checked yet, and why.
     """
 
@@ -46,10 +46,11 @@ def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
 
 
 def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
-    """Find every mistake of a pipeline's models and audits that metadata tells: missing and ambiguous columns, missing
-    tables, keys that are no columns. Of models with file and line, where the pipeline was read from a file.
+    """Find every mistake of a pipeline's models and audits that metadata shows.
 
-    Columns of tables that no run has made yet cannot be checked, except for those of models, which their queries tell.
+    These are missing and ambiguous columns, missing tables, and keys that are not columns; for models with file and
+    line, if the pipeline was read from a file. Columns of tables that no run has created yet cannot be checked, except
+    for models, whose queries define them.
     """
     try:
         specs = pipeline.specs(lake)
@@ -98,7 +99,7 @@ def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
 
 
 def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
-    """Settings that name columns of tables which no run has made."""
+    """Return settings that name columns of tables that no run has created."""
     found: list[str] = []
     for spec in specs:
         if spec.table in made or lake.exists(spec.table):
@@ -115,7 +116,7 @@ def _not_made(tables: Sequence[str]) -> str:
 
 
 def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
-    """Columns that settings of final tables name, and neither staging nor the table has."""
+    """Return columns in settings of final tables that neither staging nor the table has."""
     declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
     found: list[str] = []
     for spec in specs:
@@ -142,7 +143,7 @@ def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
 
 
 def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
-    """Columns of `partitions` that are not there; of types only the steps know."""
+    """Return missing columns of `partitions`; their types are checked only by the steps."""
     found: list[str] = []
     for spec in specs:
         if spec.partitions is None:
@@ -161,7 +162,7 @@ def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId,
 def _of_audits(
     specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
 ) -> list[str]:
-    """What is wrong with audits: columns that are not there, and other tables that are not."""
+    """Return mistakes in audits: missing columns and missing other tables."""
     known: dict[TableId, Mapping[str, str] | None] = {}
     found: list[str] = []
     for spec in specs:
@@ -172,7 +173,7 @@ def _of_audits(
             found.append(str(e))
 
     def columns(table: TableId) -> Mapping[str, str] | None:
-        """None: not known yet."""
+        """Return the columns of a table; None if not known yet."""
         if table not in known:
             there = lake.find(table)
             known[table] = _columns(there) if there else None
@@ -199,12 +200,12 @@ def _of_audits(
 
 
 def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
-    """The columns that a final table is to have, where staging tells; of others, those that they have.
+    """Return the future columns of a final table, if staging is known; for other tables, their current columns.
 
-    None: not known.
+    None if unknown.
 
     Raises:
-        PipelineError: the declared columns do not go with staging's.
+        PipelineError: the declared columns do not match staging's.
     """
     staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
     if isinstance(spec, FinalSpec) and staging is not None:
@@ -217,7 +218,7 @@ def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
 
 
 def _names_of(spec: FinalSpec, staging: Table) -> dict[str, None]:
-    """The columns that have arrived in staging, by their names in the lake."""
+    """Return the columns in staging, by their names in the lake."""
     there = [f.name for f in staging.schema().fields]
     names = [n for n in there if n not in TECHNICAL and not is_former(n, there)]
     return dict.fromkeys(spec.rename.get(n, n) for n in names)

@@ -27,15 +27,15 @@ from lake_assets.tables.specs import Limit
 
 
 class SourceOfRecords(Strict):
-    """An Iceberg table that another system appends records to."""
+    """An Iceberg table to which another system appends records."""
 
     table: str = Field(description="namespace.table in the lake's catalog")
-    value: str = Field(default="value", description="its column that holds the record, as text or bytes")
-    key: str | None = Field(default=None, description="its column that holds the record's key, where that is apart")
+    value: str = Field(default="value", description="column with the record, as text or bytes")
+    key: str | None = Field(default=None, description="column with the record's key, if it is separate")
     order: Names = Field(
         default_factory=list,
-        description="its columns that order the records of one snapshot, for example [partition, offset]; default: as "
-        "they are stored",
+        description="columns that order the records of one snapshot, for example [partition, offset]; default: as "
+        "stored",
     )
 
     @field_validator("table")
@@ -47,49 +47,50 @@ class SourceOfRecords(Strict):
 
 
 class Stream(Batches, TableSettings):
-    """A stream of change events: where its records arrive, their format, and the tables made of it."""
+    """A stream of change events: where its records arrive, their format, and its tables."""
 
-    name: str = Field(description="the raw table is raw.<name>", pattern=r"^\w+$")
+    name: str = Field(description="name of the stream; its raw table is raw.<name>", pattern=r"^\w+$")
     format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
         default="debezium", description="wire format of the records"
     )
     landing: LocalPath | None = Field(
         default=None,
-        description="local folder where files of records arrive; relative: to the lake's home; default landing/<name>",
+        description="local folder where files of records arrive, relative to the lake's home; default: landing/<name>",
     )
     source: SourceOfRecords | None = Field(
-        default=None, description="an Iceberg table that records come from, instead of a folder"
+        default=None, description="an Iceberg table to read records from, instead of a folder"
     )
     namespace: str | None = Field(
         default=None,
         description="the tables are staging.<namespace>.<table> and final.<namespace>.<table>; default: no namespace",
         pattern=r"^\w+$",
     )
-    prefix: str = Field(default="", description="what the tables' names in the lake begin with", pattern=r"^\w*$")
+    prefix: str = Field(default="", description="prefix of the tables' names in the lake", pattern=r"^\w*$")
     max_rejected: str | int | None = Field(
         default=None,
-        description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond, the table "
+        description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond it, the table "
         "stops; default: any number",
     )
     max_record: ByteSize = Field(
-        default=ByteSize(Limits.record), gt=0, description="the largest record; a larger one is rejected (64MiB)"
+        default=ByteSize(Limits.record), gt=0, description="largest size of a record; larger ones are rejected (64MiB)"
     )
     max_file: ByteSize = Field(
-        default=ByteSize(Limits.file), gt=0, description="the largest file, uncompressed; a larger one is an error"
+        default=ByteSize(Limits.file), gt=0, description="largest size of a file, uncompressed; larger ones are errors"
     )
     max_depth: int = Field(
         default=Limits.depth,
         gt=0,
         le=Limits.depth,
-        description="how deeply a record may be nested; a deeper one is rejected (200, which is the most)",
+        description="how deeply a record may be nested; deeper ones are rejected (default and maximum: 200)",
     )
     on_conflict: Literal["stop", "new-column", "reject"] = Field(
-        default="stop", description="what tables do that do not say it themselves"
+        default="stop", description="default for the stream's tables: see their on_conflict"
     )
-    on_misfit: OnMisfit = Field(default="reject", description="what tables do that do not say it themselves")
+    on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
     tables: list[Annotated[LayerTables, BeforeValidator(table_entry), OrText()]] = Field(
         default_factory=list,
-        description="schema.table, a pattern, or a mapping with more settings; the first that fits",
+        description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
+        "names win over patterns",
     )
     exclude: Names = Field(default_factory=list, description="tables or patterns to leave out")
 
@@ -129,17 +130,21 @@ class Stream(Batches, TableSettings):
 
     @property
     def about(self) -> str | None:
-        """The one table that the stream is about, where it is about one: of records that do not name theirs."""
+        """The stream's only table, to which records without a table name belong; None if it declares several."""
         return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 
 class RangeOfModel(Strict):
-    """By which column a model is recomputed in ranges, and of which rows around its own a row is computed."""
+    """The column by which a model is recomputed in ranges, and how far around a result row its source rows are."""
 
     column: str = Field(description="output column: a date, timestamp or whole number")
-    back: str | float = Field(default=0, description="how far before (7d, 12h; units where it is a number)")
-    forward: str | float = Field(default=0, description="how far after")
-    cumulative: bool = Field(default=False, description="all rows before count: recomputed from the earliest change on")
+    back: str | float = Field(
+        default=0, description="how far before its column's value a row reads (7d, 12h; for numbers, in their unit)"
+    )
+    forward: str | float = Field(default=0, description="how far after its column's value a row reads")
+    cumulative: bool = Field(
+        default=False, description="a row reads all earlier rows: recompute everything from the earliest change on"
+    )
 
     @field_validator("back", "forward")
     @classmethod
@@ -149,14 +154,14 @@ class RangeOfModel(Strict):
 
 
 class SqlModel(Batches, TableSettings):
-    """A SELECT over tables of the lake, kept as a table."""
+    """A SELECT over tables of the lake, maintained as a table."""
 
     name: str = Field(description="layer.table, for example agg.city_population")
-    sql: str = Field(default="", description="one SELECT in Spark SQL; tables with their layer")
+    sql: str = Field(default="", description="one SELECT in Spark SQL; tables are named with their layer")
     sql_file: LocalPath | None = Field(
-        default=None, description="a file that holds the SELECT, instead; relative: to the YAML's folder"
+        default=None, description="a file with the SELECT, instead of sql; relative to the YAML's folder"
     )
-    key: Names = Field(default_factory=list, description="columns that identify a row; default: what it groups by")
+    key: Names = Field(default_factory=list, description="columns that identify a row; default: derived from the query")
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
     partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
         default=None,
@@ -165,25 +170,27 @@ class SqlModel(Batches, TableSettings):
     )
     range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
     on_query_change: Literal["rebuild", "stop"] = Field(
-        default="rebuild", description="another query makes the table again, or is an error"
+        default="rebuild", description="if the query has changed: rebuild the table on the next run, or stop it"
     )
     on_gap: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="what is done when the snapshot of a source that the table has absorbed is gone (expired): stop "
-        "it, or rebuild it from what its sources hold now",
+        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
+        "rebuild it from the current contents of its sources",
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="what is done when a source was dropped and made again: stop the table, or rebuild it from what "
-        "its sources hold now",
+        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
+        "contents of its sources",
     )
     audits: ModelAudits = Field(
         default_factory=list,
-        description="what has to hold of the table before a batch is published: unique, not_null, ...; equals_query",
+        description="conditions that the table must meet before a batch is published: unique, not_null, ...; and "
+        "equals_query, on a schedule",
     )
     full_above: float | None = Field(
         default=None,
-        description="share of changed rows (0 to 1) from which on everything is recomputed; default: as past runs tell",
+        description="recompute everything from this share of changed rows on (0 to 1); default: estimated from past "
+        "runs",
         ge=0,
         le=1,
     )
@@ -218,7 +225,7 @@ class SqlModel(Batches, TableSettings):
 
     @property
     def span(self) -> Span | None:
-        """The declared range as models take it."""
+        """The declared range as a `Span`."""
         r = self.range
         return Span(r.column, seconds_of(r.back), seconds_of(r.forward), r.cumulative) if r else None
 
@@ -226,9 +233,9 @@ class SqlModel(Batches, TableSettings):
 class PipelineConfig(Batches, AssetSettings):
     """A pipeline: streams and models."""
 
-    name: str = Field(description="the pipeline's name: its tables belong to it", pattern=r"^\w+$")
+    name: str = Field(description="name of the pipeline, which owns its tables", pattern=r"^\w+$")
     interval: str | float = Field(
-        default="15s", description="how often the capture sensor looks for something to absorb, at most"
+        default="15s", description="shortest time between two checks of the capture sensor for pending changes"
     )
     streams: list[Stream] = Field(default_factory=list)
     models: list[SqlModel] = Field(default_factory=list)

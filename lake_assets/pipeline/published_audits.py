@@ -1,4 +1,4 @@
-"""Evaluating a table's audits by themselves, on what is published."""
+"""Evaluate a table's audits by themselves, on the published table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lake_assets.tables.table_ddl import columns_of, key_in
 
 
 def audit(lake: LakeBase, spec: FinalSpec | ModelSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:
-    """Look whether a table as it is now passes its audits; none where it holds nothing yet.
+    """Evaluate the audits of the published table; returns none if it holds nothing yet.
 
     Args:
         lake: the lake.
@@ -22,7 +22,7 @@ def audit(lake: LakeBase, spec: FinalSpec | ModelSpec, only: frozenset[str] | No
         only: names of audits; None: all.
 
     Raises:
-        PipelineError: an audit does not go with the table.
+        PipelineError: an audit does not match the table.
     """
     table = lake.find(spec.table)
     if table is None or table.metadata.current_snapshot_id is None:

@@ -1,7 +1,7 @@
-"""Recomputing chosen partitions of a table, and publishing what differs.
+"""Recompute selected partitions of a table, and publish the rows that differ.
 
-The sources are read at the very snapshots that the table has absorbed, and its watermarks stay: what is absorbed after
-that fits to it as before, and what is below follows the one commit as any other.
+The sources are read at the snapshots that the table has absorbed, and its watermarks stay. So later windows apply as
+before, and downstream tables follow this commit like any other.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 
 @dataclass(frozen=True)
 class _Expected:
-    """What a table has to hold.
+    """Expected rows of a table.
 
     Attributes:
-        key: what tells its rows apart; empty: nothing does.
-        as_a_whole: why one partition cannot be computed without the others; empty: it can.
+        key: columns that identify its rows; empty if none do.
+        as_a_whole: why one partition cannot be computed without the others; empty if it can.
     """
 
     rows: DataFrame
@@ -58,24 +58,23 @@ class _Expected:
 
 
 def recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, keys: Sequence[str]) -> Outcome:
-    """Compute partitions of a table again and write the rows that differ, in one commit; none where none differs.
+    """Recompute partitions of a table and write the rows that differ, in one commit, or none if all are equal.
 
-    A row that the table holds in one of the partitions and that belongs to another one is moved there, so that no two
-    rows share a key. Where values depend on the order of rows (ties) across partitions, all partitions are computed:
-    some of one computation and some of another are no result that the query can give.
+    A row in a wrong partition is moved, so no two rows share a key. If values depend on the order of rows (ties) across
+    partitions, all partitions are computed: partitions of different computations may not add up to a valid result.
 
     Args:
         lake: the lake.
         spec: the table, with `partitions`.
-        keys: of the partitions.
+        keys: keys of the partitions.
 
     Raises:
-        NotRunError: there is no such table yet, or it has absorbed nothing.
-        DefinitionChangedError: it was made by another declaration: absorb first.
-        SnapshotExpiredError, SnapshotNotFoundError: a snapshot that it has absorbed is gone.
-        PipelineError: a key is none of the declared partitions'.
-        ConcurrentWriteError: another writer was at it at the same time, again and again.
-        AuditFailedError: what it would hold does not pass its audits. Nothing is published.
+        NotRunError: the table does not exist yet, or has absorbed nothing.
+        DefinitionChangedError: it was built from another declaration: absorb first.
+        SnapshotExpiredError, SnapshotNotFoundError: a snapshot that it has absorbed is missing.
+        PipelineError: a key is not one of the declared partitions.
+        ConcurrentWriteError: every attempt lost a race to another writer.
+        AuditFailedError: the new rows do not pass the audits. Nothing is published.
     """
     by = spec.partitions
     if by is None:
@@ -136,7 +135,7 @@ def _expected(lake: LakeBase, spec: FinalSpec | ModelSpec, table: Table, scope: 
 
 
 def _as_a_whole(spec: ModelSpec, model: ModelPlan) -> str:
-    """Return why partitions of a model cannot be computed by themselves; empty: they can."""
+    """Return why partitions of a model cannot be computed separately; empty if they can."""
     if model.tree is None:
         return "; ".join(model.warnings)
     assert spec.partitions is not None
@@ -149,7 +148,7 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
     stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
     new, old = frames.kept(should.where(where)), frames.kept(stands.where(where))
     if column := incomparable(types):
-        # Values that cannot be compared: the partitions are written as a whole.
+        # Values that cannot be compared: write whole partitions.
         if key and (_others(new, old, key).limit(1).count() or _others(old, new, key).limit(1).count()):
             raise PipelineError(
                 f"{writer.table}: rows have come to other partitions than they belong to, and rows with a column like "
@@ -159,14 +158,14 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
         return
     come, gone = [new], [old]
     if key:
-        # Rows of the same keys that are, or should be, in other partitions.
+        # Rows with the same keys that are, or belong, in other partitions.
         keys = new.select(*map(quote, key)).union(old.select(*map(quote, key))).distinct()
         come.append(frames.kept(_with(should, _others(old, new, key))))
         gone.append(frames.kept(_with(stands.where(f"NOT coalesce({where}, false)"), keys)))
     listed = ", ".join(map(quote, types))
     sides = [(f, sign) for fs, sign in ((come, 1), (gone, -1)) for f in fs]
     delta = " UNION ALL ".join(f"SELECT {listed}, {sign} AS {SIGN} FROM {frames.view(f)}" for f, sign in sides)
-    # Rows that share a key, which no step writes, are told apart by all of their values.
+    # No step writes two rows with one key; if they exist, all of their values identify them.
     if key and not _twice(gone[0].unionByName(gone[1]), key):
         writer.change(delta, key)
     else:
@@ -178,7 +177,7 @@ def _twice(rows: DataFrame, key: Sequence[str]) -> bool:
 
 
 def _with(rows: DataFrame, keys: DataFrame) -> DataFrame:
-    """The rows of some keys."""
+    """Return the rows with some keys."""
     names = {k: f"__lake_k{i}" for i, k in enumerate(keys.columns)}
     renamed = keys.select(*(F.col(quote(k)).alias(n) for k, n in names.items()))
     same = reduce(Column.__and__, (F.col(quote(k)).eqNullSafe(F.col(n)) for k, n in names.items()))
@@ -186,6 +185,6 @@ def _with(rows: DataFrame, keys: DataFrame) -> DataFrame:
 
 
 def _others(some: DataFrame, others: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The keys of `some` that `others` does not have; null is a value."""
+    """Return the keys in `some` that are not in `others`; null is a value."""
     left = some.select(*map(quote, key)).distinct()
     return left.exceptAll(others.select(*map(quote, key)).distinct())

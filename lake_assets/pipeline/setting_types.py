@@ -1,4 +1,4 @@
-"""What the settings of a pipeline's YAML are made of."""
+"""Types and helpers for the settings of a pipeline's YAML."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lake_assets.errors import LakeError
 
 
 class Strict(BaseModel):
-    """Settings; what is not known is a mistake."""
+    """Settings that reject unknown names."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def seconds_of(duration: str | float) -> float:
-    """`30s`, `5m`, `1h`, `7d` or a number of seconds."""
+    """Convert `30s`, `5m`, `1h`, `7d` or a number to seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|)", str(duration).strip())
     if not match:
         raise ValueError(f"{duration!r} is no duration: write 30s, 5m, 1h or 7d")
@@ -29,7 +29,7 @@ def seconds_of(duration: str | float) -> float:
 
 
 def share_of(text: str | float) -> float:
-    """A share of a whole: `0.01` or `1%`; above 0 and up to 1."""
+    """Parse a share of a whole: `0.01` or `1%`; above 0 and up to 1."""
     number = str(text).strip()
     try:
         share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
@@ -42,7 +42,7 @@ def share_of(text: str | float) -> float:
 
 @contextlib.contextmanager
 def said() -> Generator[None]:
-    """Errors of the package as pydantic wants them, which then says where."""
+    """Turn errors of the package into ValueErrors, to which pydantic adds the location."""
     try:
         yield
     except LakeError as e:
@@ -50,15 +50,15 @@ def said() -> Generator[None]:
 
 
 def listed(value: object) -> object:
-    """One name as a list of it."""
+    """Wrap a single name in a list."""
     return [value] if isinstance(value, str) else value
 
 
 class OrText:
-    """In the JSON schema: text, or else what the annotated type says.
+    """JSON schema of a setting that is text or the annotated type.
 
-    By `if` instead of `anyOf`: a validator then says which setting of a mapping is wrong, and on which line, instead of
-    that the whole fits none of two schemas.
+    It uses `if` instead of `anyOf`, so a validator names the wrong setting and its line, instead of reporting that the
+    whole mapping matches neither of two schemas.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

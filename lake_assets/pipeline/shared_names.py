@@ -1,7 +1,7 @@
-"""Source tables of a pipeline that would share a name in the lake: one of them gets it, the others fail alone.
+"""Resolve source tables that would share a name in the lake: one of them gets it, the others fail separately.
 
-A pattern such as `*.*` brings tables that nobody has named, and one of them may be called like another one of another
-schema. That stops this table, and no other.
+A pattern such as `*.*` matches tables that nobody has named, and two schemas may have a table of the same name. The
+conflict stops only that table.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lake_assets.tables.pending_windows import known_marks
 
 @dataclass(frozen=True)
 class Claim:
-    """A source table and the name that its tables would have.
+    """A source table and the names its tables would have.
 
     Attributes:
         source: the source table.
         raw: the raw table with its records.
-        staging, final: its tables; `final` None: it has none.
-        is_found: whether a pattern stands for it, so that nobody has chosen its name.
+        staging, final: its tables; `final` is None if it has none.
+        is_found: whether it matches a pattern, so nobody has chosen its name.
     """
 
     source: SourceTable
@@ -35,19 +35,19 @@ class Claim:
 
     @property
     def instead(self) -> TableId:
-        """The name under which it fails where another one has its name."""
+        """The name under which it fails if another claim has its name."""
         return TableId(self.staging.namespace, f"{self.raw.name}.{self.source}")
 
 
 def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]) -> dict[Claim, str]:
-    """Return the claims whose name belongs to something else, each with what that is.
+    """Return the claims whose name belongs to another table, each with that table.
 
-    The one that made the staging table keeps it. Where there is no such table, what is declared by name wins over what
-    a pattern finds, and of these the first one.
+    The claim that created the staging table keeps it. If there is no such table, tables declared by name win over
+    matches of patterns, and among these the first.
 
     Args:
-        lake: where the tables are.
-        claims: all of a pipeline.
+        lake: the lake of the tables.
+        claims: all claims of a pipeline.
         models: the tables of its models.
     """
     by_name: dict[TableId, list[Claim]] = {}
@@ -68,7 +68,7 @@ def _keeper(lake: LakeBase, rivals: Sequence[Claim]) -> Claim:
     try:
         table = lake.find(rivals[0].staging)
     except CorruptMetadataError:
-        table = None  # its own step says so
+        table = None  # its own step reports the error
     if table is not None:
         marks, source = known_marks(table), source_of(table)
         makers = [c for c in rivals if str(c.source) == source]

@@ -1,4 +1,4 @@
-"""Where a pipeline's models are written: their SQL, in the YAML or in files beside it, with its lines."""
+"""The SQL of a pipeline's models and its lines, in the YAML or in separate files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lake_assets.models.sql.sql_errors import Origin, line_of, located
 
 @dataclass(frozen=True)
 class Written:
-    """A model's SQL and where it is."""
+    """A model's SQL and where it is written."""
 
     sql: str
     origin: Origin | None
 
 
 def read_sql(name: str, sql_file: Path, folder: Path) -> Written:
-    """The SQL of a file.
+    """Read the SQL of a file.
 
     Raises:
         PipelineError: it cannot be read.
@@ -40,7 +40,7 @@ def read_sql(name: str, sql_file: Path, folder: Path) -> Written:
 
 
 def origins(path: Path) -> dict[str, Origin]:
-    """By model, where its SQL is in a YAML file; none for a file that cannot be read or that holds no models."""
+    """Return, by model, the position of its SQL in a YAML file; empty if the file is unreadable or has no models."""
     try:
         documents = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -56,7 +56,7 @@ def origins(path: Path) -> dict[str, Origin]:
 
 
 def origin_of(path: Path, sql: yaml.ScalarNode) -> Origin:
-    """Where the lines of a scalar are: of `|` each one is known, of what YAML folds only the first."""
+    """Return the position of a scalar's lines: each line is known for `|`, only the first for folded scalars."""
     if sql.style == "|":
         return Origin(str(path), sql.start_mark.line + 2)
     line_by_line = sql.start_mark.line == sql.end_mark.line and "\n" not in sql.value
@@ -64,14 +64,14 @@ def origin_of(path: Path, sql: yaml.ScalarNode) -> Origin:
 
 
 def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    """What a mapping holds under a name."""
+    """Return the value of a mapping under a name."""
     if isinstance(node, yaml.MappingNode):
         return next((v for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == name), None)
     return None
 
 
 def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
-    """What is wrong with the SQL of a pipeline's models, and between them, that can be told without the lake.
+    """Return mistakes in the SQL of a pipeline's models, and between models, that can be found without the lake.
 
     Args:
         path: the YAML file.
@@ -91,7 +91,7 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
             try:
                 written = read_sql(name.value, local_path(file.value), path.parent)
             except ValueError:
-                continue  # a URL: the settings' own check says so
+                continue  # a URL: the settings' own check reports it
             except PipelineError as e:
                 mistakes.append(f"{path}, line {file.start_mark.line + 1}: {e}")
                 continue
@@ -105,12 +105,12 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
         except ModelError as e:
             mistakes.append(str(located(e, written.origin)))
         except LakeError:
-            continue  # a name that is none: the settings' own check says so
+            continue  # an invalid name: the settings' own check reports it
     return mistakes + _circles(reads, texts)
 
 
 def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, tuple[str, Origin]]) -> list[str]:
-    """Every circle of models once."""
+    """Return every circle of models once."""
     left = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
     found: list[str] = []
     while True:
@@ -130,6 +130,6 @@ def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId,
 
 
 def line_of_table(sql: str, table: TableId) -> int | None:
-    """The line of a query where a table is read first."""
+    """Return the line of a query on which a table is first read."""
     tables = parse("", sql).find_all(exp.Table, bfs=False)
     return next((line_of(t) for t in tables if (t.db, t.name) == (table.namespace[0], table.name)), None)

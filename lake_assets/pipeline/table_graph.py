@@ -1,4 +1,4 @@
-"""Which tables are made of which, and in which order."""
+"""Dependencies between tables, and their order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
 
 
 def audited_by(spec: Spec) -> tuple[TableId, ...]:
-    """The other tables that the audits of a table look at, each once."""
+    """Return the other tables that the audits of a table read, each once."""
     return tuple(dict.fromkeys(t for a in spec.audits for t in a.reads if t != spec.table))
 
 
 def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
-    """By table, those that it is made after: its sources, and those of the same pipeline that its audits look at.
+    """Return, by table, the tables that run before it: its sources, and tables of the pipeline that its audits read.
 
-    A batch that brings a new city and people in it passes only when the cities come first. Of tables whose audits look
-    at each other, one has to come first: the later one by name.
+    A batch with a new city and its people passes only if the cities run first. If tables read each other in their
+    audits, the later one by name runs first.
     """
     found = {spec.table: list(spec.sources) for spec in specs}
     for spec in sorted(specs, key=lambda s: s.table):
@@ -34,7 +34,7 @@ def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
 
 
 def _above(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[TableId]:
-    """A table and all that it is made after."""
+    """Return a table and everything that runs before it."""
     found, todo = set[TableId](), [table]
     while todo:
         at = todo.pop()
@@ -45,7 +45,7 @@ def _above(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[Ta
 
 
 def ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
-    """The tables of a pipeline, each after those that it is made of.
+    """Sort the tables of a pipeline, upstream first.
 
     Raises:
         TableClaimedError: one is declared twice.
@@ -67,7 +67,7 @@ def ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
         ) from e
     graph = {t: [s for s in found if s in by_name] for t, found in after(specs).items()}
     order = list(TopologicalSorter(graph).static_order())
-    # In the order of declaration as far as dependencies allow: what belongs together stays together.
+    # In the order of declaration as far as dependencies allow, so related tables stay together.
     rank = {t: i for i, t in enumerate(by_name)}
     return [by_name[t] for t in sorted(order, key=lambda t: (_depth(t, graph), rank[t]))]
 

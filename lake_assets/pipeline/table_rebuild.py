@@ -1,4 +1,4 @@
-"""Rebuilding one table from its sources, whatever became of their history, and telling what came out otherwise."""
+"""Rebuild one table from its sources, even after lost history, and report the differences."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 
 
 def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Outcome:
-    """Compute a table from all that its sources hold now, and publish it in one commit, together with its watermarks.
+    """Compute a table from everything its sources hold now, and publish it in one commit with its watermarks.
 
-    Neither the table's rows nor its watermarks are used, so it makes up for damaged rows, lost history, and other
-    definitions. Killed at any point, it leaves the table as it was. Where the definition and the columns are the same,
-    only rows that differ are written; what is made of the table absorbs these.
+    Neither the table's rows nor its watermarks are used, so it repairs damaged rows, lost history, and changed
+    definitions. If killed at any point, it leaves the table unchanged. If the definition and the columns are the same,
+    only rows that differ are written, and downstream tables absorb only these.
 
     Args:
         lake: the lake.
         spec: the table.
-        pins: what the models of this run have read so far, so that all of them see the same.
+        pins: snapshots that the models of this run have read so far, so that all of them read the same.
 
     Returns:
-        What was done. `rows_before` (unless files of these are lost) and `rows_after` are in its details; the numbers
-        of rows inserted, updated and deleted are the differences between the two (in the columns that both have).
+        The outcome. Its details have `rows_before` (unless their files are lost) and `rows_after`; the numbers of rows
+        inserted, updated and deleted are the differences between the two (in their common columns).
 
     Raises:
-        RebuildError: it is a raw table, or its sources do not hold what it is made of.
-        ConcurrentWriteError: another writer was at it at the same time, again and again.
-        AuditFailedError: it would not pass its audits. Nothing is published.
+        RebuildError: it is a raw table, or its sources are missing or empty.
+        ConcurrentWriteError: every attempt lost a race to another writer.
+        AuditFailedError: the new rows do not pass the audits. Nothing is published.
         LakeError: see the steps.
     """
     if why := step_of(spec).why_not_rebuilt:
@@ -71,7 +71,7 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
 
 
 def _described(lake: LakeBase, spec: Spec, outcome: Outcome, before: Table | None, after: Table) -> Outcome:
-    """The outcome with rows before and after, and the differences in place of what the commit wrote."""
+    """Add the row counts before and after to the outcome, and count differences instead of written rows."""
     old = _rows(lake, spec, before.metadata.current_snapshot_id) if before is not None else None
     new = _rows(lake, spec, outcome.snapshot or after.metadata.current_snapshot_id)
     assert new is not None

@@ -1,6 +1,6 @@
 """One protocol for the steps of every table: find what is pending, absorb it, rebuild the table, replay rejects.
 
-`step_of` picks the class of a table's layer; nothing else in the pipeline asks what layer a table is of.
+`step_of` picks the class for a table's layer; nothing else in the pipeline depends on the layer.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _REQUESTED = "a rebuild was requested"
 
 @dataclass(frozen=True)
 class TableStep(ABC, Generic[S]):
-    """What a pipeline does with one table.
+    """The operations of a pipeline on one table.
 
     Attributes:
         spec: the table.
-        is_only_writer: whether nothing but a pipeline's steps writes the table. Landing appends through PyIceberg.
-        kinds: engines that a step needs beside PyIceberg, as Dagster shows them.
+        is_only_writer: whether only a pipeline's steps write the table. Landing appends through PyIceberg.
+        kinds: engines that a step needs in addition to PyIceberg, for Dagster.
         has_rejects: whether records can be rejected by the step, and read again later.
-        brings_tables: whether a step may show source tables that a pattern of the pipeline matches.
+        brings_tables: whether a step may find new source tables that match a pattern of the pipeline.
     """
 
     spec: S
@@ -66,62 +66,62 @@ class TableStep(ABC, Generic[S]):
         return (self.spec.table,)
 
     def new_files(self, lake: LakeBase) -> list[Path]:
-        """Files of a landing folder that are to be taken in now."""
+        """The files of a landing folder that are due."""
         return []
 
     @abstractmethod
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """What the table has not absorbed of each source. Reads metadata only.
+        """Return the pending window of each source. Reads metadata only.
 
         Args:
             lake: the lake.
             table: the table; None: it does not exist yet.
-            sources: those of its sources that exist.
+            sources: its existing sources.
 
         Raises:
-            HistoryError: the history of a source is lost, and the table is declared to stop then.
+            HistoryError: the history of a source is lost, and the table is declared to stop.
         """
 
     @abstractmethod
     def batch(
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
-        """The part of `windows` that the next step absorbs, where batches are limited.
+        """Return the part of `windows` that the next step absorbs, if batches are limited.
 
         Args:
             lake: the lake.
             table: the table; None: it does not exist yet.
             sources: all of its sources.
-            pins: snapshots that models before it in the run have fixed; those of this step are added.
+            pins: snapshots that earlier models of the run have fixed; those of this step are added.
         """
 
     @abstractmethod
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
-        """Absorb what is pending, in one commit that moves the watermark.
+        """Absorb pending changes, in one commit that moves the watermark.
 
         Args:
             lake: the lake.
-            pins: snapshots that models before it in the run have fixed.
-            rebuild: whether the table is computed from all that its sources hold.
+            pins: snapshots that earlier models of the run have fixed.
+            rebuild: whether to compute the table from everything its sources hold.
         """
 
     @property
     def why_not_rebuilt(self) -> str:
-        """Why the table cannot be computed from its sources; empty: it can."""
+        """The reason why the table cannot be rebuilt from its sources; empty if it can."""
         return ""
 
     def replay(self, lake: LakeBase) -> Outcome:
-        """Read rejected records again, and take in those that can be read now."""
+        """Read rejected records again, and insert those that can be read now."""
         return Outcome(str(self.spec.table), "nothing")
 
     def lost_file_advice(self, table: TableId) -> str:
-        """What to do about a lost file of one of the tables that the step reads or writes."""
+        """Return how to recover from a lost file of a table that the step reads or writes."""
         return LOST_FILE_ADVICE
 
 
 @dataclass(frozen=True)
 class RawStep(TableStep[RawSpec]):
-    """Landing: records of new files, or of a source table, as they came."""
+    """Landing: records of new files, or of a source table, as they arrived."""
 
     is_only_writer: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ()
@@ -134,22 +134,22 @@ class RawStep(TableStep[RawSpec]):
         return self.spec.table, ledger_of(self.spec.table), rejected_of(self.spec.table)
 
     def new_files(self, lake: LakeBase) -> list[Path]:
-        """Those that are not in the raw table and have waited long enough for others."""
+        """The files that are not in the raw table and have waited long enough for others."""
         return new_files(lake, self.spec)
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """Those of the source table, where it is filled from one."""
+        """Return the window of the source table, if it has one."""
         return [pending_of_table(self.spec, table, name, loaded) for name, loaded in sources.items()]
 
     def batch(
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
-        """New files are all taken in by one step, in several commits; a source table's snapshots by batches."""
+        """Return all new files, which one step lands in several commits, or a batch of a source table's snapshots."""
         windows = self.windows(lake, table, sources)
         return [cut(w, sources[w.source], self.spec.batch) for w in windows]
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
-        """Take in new files, or new records of the source table."""
+        """Land new files, or new records of the source table."""
         began, spec, name = time.monotonic(), self.spec, str(self.spec.table)
         if spec.source and not lake.exists(spec.source):
             return Outcome(name, "waiting", why=f"{spec.source} does not exist yet")
@@ -172,7 +172,7 @@ class RawStep(TableStep[RawSpec]):
 
     @property
     def why_not_rebuilt(self) -> str:
-        """Nothing else is sure to hold what a raw table holds."""
+        """The reason: nothing else is sure to have the records of a raw table."""
         spec = self.spec
         return (
             f"{spec.table} is a raw table: it holds records as they arrived, and nothing else is sure to have them. To "
@@ -181,7 +181,7 @@ class RawStep(TableStep[RawSpec]):
         )
 
     def replay(self, lake: LakeBase) -> Outcome:
-        """Route unroutable records again."""
+        """Route records again that could not be routed."""
         name = str(self.spec.table)
         if not (routed := replay_records(lake, self.spec)):
             return Outcome(name, "nothing")
@@ -190,7 +190,7 @@ class RawStep(TableStep[RawSpec]):
         )  # fmt: skip
 
     def lost_file_advice(self, table: TableId) -> str:
-        """A ledger is derived from the commits of its raw table."""
+        """Return the advice; a ledger is derived from the commits of its raw table."""
         if table != ledger_of(self.spec.table):
             return LOST_FILE_ADVICE
         return f"Restore the file from a backup; or drop {table}: the next run makes it again from {self.spec.table}"
@@ -213,13 +213,13 @@ class StagingStep(TableStep[StagingSpec]):
         return self.spec.table, rejected_of(self.spec.raw)
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """That of the raw table, from the first commit that brought something for this table."""
+        """Return the window of the raw table, from the first commit with records for this table."""
         return [pending_of_staging(self.spec, table, raw)[0] for raw in sources.values()]
 
     def batch(
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
-        """All of it where every record is read again."""
+        """Return the batch, or the whole window if every record is read again."""
         found = [(pending_of_staging(self.spec, table, raw), raw) for raw in sources.values()]
         return [_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in found]
 
@@ -234,16 +234,16 @@ class StagingStep(TableStep[StagingSpec]):
 
 @dataclass(frozen=True)
 class FinalStep(TableStep[FinalSpec]):
-    """Merging: rows as the events of a source table leave them."""
+    """Merging: the rows that result from the events of a source table."""
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """That of the staging table."""
+        """Return the window of the staging table."""
         return [pending_of_final(lake, self.spec, table, staging)[0] for staging in sources.values()]
 
     def batch(
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
-        """All of it where the table is rebuilt: meanwhile it is not to hold less than before."""
+        """Return the batch, or the whole window for a rebuild, which must not shrink the table meanwhile."""
         found = [(pending_of_final(lake, self.spec, table, staging), staging) for staging in sources.values()]
         return [_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in found]
 
@@ -261,13 +261,13 @@ class ModelStep(TableStep[ModelSpec]):
     """Maintaining the result of a query."""
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
-        """One per source."""
+        """Return one window per source."""
         return list(windows_of(self.spec, table, sources).values())
 
     def batch(
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
-        """Up to snapshots that agree with each other and with what other models of the run read."""
+        """Return windows up to snapshots that agree with each other and with other models of the run."""
         return list(next_of(lake, self.spec, table, sources, pins)[0].values())
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
@@ -281,7 +281,7 @@ class ModelStep(TableStep[ModelSpec]):
 
 
 def step_of(spec: Spec) -> TableStep[Any]:
-    """The step of a table."""
+    """Return the step of a table."""
     match spec:
         case RawSpec():
             return RawStep(spec)

@@ -1,6 +1,6 @@
-"""Proof on demand: a table beside what its sources give, computed afresh over the snapshots that it has absorbed.
+"""Verify a table: compare it with its rows recomputed over the snapshots it has absorbed.
 
-Of a model that is its query, of a final table all events of staging.
+A model is recomputed by its query, a final table from all events of staging.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
 
 _EXPECTED, _FOUND = "_expected", "_found"
 _PARTS = 1_000_000
-# Spark adds floats in whatever order their rows come: the last digits of one query differ between two runs of it.
+# Spark adds floats in any order, so the last digits differ between two runs of one query.
 TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that is not as often in the table as in the query's result.
+    """A row whose count in the table differs from that in the expected result.
 
     Attributes:
-        row: by column.
-        expected: how often the query gives it.
-        found: how often the table holds it.
+        row: its values by column.
+        expected: count in the expected result.
+        found: count in the table.
     """
 
     row: Mapping[str, Any]
@@ -68,12 +68,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of comparing a table with its query.
+    """Result of comparing a table with its recomputed rows.
 
     Attributes:
         table: the table.
-        snapshot: which of its snapshots.
-        sources: by source the snapshot that the query was computed over.
+        snapshot: the compared snapshot of the table.
+        sources: by source, the snapshot that was read.
         expected, found: rows of the query's result and of the table that were compared.
         different: how many different rows are not as often on both sides.
         differences: some of them.
@@ -96,31 +96,30 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Whether both sides are the same multiset of rows, as far as they are compared."""
+        """Whether both sides are the same multiset of rows, as far as compared."""
         return not self.different
 
 
 def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
-    """Compare a table with what its sources give at the snapshots that its watermark names, as multisets of rows.
+    """Compare a table, as a multiset of rows, with its rows recomputed at the snapshots of its watermark.
 
     NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size.
-    Columns whose values depend on the order in which rows are read (ties) are left out. Everything else has to be the
-    same.
+    Columns whose values depend on the order in which rows are read (ties) are left out. Everything else must be equal.
 
     Args:
         lake: the lake.
-        spec: the model or final table as it is declared now.
-        sample: the share (0 to 1) of the keys that are compared, picked by their hash, the same on both sides and each
-            time; of whole rows where the table has no key.
-        limit: how many differing rows are returned.
+        spec: the current declaration of the model or final table.
+        sample: the share (0 to 1) of the keys to compare, picked by their hash, so the same on both sides and each
+            time; a share of the rows if the table has no key.
+        limit: maximum number of differing rows to return.
 
     Raises:
-        NotRunError: there is no such table yet, or it has absorbed nothing.
-        DefinitionChangedError: the table holds the result of another query, or of other columns.
-        SnapshotExpiredError: a snapshot of a source, or the table's watermark itself, is gone.
-        TableReplacedError: a source was dropped and made again.
-        ModelError: the query cannot be run over those snapshots, or the table differs and each of its columns depends
-            on the order in which rows are read.
+        NotRunError: the table does not exist yet, or has absorbed nothing.
+        DefinitionChangedError: the table was built from another query or other columns.
+        SnapshotExpiredError: a snapshot of a source, or the table's watermark itself, has expired.
+        TableReplacedError: a source was dropped and created again.
+        ModelError: the query fails over those snapshots, or the table differs and each of its columns depends on the
+            order in which rows are read.
     """
     with named_errors(spec.table):
         return _verified(lake, spec, sample, limit)
@@ -138,11 +137,11 @@ def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit:
         if isinstance(spec, ModelSpec):
             not_compared, doubt = _in_doubt(planned_at(lake, spec, pinned))
         found = _at(lake, spec.table, current)
-        # A column may have been renamed since without a snapshot of its own.
+        # A column may have been renamed since, without a new snapshot.
         wanted = dict(expected.dtypes)
         for there in (columns_of(lake, spec.table), dict(found.dtypes)):
             _check_columns(spec, wanted, there)
-        # Where each column is in doubt, all of them are compared: equal rows need no doubt.
+        # If every column is in doubt, compare them all: equal rows settle the doubt.
         is_all_in_doubt = not wanted.keys() - not_compared.keys()
         if not is_all_in_doubt:
             wanted = {c: kind for c, kind in wanted.items() if c not in not_compared}
@@ -173,8 +172,7 @@ def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit:
 
 
 def _in_doubt(model: ModelPlan) -> tuple[dict[str, str], str]:
-    """Return the columns of a model that another computation may fill otherwise, each with the reason, and why it may
-    give other rows.
+    """Return the columns whose values may differ between computations, with reasons, and why the rows may differ.
 
     Floating-point sums are not among the columns: they are compared up to rounding.
     """
@@ -200,19 +198,19 @@ def _expected_of(
     pinned = {spec.staging: _pinned(lake, spec.table, spec.staging, mark)}
     _, rows = all_rows(lake, spec, table, scope)
     there = columns_of(lake, spec.table)
-    # Staging keeps the types that the stream has; those of a final table may be wider.
+    # Staging keeps the stream's types; a final table's types may be wider.
     return rows.select(*(F.col(quote(c)).cast(there.get(c, kind)).alias(c) for c, kind in rows.dtypes)), pinned
 
 
 def expected_rows(
     lake: LakeBase, spec: ModelSpec, table: Table, scope: contextlib.ExitStack
 ) -> tuple[DataFrame, dict[TableId, int | None]]:
-    """A model's query over the snapshots that its table has absorbed, and these snapshots by source.
+    """Return a model's query over the snapshots that its table has absorbed, and these snapshots by source.
 
     Args:
         lake: the lake.
-        spec: the model as it is declared now.
-        table: its table as it was loaded.
+        spec: the current declaration of the model.
+        table: its loaded table.
         scope: the rows can be read until it is closed.
 
     Raises:
@@ -233,7 +231,7 @@ def expected_rows(
 
 
 def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | None) -> int | None:
-    """The snapshot of a source that the table has absorbed, which has to be there still."""
+    """Return the snapshot of a source that the table has absorbed, which must still exist."""
     if mark is None:
         raise NotRunError(f"{table} has absorbed nothing of {source} yet: run its pipeline first")
     loaded = lake.table(source)
@@ -265,10 +263,10 @@ def _result(
     pinned: Mapping[TableId, int | None],
     scope: contextlib.ExitStack,
 ) -> DataFrame:
-    """The query over its sources at their pinned snapshots."""
+    """Return the query's result over its sources at their pinned snapshots."""
     rows_of = {t: guarded_rows(_at(lake, t, snapshot)) for t, snapshot in pinned.items()}
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
-    # What sqlglot would write otherwise than it read it has to stay as it is written.
+    # Keep the original text if sqlglot would render it with another meaning.
     named, unlike = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
     as_written = unlike or changed(spec.sql, query)
     if as_written or is_text(query):
@@ -295,7 +293,7 @@ def _analysed(lake: LakeBase, spec: ModelSpec, sql: str) -> DataFrame:
 
 
 def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
-    """The query with a view in the place of each table. (Written for this alone, not by what maintains the table.)"""
+    """Replace each table in the query by a view; independent of the code that maintains the table."""
     query = query.copy()
     for table in [t for t in query.find_all(exp.Table) if t.db and not t.find_ancestor(exp.Hint)]:
         name, view = table.name, views[TableId((table.db,), table.name)]
@@ -307,7 +305,7 @@ def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
 
 
 def _check_columns(spec: ModelSpec | FinalSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
-    """The table has to have the columns that its sources give; what else it has is no part of the result."""
+    """Raise DefinitionChangedError if the table lacks columns of the result; additional columns are ignored."""
     if wrong := [c for c, kind in wanted.items() if there.get(c) != kind]:
         said = ", ".join(f"{c} {wanted[c]} ({'as ' + there[c] if c in there else 'not there'})" for c in wrong)
         raise DefinitionChangedError(
@@ -318,7 +316,7 @@ def _check_columns(spec: ModelSpec | FinalSpec, wanted: Mapping[str, str], there
 
 
 def _picked(table: Table, rows: DataFrame, sample: float) -> Column:
-    """Whether a row belongs to the sample: by the hash of its key, or of all that can be hashed."""
+    """Return the condition for rows of the sample: by the hash of the key, or of all hashable columns."""
     key: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
     kinds: dict[str, DataType] = {f.name: f.dataType for f in rows.schema.fields}
     names = key if key and all(k in kinds for k in key) else list(kinds)
@@ -331,7 +329,7 @@ def _picked(table: Table, rows: DataFrame, sample: float) -> Column:
 
 
 def _counted(expected: DataFrame, found: DataFrame) -> DataFrame:
-    """Every different row with how often it is on each side."""
+    """Return every distinct row with its count on each side."""
     one, none = F.lit(1).cast("bigint"), F.lit(0).cast("bigint")
     both = expected.withColumns({_EXPECTED: one, _FOUND: none}).unionAll(
         found.withColumns({_EXPECTED: none, _FOUND: one})
@@ -351,10 +349,10 @@ def _totals(counted: DataFrame) -> tuple[int, int, int]:
 
 
 def _beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
-    """The differing rows without those that differ in the last digits of floats only.
+    """Drop differing rows that differ only in the last digits of floats.
 
-    Rows that are equal in all other columns are put beside each other in the order of their floats; where each is as
-    good as its neighbour, none of them differs.
+    Rows that are equal in all other columns are paired in the order of their floats; if all pairs agree up to rounding,
+    none of them differs.
     """
     floats = [f.name for f in rows.schema.fields if isinstance(f.dataType, FloatType | DoubleType)]
     if not floats:
@@ -368,7 +366,7 @@ def _beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
 
     def near(a: Column, b: Column) -> Column:
         size = F.greatest(F.abs(a), F.abs(b))
-        # To Spark NaN is greater than infinity, and equal to itself.
+        # In Spark, NaN is greater than infinity and equal to itself.
         return a.eqNullSafe(b) | ((size < F.lit(math.inf)) & (F.abs(a - b) <= F.lit(TOLERANCE) * size))
 
     def all_near(a: Column, b: Column) -> Column:

@@ -1,4 +1,4 @@
-"""Reading a pipeline's YAML file outside Dagster, with line numbers in what is said of mistakes."""
+"""Read a pipeline's YAML file outside Dagster, and report mistakes with line numbers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COMPONENT = "lake_assets.LakePipeline"
 
 
 def read_pipeline(path: Path) -> PipelineConfig:
-    """The pipeline in a component file (`type: lake_assets.LakePipeline`, its settings under `attributes`).
+    """Read the pipeline of a component file (`type: lake_assets.LakePipeline`, settings under `attributes`).
 
     Raises:
-        PipelineError: no such file, no YAML, or wrong settings: all of them, each with its line.
+        PipelineError: no such file, not YAML, or wrong settings; lists all of them, each with its line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def read_pipeline(path: Path) -> PipelineConfig:
         settings = [
             f"{path}, line {_line(node, ('attributes', *place))}: {text}"
             for place, text in setting_errors(PipelineConfig, e)
-            # What is wrong with a model's SQL is told with the line in it.
+            # Mistakes in a model's SQL are reported with the line in the SQL.
             if not _is_sql(place) or not mistakes
         ]
         raise PipelineError("\n".join(settings + mistakes)) from e
@@ -54,7 +54,7 @@ def read_pipeline(path: Path) -> PipelineConfig:
 
 
 def _shape(content: Any) -> str:
-    """What a file holds that is not a pipeline."""
+    """Describe the contents of a file that is not a pipeline."""
     if content is None:
         return "an empty file"
     if not isinstance(content, dict):
@@ -69,7 +69,7 @@ def _is_sql(at: Sequence[Any]) -> bool:
 
 
 def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:
-    """The line of a setting, or of the nearest one around it that is written there."""
+    """Return the line of a setting, or of the nearest enclosing one in the file."""
     line = 1
     for step in path:
         if node is None:

@@ -1,4 +1,4 @@
-"""Processes that a lake runs on: Java, Spark's jars, warm JVMs and what they leave on this machine.
+"""Processes of a lake: Java, Spark's jars, warm JVMs and their files on this machine.
 
 Knows no table, no catalog and no settings of a lake.
 """

@@ -1,7 +1,7 @@
-"""The token that a Spark Connect server on loopback asks for.
+"""The token that a Spark Connect server on loopback requires.
 
-Whoever reaches a server runs code as its owner, and every user of a machine reaches its loopback. The token is kept
-where the server's owner alone can read it, and clients of the same owner take it from there.
+Any client of a server runs code as its owner, and every user of a machine can reach its loopback. The token is in a
+file that only the server's owner can read, where the same owner's clients find it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import platformdirs
 
 from lake_assets.runtime.private_files import make_private, write_private
 
-# What Spark's server reads it from.
+# The variable from which Spark's server reads it.
 VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def token_for(port: int) -> str:
-    """The token of a server on this port: the one that the environment says, or a new one."""
+    """Return the token for a server on this port: the environment's, or a new one."""
     if given := os.environ.get(VARIABLE):
         return given
     file = _file(port)
@@ -32,7 +32,7 @@ def token_for(port: int) -> str:
 
 
 def with_token(remote: str) -> str:
-    """The address of a server on loopback with the token that it names, or that is kept for it, as a header."""
+    """Add the token of the address, or the stored one, to a loopback address as a header."""
     parsed = urlparse(remote)
     if parsed.hostname not in _LOOPBACK:
         return remote

@@ -1,6 +1,6 @@
-"""Spark's jars: resolved once by coordinates, kept in the user's cache, checked before every use.
+"""Spark's jars: resolved once by coordinates, cached per user, checked before every use.
 
-Starting a session with `spark.jars.packages` asks the repository each time and takes seconds; a list of local files
+Starting a session with `spark.jars.packages` queries the repository each time and takes seconds; a list of local files
 does not.
 """
 
@@ -22,7 +22,7 @@ import platformdirs
 from lake_assets.errors import JarsError
 from lake_assets.runtime.java import find_java
 
-# What the default coordinates were when this version was tested. A jar that differs is not used.
+# SHA-256 sums of the default jars when this version was tested. A jar that differs is not used.
 SHA256 = {
     "org.apache.iceberg_iceberg-spark-runtime-4.1_2.13-1.12.0.jar": (
         "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"
@@ -33,7 +33,7 @@ SHA256 = {
 
 
 def spark_home() -> Path:
-    """Where pip put Spark; found without importing PySpark, which takes a second."""
+    """Return pip's Spark folder without importing PySpark, which takes a second."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarsError("PySpark is not installed beside this package: run `make setup`, or install lake-assets again")
@@ -41,14 +41,14 @@ def spark_home() -> Path:
 
 
 def resolve(coordinates: Sequence[str]) -> list[Path]:
-    """Local files of `coordinates` (group:artifact:version) and what they depend on.
+    """Return the local files of `coordinates` (group:artifact:version) and their dependencies.
 
-    The first call for a set of coordinates lets Spark download them (with the repositories that Spark is set up for);
+    The first call for a set of coordinates lets Spark download them (from Spark's configured repositories);
     later calls read a list.
 
     Raises:
-        JarsError: the download failed, or a kept jar is missing or has changed and could not be had again.
-        JavaNotFoundError: there is no Java to resolve with.
+        JarsError: the download failed, or a cached jar is missing or has changed and could not be downloaded again.
+        JavaNotFoundError: there is no Java for the download.
     """
     folder = _cache() / hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
     kept = _read(folder)
@@ -67,7 +67,7 @@ def _cache() -> Path:
 
 
 def _read(folder: Path) -> list[Path] | None:
-    """The jars listed in `folder`, or None if they have to be resolved (again)."""
+    """Return the jars listed in `folder`, or None if they have to be resolved (again)."""
     try:
         listed: Any = json.loads((folder / "jars.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

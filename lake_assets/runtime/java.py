@@ -1,4 +1,4 @@
-"""Finding a Java that Spark runs on."""
+"""Find a Java for Spark."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _USUAL = (
 
 
 def find_java() -> Path:
-    """The home of a Java 17 or 21: `JAVA_HOME`, else the `java` on PATH, else one in a usual place.
+    """Return the home of a Java 17 or 21: `JAVA_HOME`, else the `java` on PATH, else one in a usual place.
 
     Raises:
-        JavaNotFoundError: none was found; lists what was looked at and how to get one.
+        JavaNotFoundError: none was found; lists the searched places and how to install one.
     """
     seen: dict[Path, str] = {}
     for home in _candidates():
@@ -62,7 +62,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(home: Path) -> int | None:
-    """The feature release of the Java in `home`, or None where there is none that starts."""
+    """Return the feature release of the Java in `home`, or None if none starts there."""
     java = home / "bin" / "java"
     if not java.is_file():
         return None

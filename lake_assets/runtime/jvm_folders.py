@@ -1,7 +1,7 @@
-"""Temporary folders of JVMs: for their user alone, and removed when the process that they belong to is gone.
+"""Temporary folders of JVMs: accessible to their user only, and removed after their process has ended.
 
-A JVM that is killed leaves what it has unpacked and shuffled. Each has one folder for all of it, whose name says which
-process it belongs to; whoever starts the next JVM removes those of processes that are no more.
+A killed JVM leaves its unpacked and shuffled files. Each JVM has one folder for them, whose name identifies its
+process; the start of the next JVM removes the folders of dead processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _own: list[tuple[Path, int]] = []
 
 
 def new_folder() -> Path:
-    """Make a folder for a JVM of this process; it goes with the process, or with the next start of another one."""
+    """Create a folder for a JVM of this process; it is removed with the process, or by the next JVM's start."""
     sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{owner()}-"))
     _own.append((folder, os.getpid()))
@@ -30,22 +30,22 @@ def new_folder() -> Path:
 
 
 def remove_own() -> None:
-    """Remove the folders of this process; its JVM is gone, or about to go."""
+    """Remove the folders of this process, whose JVM has ended or is ending."""
     for folder, pid in _own:
         if pid == os.getpid():  # not those of a process that this one was forked from
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def java_option(folder: Path) -> str:
-    """The option that makes a JVM keep its temporary files, Spark's included, in a folder."""
+    """Return the JVM option for a folder of its temporary files, Spark's included."""
     option = f"-Djava.io.tmpdir={folder}"
     return f'"{option}"' if " " in option else option
 
 
 def sweep() -> list[Path]:
-    """Remove the folders of this user's processes that are gone; return them.
+    """Remove the folders of this user's dead processes, and return them.
 
-    Those of other containers and machines, whose processes cannot be seen from here, stay.
+    Folders of other containers and machines, whose processes are not visible from here, stay.
     """
     swept: list[Path] = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*"):

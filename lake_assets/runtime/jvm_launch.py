@@ -1,6 +1,6 @@
-"""How settings get to a JVM: in a file that its user alone can read.
+"""Pass settings to a JVM in a file that only its user can read.
 
-Every user of a machine sees command lines, and settings hold passwords and keys.
+Every user of a machine can see command lines, and settings contain passwords and keys.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def start_jvm(settings: Mapping[str, object]) -> None:
 
 
 def _end_children(argument: str) -> None:
-    """End the processes below this one that were started with an argument."""
+    """End the child processes that were started with an argument."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             if argument in child.cmdline():
@@ -58,18 +58,18 @@ def _end_children(argument: str) -> None:
 
 
 def with_folder(settings: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """The settings of a JVM that keeps its temporary files in a folder."""
+    """Add the folder of a JVM's temporary files to its settings."""
     options = " ".join(filter(None, [_text(settings.get(_OPTIONS, "")), java_option(folder)]))
     return {**settings, _OPTIONS: options}
 
 
 def arguments_for(file: Path) -> list[str]:
-    """The arguments that let spark-submit read its settings from a file; Spark's own defaults count as well."""
+    """Return arguments that let spark-submit read settings from a file, in addition to Spark's own defaults."""
     return ["--properties-file", str(file), "--load-spark-defaults"]
 
 
 def write_settings(file: Path, settings: Mapping[str, object]) -> None:
-    """Write settings as Java's properties, for this user alone."""
+    """Write settings as Java properties, readable by this user only."""
     write_private(file, "".join(f"{_escaped(k, ' =:')}={_escaped(_text(v))}\n" for k, v in settings.items()))
 
 

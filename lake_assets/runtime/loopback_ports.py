@@ -1,4 +1,4 @@
-"""Ports of this machine's loopback."""
+"""Ports on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def check_free(port: int, advice: str) -> None:
     """Raise ConfigError unless a server can be started on a port of 127.0.0.1.
 
     Args:
-        port: its number.
-        advice: what to do where it cannot.
+        port: the port number.
+        advice: what to do if it is taken.
     """
     if not 1 <= port <= 65535:
         raise ConfigError(f"{port} is no port: it is a number from 1 to 65535. {advice}")

@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner can read."""
+"""Files and folders that only their owner can read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone; one that is there stays as it is."""
+    """Create a folder and its missing parents for this user only; an existing one keeps its mode."""
     for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
         missing.mkdir(0o700, exist_ok=True)
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file for this user alone, in place of the one that is there."""
+    """Write a file for this user only, replacing an existing one."""
     file.unlink(missing_ok=True)
     # Never readable by others, not even before its mode is changed; and not one that somebody else has put there.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:

@@ -1,4 +1,4 @@
-"""Processes that are known to others by more than a number, which the system gives again."""
+"""Identity of processes beyond their id, which the system reuses."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PROCESS_TAG = "lake_assets/process"
 
 
 def identity(pid: int | None = None) -> tuple[int, float]:
-    """A process that cannot be mistaken for a later one with the same id; default: this one.
+    """Return an identity of a process (default: this one) that differs from later ones with the same id.
 
     Raises:
-        ProcessLookupError: it is gone.
+        ProcessLookupError: the process does not exist.
     """
     pid = os.getpid() if pid is None else pid
     try:
@@ -37,7 +37,7 @@ def identity(pid: int | None = None) -> tuple[int, float]:
 
 
 def is_there(process: Sequence[float]) -> bool:
-    """Whether that process (as `identity` gives it), and no later one with its id, is at work."""
+    """Whether the process with this `identity` is running, and not a later one with its id."""
     pid, made = process
     try:
         return identity(int(pid))[1] == made
@@ -48,7 +48,7 @@ def is_there(process: Sequence[float]) -> bool:
 
 
 def here() -> str:
-    """Where process ids are known: this start of this machine, and the container. Elsewhere: the machine's name."""
+    """Return the scope of process ids: this boot of the machine and the container, or the machine's name."""
     boot, numbers = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     try:
         return f"{boot.read_text().strip()}/{numbers.readlink()}"
@@ -61,13 +61,13 @@ OWNER = r"[0-9a-f]{8}_\d+_\d+"
 
 
 def owner(process: Sequence[float] | None = None) -> str:
-    """A process (as `identity` gives it; default: this one) in the name of what is to go with it."""
+    """Return the owner part of names: a process by its `identity` (default: this one)."""
     pid, made = process or identity()
     return f"{_here_in_short()}_{int(pid)}_{_thousandths(made)}"
 
 
 def is_gone(name: str) -> bool | None:
-    """Whether the process that `owner` has named is no more; None: it is, or was, where this process cannot see."""
+    """Whether the process named by `owner` has ended; None if it is not visible from this process."""
     place, pid, made = name.split("_")
     if place != _here_in_short():
         return None
@@ -89,13 +89,13 @@ def _thousandths(made: float) -> int:
 
 @dataclass(frozen=True)
 class RunProcess:
-    """The process of a run, as the run's tag says it.
+    """The process of a run, from the run's tag.
 
     Attributes:
-        run_id: the run. Runs that repeat another one are given its tags.
-        host: where its number is known, as `here` says it.
-        pid: its number there.
-        made: what sets it apart from others with that number.
+        run_id: the run. Retries of a run inherit its tags.
+        host: the scope of its process id, see `here`.
+        pid: its process id.
+        made: distinguishes it from other processes with that id.
     """
 
     run_id: str
@@ -105,30 +105,30 @@ class RunProcess:
 
     @classmethod
     def this(cls, run_id: str) -> RunProcess:
-        """This process, for a run."""
+        """Return this process as the process of a run."""
         return cls(run_id, here(), *identity())
 
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> RunProcess | None:
-        """The one that a run's tags name; None: they name none of this run's."""
+        """Return the process in a run's tags; None if they name none of this run."""
         found = cls(*json.loads(tags[PROCESS_TAG])) if PROCESS_TAG in tags else None
         return found if found and found.run_id == run_id else None
 
     @property
     def tags(self) -> dict[str, str]:
-        """For the run."""
+        """Return the tags for the run."""
         return {PROCESS_TAG: json.dumps(astuple(self))}
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, where this process is."""
+        """Whether it belongs to this machine and container."""
         return self.host == here()
 
     def is_there(self) -> bool:
-        """Whether it is at work."""
+        """Whether it is running."""
         return is_there((self.pid, self.made))
 
     def kill(self) -> None:
-        """End it for good, if it is there."""
+        """Kill it, if it is running."""
         if self.is_there():
             os.kill(self.pid, signal.SIGKILL)

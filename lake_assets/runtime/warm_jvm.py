@@ -1,12 +1,12 @@
 """Local Spark that outlives the process that started it, so that the next one does not wait for a cold JVM.
 
-A JVM is kept by a process of its own, the keeper (`python -m lake_assets.runtime.warm_jvm`), which lends it to one
-process at a time over a socket in a folder that only its user can enter. A process that ends without having given the
-JVM back (it was killed, interrupted, or failed half-way) may have left something at work in there: the JVM ends with
-it. An idle JVM ends after a while, after so many loans, when other settings are asked for, and when its owner is gone.
+A separate process, the keeper (`python -m lake_assets.runtime.warm_jvm`), keeps a JVM and lends it to one process at a
+time, over a socket in a folder that only its user can enter. A process that ends without returning the JVM (it was
+killed, interrupted, or failed half-way) may have left jobs running in it, so the JVM ends too. An idle JVM ends after a
+while, after a number of loans, when other settings are requested, and when its owner is gone.
 
-What one loan leaves in the JVM is dropped before the next one: cached tables, connections to catalogs, and the objects
-that Python referred to. Each loan has Spark sessions of its own.
+The state of a loan is dropped before the next one: cached tables, connections to catalogs, and objects referenced by
+Python. Each loan has its own Spark sessions.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Keeping:
     """How JVMs are kept.
 
     Attributes:
-        folder: for the keepers' sockets; nobody else may be able to enter it.
-        owner: the process for whom they are kept, as `lake_assets.runtime.processes.identity` gives it.
-        idle_seconds: how long a JVM waits for its next loan.
-        loans: how often a JVM is lent before it is replaced.
+        folder: folder of the keepers' sockets, accessible to its owner only.
+        owner: identity of the process for which they are kept (`lake_assets.runtime.processes.identity`).
+        idle_seconds: seconds after which an unused JVM ends.
+        loans: number of loans before a JVM is replaced.
     """
 
     folder: str
@@ -64,7 +64,7 @@ class Keeping:
 
 
 class _Loan:
-    """What this process has borrowed, and how the JVMs of this process are kept."""
+    """The JVM that this process has borrowed, and its settings for keeping JVMs."""
 
     keeping: Keeping | None = None
     connection: socket.socket | None = None
@@ -72,7 +72,7 @@ class _Loan:
 
 
 def keep(keeping: Keeping) -> None:
-    """From now on the local sessions of this process are of borrowed JVMs."""
+    """Use borrowed JVMs for the local sessions of this process from now on."""
     _Loan.keeping = keeping
     # A fork of this process has not borrowed anything: with the connection it would hold the JVM beyond this one's end.
     os.register_at_fork(after_in_child=_drop)
@@ -84,16 +84,16 @@ def _drop() -> None:
 
 
 def is_kept() -> bool:
-    """Whether local sessions of this process are of borrowed JVMs."""
+    """Whether local sessions of this process use borrowed JVMs."""
     return _Loan.keeping is not None
 
 
 def session(conf: Mapping[str, str], log: Path) -> SparkSession:
-    """A new session in a borrowed JVM. A process borrows one JVM; later sessions are of the same.
+    """Return a new session in a borrowed JVM. A process borrows one JVM for all of its sessions.
 
     Args:
-        conf: all settings; only a JVM that was started with the same ones is borrowed.
-        log: where the JVM's messages go.
+        conf: all settings; only a JVM that was started with the same settings is borrowed.
+        log: log file of the JVM.
 
     Raises:
         SparkUnavailableError: the JVM did not start.
@@ -108,7 +108,7 @@ def session(conf: Mapping[str, str], log: Path) -> SparkSession:
 
 
 def give_back() -> None:
-    """Give the JVM back, if one is borrowed. Nothing of this process may be at work in it any more."""
+    """Return the borrowed JVM, if any. Nothing of this process may be running in it any more."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -157,7 +157,7 @@ def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
 
 
 def _ask(path: Path) -> tuple[socket.socket, int, str] | None:
-    """The connection of a loan with the JVM's port and secret; None: it is lent already, or its keeper is gone."""
+    """Return the connection of a loan with the JVM's port and secret; None if it is lent, or its keeper is gone."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_ANSWER_SECONDS)
     try:
@@ -177,7 +177,7 @@ def _ask(path: Path) -> tuple[socket.socket, int, str] | None:
 
 
 def _attach(connection: socket.socket, port: int, secret: str) -> bool:
-    """Make the JVM this process's; False: it does not answer, and the loan is over."""
+    """Attach this process to the JVM; return False if it does not answer, which ends the loan."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -232,7 +232,7 @@ def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Pa
 
 
 def main() -> None:
-    """Keep one JVM. Settings come as JSON at standard input; something is said at standard output once it is up."""
+    """Keep one JVM. Reads settings as JSON from stdin, and writes to stdout once the JVM is up."""
     given = json.load(sys.stdin)
     # Who waits reads to the end, so the JVM must not have this file too: what it prints goes where its errors go.
     told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -274,7 +274,7 @@ def main() -> None:
 
 
 def _lend(server: socket.socket, gateway: Any, keeping: Keeping) -> None:
-    """Lend the JVM until it should end."""
+    """Lend the JVM until it has to end."""
     parameters = gateway.gateway_parameters
     lent = (json.dumps({"port": parameters.port, "secret": parameters.auth_token}) + "\n").encode()
     borrower: socket.socket | None = None
@@ -316,18 +316,18 @@ def _sent(peer: socket.socket, what: bytes) -> bool:
 
 
 def _pyspark() -> Any:
-    """Its context with what it does not show."""
+    """Return PySpark's context, typed to expose its private members."""
     from pyspark import SparkContext
 
     return SparkContext
 
 
 def _bound(gateway: Any, keep: Any = None) -> Any:
-    """The names of the Java objects that Python refers to, as a set of the JVM's.
+    """Return the names of the Java objects that Python references, as a Java set.
 
     Args:
-        gateway: to the JVM.
-        keep: drop all others.
+        gateway: the gateway to the JVM.
+        keep: the objects to keep; all others are dropped.
     """
     from py4j.java_gateway import JavaObject
 

@@ -1,8 +1,8 @@
 """Publishing behind audits: they are evaluated on the branch that a batch is written to, before main follows it.
 
-An audit of single rows, or of rows that share values, need not look at rows that it has passed before: a commit says
-which audits the table passed (`AUDITED_PROPERTY`), and as long as nobody else has changed rows since, what the batch
-wrote decides. All other audits look at the whole table. Why on a branch: docs/decisions/0018-audits.md.
+An audit of single rows, or of rows that share values, need not check rows that have passed it before: a commit stores
+which audits the table passed (`AUDITED_PROPERTY`), and until another writer changes rows, only the rows of the batch
+are checked. All other audits check the whole table. Why on a branch: docs/decisions/0018-audits.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lake_assets.tables.audit_specs import (
 from lake_assets.tables.spark_frames import held
 from lake_assets.tables.spark_tuning import tuned_for
 
-# What did not pass is kept under this name until the next attempt, or until it is expired.
+# Branch of a failed batch, kept until the next attempt or its expiry.
 FAILED_BRANCH, FAILED_RETAINED_DAYS = "failed_audit", 7
 AUDITED_PROPERTY = "lake-assets.audited"
 
@@ -39,32 +39,32 @@ class Gate:
     """The audits of one table in one step.
 
     Attributes:
-        findings: what came of them, once they were evaluated.
+        findings: their results, once evaluated.
     """
 
     def __init__(self, lake: LakeBase, table: TableId, audits: Sequence[Audit], key: Sequence[str] = ()) -> None:
         """
         Args:
             lake: the lake.
-            table: what is audited.
-            audits: as declared.
-            key: what tells the table's rows apart; empty: nothing does.
+            table: the audited table.
+            audits: the declared audits.
+            key: columns that identify the table's rows; empty if none do.
         """
         self._lake, self._table, self._audits, self._key = lake, table, tuple(audits), tuple(key)
         self.findings: tuple[Finding, ...] = ()
 
     @property
     def is_blocking(self) -> bool:
-        """Whether what is written has to pass before it is published."""
+        """Whether an audit must pass before publishing."""
         return any(a.is_blocking for a in self._audits)
 
     @property
     def blocking(self) -> Gate | None:
-        """Itself where it is blocking."""
+        """Itself if it is blocking, else None."""
         return self if self.is_blocking else None
 
     def check(self, types: Mapping[str, str]) -> None:
-        """Refuse audits that do not go with the table, before anything is written.
+        """Refuse audits that do not match the table, before anything is written.
 
         Args:
             types: the table's columns with Spark's types.
@@ -76,7 +76,7 @@ class Gate:
         check_audits(self._lake, self._table, self._audits, self._key, types)
 
     def properties(self, table: Table) -> dict[str, str]:
-        """What a commit says that is published only if the blocking audits pass."""
+        """Properties of a commit that is published only if the blocking audits pass."""
         names = sorted(self._fingerprint(a, table) for a in self._audits if a.is_blocking and _by_rows(a))
         return {AUDITED_PROPERTY: json.dumps(names)} if names else {}
 
@@ -85,7 +85,7 @@ class Gate:
 
         Args:
             branch: its name.
-            base: the table when the branch was made.
+            base: the table when the branch was created.
 
         Raises:
             AuditFailedError: a blocking one does not pass. The branch is kept as `FAILED_BRANCH`.
@@ -111,7 +111,7 @@ class Gate:
             )
 
     def audit_rows(self, rows: DataFrame) -> DataFrame:
-        """Evaluate the audits on what the table is to be replaced by.
+        """Evaluate the audits on rows that will replace the table.
 
         Returns:
             The same rows, computed once.
@@ -131,11 +131,11 @@ class Gate:
         return rows
 
     def audit_published(self, snapshot: int | None, before: int | None = None) -> tuple[Finding, ...]:
-        """Evaluate the audits on what is published already, unless that was done before it was.
+        """Evaluate the audits on a published snapshot, unless that was done before publishing.
 
         Args:
-            snapshot: of the table.
-            before: the one before the batch; None: there was none, or it does not matter.
+            snapshot: the snapshot of the table.
+            before: the snapshot before the batch; None if there was none, or it does not matter.
         """
         if self.findings or not self._audits or snapshot is None:
             return self.findings
@@ -155,7 +155,7 @@ class Gate:
             captured = scope.enter_context(capture(self._lake, self._table, start, branch))
             return captured.upserts(self._lake.spark())
         except UnsupportedCaptureError:
-            return None  # all rows are looked at
+            return None  # all rows are checked
 
     def _failed(self) -> bool:
         return any(f.blocking and not f.passed for f in self.findings)
@@ -183,12 +183,12 @@ class Gate:
 
 
 def _by_rows(audit: Audit) -> bool:
-    """Whether an audit that a table has passed can only be violated by rows that are written."""
+    """Whether only newly written rows can violate an audit that the table has passed."""
     return isinstance(audit, NotNull | AcceptedValues | Unique)
 
 
 def held_audits(table: Table) -> frozenset[str]:
-    """The audits, as fingerprints, that the rows of a table's main branch are known to pass."""
+    """Return the fingerprints of the audits that the rows of a table's main branch are known to pass."""
     for snapshot in ancestors(table):
         said = snapshot.summary.additional_properties if snapshot.summary else {}
         if AUDITED_PROPERTY in said:
@@ -209,6 +209,6 @@ def _keeps_rows(snapshot: Snapshot) -> bool:
 
 
 def forget_failed(lake: LakeBase, table: TableId, loaded: Table | None) -> None:
-    """Drop what the last attempt has left behind of a batch that did not pass."""
+    """Drop the failed batch of the last attempt."""
     if loaded is not None and FAILED_BRANCH in loaded.metadata.refs:
         lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} DROP BRANCH IF EXISTS `{FAILED_BRANCH}`")

@@ -20,11 +20,11 @@ PLACEHOLDER = "{table}"
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """One thing that has to hold of a table.
+    """One condition that a table must meet.
 
     Attributes:
-        name: tells the audits of a table apart.
-        severity: of `error`, nothing is published that does not pass; of `warn`, it is told of.
+        name: unique name among the audits of a table.
+        severity: `error`: a batch that fails is not published; `warn`: it is published and reported.
     """
 
     name: str
@@ -32,26 +32,26 @@ class Audit:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether what does not pass stays unpublished."""
+        """Whether a batch that fails is not published."""
         return self.severity == "error"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the table that have to be there."""
+        """The columns of the table that it needs."""
         return ()
 
     @property
     def reads(self) -> tuple[TableId, ...]:
-        """Other tables of the lake that it looks at."""
+        """The other tables of the lake that it reads."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unique(Audit):
-    """No two rows have the same values in some columns; rows with a null among them are left out, as SQL has it.
+    """No two rows have the same values in some columns; rows with a null among them are ignored, as in SQL.
 
     Attributes:
-        of: the columns; empty: what tells the table's rows apart.
+        of: the columns; empty: the table's key.
     """
 
     of: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class AcceptedValues(Audit):
 
 @dataclass(frozen=True, kw_only=True)
 class Relationship(Audit):
-    """Every value of a column, but null, is one of another table's column.
+    """Every non-null value of a column exists in a column of another table.
 
     Attributes:
         table: the other one, or the table itself.
@@ -113,10 +113,10 @@ class Relationship(Audit):
 
 @dataclass(frozen=True, kw_only=True)
 class RowCountChange(Audit):
-    """A batch makes a table that holds rows no more than so many longer or shorter.
+    """A batch changes the row count of a non-empty table by no more than a limit.
 
     Attributes:
-        limit: a number of rows, or a share of those that were there.
+        limit: a number of rows, or a share of the rows before the batch.
     """
 
     limit: Limit
@@ -137,11 +137,11 @@ class Assertion(Audit):
 
 @dataclass(frozen=True, kw_only=True)
 class EqualsQuery:
-    """A model's table equals its query computed afresh: checked by itself at times, not with each batch.
+    """A model's table equals its recomputed query: checked on a schedule, not with each batch.
 
     Attributes:
-        sample: the share of the keys that is compared.
-        schedule: when, as cron has it (UTC).
+        sample: the share of the keys to compare.
+        schedule: a cron expression (UTC).
     """
 
     name: str

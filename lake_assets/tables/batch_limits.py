@@ -1,7 +1,7 @@
-"""How much of what is pending one step takes: cut between snapshots of the source; and how long little waits for more.
+"""Limits of batches: windows are cut between snapshots of the source, and small changes wait for more.
 
-A step that ends at an older snapshot of its source does what it would have done, had it run when that snapshot was
-made. So any cutting gives the same tables in the end.
+A step that ends at an older snapshot of its source does the same as if it had run when that snapshot was current. So
+any way of cutting ends in the same tables.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LEFT = "snapshots_left"
 
 
 def cut(window: Window, source: Table, size: BatchSize) -> Window:
-    """The window up to the snapshot with which a batch is full, one snapshot at least; reads what was loaded only.
+    """Cut the window at the snapshot that fills a batch, after at least one snapshot; reads only loaded metadata.
 
-    A batch ends at a snapshot with the columns that the source has now: the step knows no others. A window that does
-    not lead from one snapshot to a later one (the source was rolled back, or its history is lost) is not cut.
+    A batch ends at a snapshot with the source's current columns, since the step knows no others. A window that does not
+    lead from one snapshot to a later one (the source was rolled back, or its history is lost) is not cut.
     """
     is_cut = size.is_limited and window.lost is None
     steps = _steps(source, window.start, window.head.snapshot) if is_cut else None
@@ -37,26 +37,26 @@ def cut(window: Window, source: Table, size: BatchSize) -> Window:
 
 
 def left_behind(*windows: Window) -> dict[str, object]:
-    """For an outcome's details: how many snapshots of its sources the next run takes."""
+    """Return an outcome's detail with the number of snapshots left for the next run."""
     left = sum(w.left for w in windows)
     return {LEFT: left} if left else {}
 
 
 def seconds_left(source: Table, start: int | None, end: int, size: BatchSize, now: float | None = None) -> float:
-    """How long a pending window may still wait for more; 0: it is due.
+    """Return how many seconds a pending window may still wait for more changes; 0 if it is due.
 
     Args:
         source: the table.
         start, end: the window's snapshots.
-        size: what is enough for a batch, and the longest wait.
+        size: the size of a full batch, and the longest wait.
         now: seconds since 1970.
     """
     steps = _steps(source, start, end) if size.wait and start is not None else None
-    # What has not begun, and what was rolled back, does not wait.
+    # A table that has absorbed nothing, and a rollback, do not wait.
     if not steps or any(full for _, full in _filling(steps, size)):
         return 0.0
     age = (time.time() if now is None else now) - steps[0].timestamp_ms / 1000
-    # A snapshot from the future is one of a clock that was set back.
+    # A snapshot from the future means that the clock was set back.
     return max(0.0, size.wait - age) if age >= 0 else 0.0
 
 
@@ -67,12 +67,12 @@ def _steps(source: Table, start: int | None, end: int | None) -> tuple[Snapshot,
 
 
 def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -> Iterator[tuple[Snapshot, bool]]:
-    """Each snapshot, and whether the batch is full with it.
+    """Yield each snapshot, and whether it fills the batch.
 
     Args:
         steps: oldest first.
-        size: of a batch.
-        is_all: whether the first snapshot stands for those before it, which have expired, as well.
+        size: the size of a full batch.
+        is_all: whether the first snapshot also stands for expired ones before it.
     """
     files = rows = 0
     for n, snapshot in enumerate(steps):

@@ -1,4 +1,4 @@
-"""Commits that carry the watermark, and what becomes of a lost race."""
+"""Commits with the watermark, and lost races."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _PREFIX = "spark.sql.iceberg.snapshot-property."
-# What Iceberg says when another writer's commit stands in the way of this one.
+# Messages of Iceberg about a conflicting commit of another writer.
 _LOST_RACE = (
     "ValidationException",
     "CommitFailedException",
@@ -52,16 +52,16 @@ _LOST_RACE = (
 def committing(
     spark: SparkSession, table: TableId, marks: Watermarks | None, more: Mapping[str, str] | None = None
 ) -> Generator[None]:
-    """Whatever Iceberg commit the body makes in this session carries `marks` in its summary.
+    """Add `marks` to the summary of every Iceberg commit of this session within the context.
 
     Args:
         spark: the session.
-        table: what is written.
-        marks: the watermarks; None: they stay as they are.
+        table: the written table.
+        marks: the watermarks; None: unchanged.
         more: other properties.
 
     Raises:
-        ConcurrentWriteError: another writer was quicker; nothing of the body's commit is in the table.
+        ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
     """
     said = to_properties(marks) if marks is not None else {}
     properties = {_PREFIX + k: v for k, v in {**said, **(more or {})}.items()}
@@ -76,11 +76,11 @@ def committing(
 
 @contextlib.contextmanager
 def as_race(table: TableId) -> Generator[None]:
-    """A commit of the body that loses against another writer's is a ConcurrentWriteError."""
+    """Raise ConcurrentWriteError for a commit that loses a race to another writer."""
     try:
         yield
     except LakeError:
-        raise  # what it says may quote rows, which say what they like
+        raise  # its text may quote rows, which may contain anything
     except Exception as e:
         # Over Spark Connect a PySparkException, locally py4j's own: told apart by what Iceberg says.
         if lost_race(e):
@@ -91,7 +91,7 @@ def as_race(table: TableId) -> Generator[None]:
 
 
 def lost_race(error: Exception) -> bool:
-    """Whether an error of Spark's is a commit that lost against another writer's."""
+    """Whether an error of Spark is a commit that lost a race to another writer."""
     said = said_by_spark(error)
     return any(text in said for text in _LOST_RACE)
 
@@ -103,8 +103,7 @@ def _first(error: Exception) -> str:
 
 @contextlib.contextmanager
 def writing(lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks, gate: Gate) -> Generator[str]:
-    """The SQL name that one commit with `marks` is to be written under: that of the table, or of a branch where audits
-    have to pass before anybody sees it.
+    """Return the SQL name for one commit with `marks`: the table, or a branch if audits must pass before publishing.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
@@ -119,7 +118,7 @@ def writing(lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks,
 
 
 def commit_marks(lake: LakeBase, table: TableId, marks: Watermarks) -> None:
-    """Move the watermark alone: a commit without files."""
+    """Move only the watermark, by a commit without files."""
     spark = lake.spark()
     name = lake.sql_name(table)
     with committing(spark, table, marks):
@@ -135,18 +134,18 @@ def append_if_unmoved(
     before_publishing: Callable[[], None] | None = None,
     gate: Gate | None = None,
 ) -> None:
-    """Append `rows`, unless somebody else has moved the table's watermark away from `base` meanwhile.
+    """Append `rows`, unless another run has moved the table's watermark from `base`.
 
-    Iceberg lets any two appends succeed, in any order, so that two runs of one step would both add their rows.
+    Iceberg lets any two appends succeed, in any order, so two runs of one step would both add their rows.
 
     Args:
         lake: the lake.
-        table: what is appended to.
-        rows: with the table's columns.
-        marks: the watermarks that the commit carries.
-        base: those that the table has to have, else another run was quicker.
-        before_publishing: called when the rows are written and nobody sees them yet.
-        gate: the audits that have to pass first.
+        table: the table to append to.
+        rows: rows with the table's columns.
+        marks: the watermarks of the commit.
+        base: the expected watermarks of the table; otherwise another run was faster.
+        before_publishing: called after the rows are written, before they are published.
+        gate: the audits that must pass first.
 
     Raises:
         ConcurrentWriteError: main has moved.
@@ -162,17 +161,17 @@ def append_if_unmoved(
 def on_branch(
     lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks, gate: Gate | None = None
 ) -> Generator[str]:
-    """A branch of the table as it is now, by its SQL name, for one commit that carries `marks`; then main follows.
+    """Create a branch of the table for one commit with `marks`, then fast-forward main to it.
 
-    Main is moved to the branch only while it is where the branch began: whatever the body reads from the branch was
-    main until the end. Where the catalog allows, that is one commit, which also drops the branch, without Spark.
+    Main is moved to the branch only if it is still where the branch began, so reads from the branch were reads of main
+    until the end. If the catalog allows it, that is one commit without Spark, which also drops the branch.
 
     Args:
         lake: the lake.
-        table: what is written.
-        marks: the watermarks that the commit carries.
-        base: those that the table has to have, else another run was quicker.
-        gate: the audits that what is written has to pass before main follows; None: there are none.
+        table: the written table.
+        marks: the watermarks of the commit.
+        base: the expected watermarks of the table; otherwise another run was faster.
+        gate: the audits that must pass before main is moved; None if there are none.
 
     Raises:
         ConcurrentWriteError: main has moved, or has other watermarks.
@@ -194,7 +193,7 @@ def on_branch(
 
 @contextlib.contextmanager
 def _branched_beside_spark(table: TableId, current: Table, branch: str) -> Generator[None]:
-    """The body has a branch of the table, which main follows then; Spark is only asked for what is written."""
+    """Implement `on_branch` with metadata commits of this process; Spark only writes."""
     base = current.metadata.current_snapshot_id
     assert base is not None
     moved = (refs.MovedError, CommitFailedException)
@@ -223,7 +222,7 @@ def _lost(table: TableId, why: Exception) -> ConcurrentWriteError:
 
 @contextlib.contextmanager
 def _branched_by_spark(lake: LakeBase, table: TableId, current: Table, branch: str) -> Generator[None]:
-    """The same for every catalog, and for tables without a snapshot."""
+    """Implement `on_branch` for every catalog, and for tables without a snapshot."""
     spark, name = lake.spark(), lake.sql_name(table)
     snapshot = current.metadata.current_snapshot_id
     at = f"AS OF VERSION {snapshot}" if snapshot is not None else ""
@@ -247,18 +246,17 @@ def _quoted(table: TableId) -> str:
 
 
 def snapshot_of(lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks | None = None) -> Snapshot | None:
-    """The snapshot whose commit carried `marks`, for its counts.
+    """Return the snapshot of the commit with `marks`, for its counts.
 
     Args:
         lake: the lake.
-        table: what was written.
+        table: the written table.
         marks: the watermarks of the commit.
-        base: those that the step began from; None: it replaced the table, whatever that was.
+        base: the watermarks before the step; None: it replaced the table.
 
     Raises:
-        ConcurrentWriteError: another run committed in between. A MERGE does not notice one that was done before it
-            began to read, and what it wrote may be older than what was there: the step has to be done again from where
-            the table is now, which makes up for that.
+        ConcurrentWriteError: another run committed in between. A MERGE does not notice a commit from before it began to
+            read, and may have overwritten newer rows: repeating the step from the current watermark corrects them.
     """
     wanted, found = to_properties(marks), None
     for snapshot in ancestors(lake.table(table)):
@@ -280,18 +278,18 @@ _OWN_COUNTS, _SPARKS_COUNTS = "lake-assets.rows-", "spark.merge-into.num-target-
 
 
 def say_counts(inserted: int, updated: int, deleted: int) -> dict[str, str]:
-    """Snapshot properties for a commit that writes more rows than it changes."""
+    """Return snapshot properties with the counts of a commit that writes more rows than it changes."""
     return {_OWN_COUNTS + what: str(n) for what, n in zip(_COUNTED, (inserted, updated, deleted), strict=True)}
 
 
 def has_counts(snapshot: Snapshot | None) -> bool:
-    """Whether a commit says itself how many rows it changed (`say_counts`)."""
+    """Whether a commit stores its number of changed rows (`say_counts`)."""
     said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
     return _OWN_COUNTS + _COUNTED[0] in said
 
 
 def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
-    """Rows inserted, updated and deleted by a commit, as its summary says."""
+    """Return the rows inserted, updated and deleted by a commit, from its summary."""
     said = summary_of(snapshot)
     for prefix in (_OWN_COUNTS, _SPARKS_COUNTS):
         found = [said.get(prefix + what) for what in _COUNTED]

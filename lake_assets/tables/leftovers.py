@@ -1,8 +1,8 @@
-"""What killed runs leave behind: branches, ICDC tables and files that no snapshot names.
+"""Leftovers of killed runs: branches, ICDC tables and unreferenced files.
 
-Branches and ICDC tables say which process made them; whoever comes next drops those of processes that are gone. Files
-do not. Each step therefore notes in the lake's home which tables it writes, and takes the note away when it is done: a
-note whose process is gone says where to look, and since when. Tables nobody was killed at are never listed.
+Branches and ICDC tables name the process that created them; the next run drops those of dead processes. Files do not.
+So each step writes a note, in the lake's home, of the tables it writes, and removes it when done: the note of a dead
+process tells which tables to list, and since when. Other tables are never listed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 _FOLDER = "at-work"
 _NOTE = re.compile(rf"({OWNER})-[0-9a-f]{{12}}\.json")
 _BRANCH = re.compile(rf"lake_assets_({OWNER})_[0-9a-f]{{32}}")
-# A Spark Connect server may go on with a step whose process was killed, and commit what it has written.
+# A Spark Connect server may continue a step whose process was killed, and commit it.
 FILES_AFTER = timedelta(hours=24)
 
 
 def branch_name() -> str:
-    """A name for a branch of this process's."""
+    """Return a name for a branch of this process."""
     return f"lake_assets_{owner()}_{uuid.uuid4().hex}"
 
 
 def drop_branches(lake: LakeBase, name: TableId, table: Table) -> list[str]:
-    """Drop the branches of a table that processes which are gone have made; return them."""
+    """Drop the branches of a table that dead processes created, and return them."""
     left = [b for b in table.metadata.refs if (found := _BRANCH.fullmatch(b)) and is_gone(found[1])]
     for branch in left:
         if refs.can_commit(lake.catalog):
@@ -56,7 +56,7 @@ def drop_branches(lake: LakeBase, name: TableId, table: Table) -> list[str]:
 
 @contextlib.contextmanager
 def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
-    """Note that the body writes tables. The note stays where the body is cut off, by whatever is no `Exception`."""
+    """Note that tables are written within the context. The note stays if it ends by anything but an `Exception`."""
     folder = lake.config.home / _FOLDER
     make_private(folder)
     note = folder / f"{owner()}-{uuid.uuid4().hex[:12]}.json"
@@ -70,11 +70,11 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
 
 
 def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
-    """Remove what processes that are gone have left behind, but branches; return what it was.
+    """Remove the leftovers of dead processes, except branches, and return them.
 
     Args:
         lake: the lake.
-        files_after: files that no snapshot names are removed so long after they were written.
+        files_after: age at which unreferenced files are removed.
     """
     swept: list[str] = []
     with _for_now("ICDC tables"):
@@ -95,7 +95,7 @@ def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
 
 @contextlib.contextmanager
 def _for_now(what: str) -> Generator[None]:
-    """The next run tries again: nobody's step fails because of what others have left, or because it cannot be read."""
+    """Leave errors for the next run: leftovers of others must not fail a step."""
     try:
         yield
     except Exception as e:  # of whatever kind: broken files make PyIceberg raise many
@@ -104,7 +104,7 @@ def _for_now(what: str) -> Generator[None]:
 
 @dataclass(frozen=True)
 class _Note:
-    """What a process wrote: `began` in milliseconds since 1970."""
+    """The note of a process; `began` in milliseconds since 1970."""
 
     file: Path
     tables: tuple[TableId, ...]
@@ -134,7 +134,7 @@ def _notes(lake: LakeBase) -> Iterator[_Note]:
 
 
 def _sweep_note(lake: LakeBase, note: _Note, after: timedelta) -> list[str]:
-    """Remove the files that a note leads to, and the note; it stays for as long as some of them have to."""
+    """Remove the unreferenced files of a note's tables, then the note, unless some files are too young."""
     swept: list[str] = []
     youngest = 0.0
     for name in note.tables:
@@ -150,10 +150,10 @@ def _sweep_note(lake: LakeBase, note: _Note, after: timedelta) -> list[str]:
 
 
 def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) -> tuple[list[str], list[float]]:
-    """Remove the files of a table that were written since `began` and that no snapshot names.
+    """Remove unreferenced files of a table that were written since `began`.
 
     Returns:
-        What was removed, and when the files were written that are not old enough for it.
+        The removed files, and the write times of files that are too young.
     """
     table = lake.find(name)
     if table is None:
@@ -181,9 +181,9 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
 
 
 def _named(table: Table) -> Iterator[str]:
-    """All files that a table's metadata names.
+    """Return all files that a table's metadata names.
 
-    Also those of manifests that are older than the files in question: a file that was restored from a backup is new.
+    This includes manifests older than the files in question: a file restored from a backup looks new.
     """
     metadata = table.metadata
     yield table.metadata_location

@@ -1,9 +1,9 @@
-"""Conditions on the target of a MERGE that all changed keys meet and few others: what does not meet them is not joined.
+"""Conditions on the target of a MERGE that all changed keys and few other rows meet; other rows are not joined.
 
-`ON t.id = s.id` alone shuffles and sorts the whole target: Spark has nothing to tell rows by before they are joined.
-- Bounds and literals are pushed into the scan, so that files and row groups are skipped.
-- Where there are too many keys for literals, or keys of several columns, a bit map of their hashes is tested for each
-  row that is read: no more than a sixteenth of the others goes on into the join.
+`ON t.id = s.id` alone shuffles and sorts the whole target, because Spark cannot filter rows before the join.
+- Bounds and literals are pushed into the scan, which skips files and row groups.
+- For too many keys, or keys of several columns, each row is tested against a bit map of the keys' hashes: at most a
+  sixteenth of the other rows reach the join.
 Measured in docs/benchmarks.md.
 """
 
@@ -29,7 +29,7 @@ _BITS_A_KEY = 16
 
 @dataclass(frozen=True)
 class Pruning:
-    """A condition on the target `t` and its bound values; empty where nothing could be said.
+    """A condition on the target `t` and its bound values; empty if there is none.
 
     Attributes:
         is_large: whether the target has so many rows that it matters how much of each is read.
@@ -49,7 +49,7 @@ def prune(
     at_most: int | None = None,
     types: Mapping[str, str] | None = None,
 ) -> Pruning:
-    """A condition that every target row with one of `source`'s keys meets.
+    """Return a condition that every target row with one of `source`'s keys meets.
 
     Args:
         source: the reduced changes (held in memory: it is looked at once or twice here and once by the MERGE), with the

@@ -1,4 +1,4 @@
-"""What a step did, for people and for metadata."""
+"""Outcome of a step, for people and for metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INEXACT = "not_exact"
 
 @dataclass(frozen=True)
 class Absorbed:
-    """One source window that a step took in."""
+    """One source window that a step absorbed."""
 
     source: str
     start: int | None
@@ -25,7 +25,7 @@ class Absorbed:
 
     @classmethod
     def of(cls, source: str, capture: Capture) -> Absorbed:
-        """The window, files and ranges of a capture."""
+        """Build it from a capture."""
         after = [f for f in capture.files if f.side == "after"]
         return cls(
             source,
@@ -38,7 +38,7 @@ class Absorbed:
 
 
 def range_text(found: FieldRange) -> str:
-    """A field range for people: `1..498`; an open end for what is not known, `~` where bounds are cut off."""
+    """Format a field range: `1..498`, with an open end if unknown, and `~` for truncated bounds."""
     if not found.has_values:
         return "null"
     if not found.is_bounded and found.low is None and found.high is None:
@@ -49,18 +49,18 @@ def range_text(found: FieldRange) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one table did in a run.
+    """Outcome of one table in a run.
 
     Attributes:
         table: `namespace.name`.
-        status: `absorbed` (a commit was made), `nothing` (the sources are where they were, or brought nothing for it),
+        status: `absorbed` (committed), `nothing` (the sources have not changed, or not for this table),
             `waiting` (a source does not exist yet), `failed`.
         inserted, updated, deleted: rows of the target that changed.
         strategy: how the change was applied, with the reason in `why`.
         seconds: time taken.
         details: anything else worth showing.
-        audits: what came of the audits, where they were evaluated: rows were written, or were to be.
-        error: the message, where it failed.
+        audits: results of the audits, if they were evaluated for written rows.
+        error: the message, if it failed.
     """
 
     table: str
@@ -85,5 +85,5 @@ class Outcome:
 
     @property
     def rejected(self) -> int:
-        """Records that could not be read or routed: they are in no staging or final table."""
+        """Number of records that could not be read or routed: they are in no staging or final table."""
         return int(self.details.get("rejected", 0))

@@ -1,4 +1,4 @@
-"""What all steps share: finding the window from the target's watermark, and checking that it is still there."""
+"""Find the pending window from the target's watermark, and check that its history still exists; for all steps."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class LostHistory:
     """Why a window cannot be captured.
 
     Attributes:
-        option: the option that decides what happens: `on_gap` where a snapshot has expired, `on_replaced` where the
-            source is another table.
-        why: what happened, as a sentence without its full stop.
+        option: the option that decides what to do: `on_gap` if a snapshot has expired, `on_replaced` if the source is
+            another table.
+        why: what happened, as a sentence without a full stop.
     """
 
     option: Literal["on_gap", "on_replaced"]
     why: str
 
     def error(self, advice: str) -> HistoryError:
-        """The error that stops a table, with what to do about it."""
+        """The error that stops a table, with the remedy."""
         kind = SnapshotExpiredError if self.option == "on_gap" else TableReplacedError
         return kind(f"{self.why}. {advice}")
 
 
 @dataclass(frozen=True)
 class Window:
-    """What one target has not absorbed of one source.
+    """Pending changes of one source for one target.
 
     Attributes:
-        mark: how far it has come; None: it has not begun.
-        head: the source as it is now, or up to where a step takes it.
-        left: how many snapshots come after that.
-        lost: why there is no way from what was absorbed to the head; then `mark` is None.
+        mark: the target's watermark; None if it has absorbed nothing.
+        head: the source's current snapshot, or the end of the batch.
+        left: number of snapshots after the batch.
+        lost: why there is no history from the watermark to the head; then `mark` is None.
     """
 
     source: TableId
@@ -50,22 +50,22 @@ class Window:
 
     @property
     def start(self) -> int | None:
-        """The snapshot to go on from."""
+        """The snapshot to continue from."""
         return self.mark.snapshot if self.mark else None
 
     @property
     def is_absorbed(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether nothing is pending."""
         return self.mark is not None and self.mark.snapshot == self.head.snapshot
 
 
 def head_of(source: Table) -> Watermark:
-    """A table as it is now."""
+    """Return the current state of a table."""
     return Watermark(str(source.metadata.table_uuid), source.metadata.current_snapshot_id)
 
 
 def known_marks(table: Table | None) -> Watermarks:
-    """The target's watermarks; empty where there is no such table yet, or where its own watermark is lost."""
+    """Return the target's watermarks; empty if the table does not exist yet, or its own watermark is lost."""
     try:
         return read_marks(table) if table is not None else {}
     except SnapshotExpiredError:
@@ -73,9 +73,9 @@ def known_marks(table: Table | None) -> Watermarks:
 
 
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
-    """The window that `target` has still to absorb of `source`, from what was loaded of both (None: no such table).
+    """Return the pending window of `source` for `target`, from their loaded metadata (None: no such table).
 
-    Reads metadata only. Where the history between the two is lost, the window says so, and starts at the beginning.
+    Reads metadata only. If the history between the two is lost, the window says so, and starts at the beginning.
     """
     head = head_of(loaded)
     try:
@@ -99,12 +99,12 @@ def window_of(target: TableId, table: Table | None, source: TableId, loaded: Tab
 
 
 def rebuild_advice(target: TableId, *sources: TableId, option: str = "") -> str:
-    """How a table whose history is lost goes on.
+    """Return how to recover a table with lost history.
 
     Args:
         target: the table.
-        sources: what it is made of.
-        option: the option that makes the pipeline do so by itself, where there is one.
+        sources: its sources.
+        option: the option that makes the pipeline recover by itself, if there is one.
     """
     held = f"{sources[0]} holds" if len(sources) == 1 else f"{', '.join(map(str, sources))} hold"
     command = f"`lake-assets rebuild {target}` computes {target} from what {held} now"

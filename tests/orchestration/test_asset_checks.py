@@ -108,7 +108,7 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
 
     # It waits as other failures do, and starts anew with another declaration.
     assert not harness.run(harness.asked()).success
-    assert "final.t failed and is tried again in" in harness.skipped()
+    assert "final.t failed and is retried in" in harness.skipped()
     harness.pipeline = pipeline({"not_null": "id"})
     harness.reload()
     assert selected(harness.asked()) >= {"final.t", "agg.m"}
@@ -148,7 +148,7 @@ def test_a_table_that_its_audits_look_at_is_a_new_chance(lake: Lake, instance: d
     land(harness, 1, ("c", 1, "a"))
     for _ in range(2):  # as part of a larger run, then by itself
         assert not harness.run(harness.asked()).success
-    assert "final.t failed and is tried again in" in harness.skipped()
+    assert "final.t failed and is retried in" in harness.skipped()
     lake.spark().sql("INSERT INTO final.c VALUES ('a')")
     assert harness.run(harness.asked()).success
 

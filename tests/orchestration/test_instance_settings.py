@@ -56,7 +56,7 @@ def test_a_code_server_that_is_started_again_fails_no_run_in_the_queue() -> None
             {"concurrency": {"pools": {"default_limit": 1}, "runs": {"max_concurrent_runs": 0}}},
             "`concurrency.runs.max_concurrent_runs: 0` lets no run begin",
         ),
-        ({"run_monitoring": None}, "counts as at work for ever. Set `run_monitoring.enabled: true`"),
+        ({"run_monitoring": None}, "counts as in progress forever. Set `run_monitoring.enabled: true`"),
         ({"run_monitoring": {"enabled": True}}, "`run_monitoring.free_slots_after_run_end_seconds: 30`"),
         ({"run_retries": {"enabled": True}}, "`run_retries.retry_on_asset_or_op_failure: false`"),
     ],
@@ -100,7 +100,7 @@ def test_a_run_that_may_be_at_work_in_the_books_only_is_told_of(
     harness = Harness(shop_pipeline, plain_lake, unmonitored)
     feed(harness)
     run = unmonitored.create_run_for_job(harness.job, status=dg.DagsterRunStatus.STARTED)
-    assert "counts as at work for ever" in harness.skipped()
+    assert "counts as in progress forever" in harness.skipped()
     unmonitored.report_run_canceled(run)
     assert isinstance(tick_of(harness), dg.RunRequest)
 

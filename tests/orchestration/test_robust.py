@@ -210,7 +210,7 @@ def test_a_lost_run_storage_begins_to_count_attempts_anew(dry_crm: Harness, othe
     folder.mkdir(parents=True)
     (folder / "0.jsonl").write_text('{"payload": {"op"')
     assert not dry_crm.run(dry_crm.asked()).success
-    assert "is tried again in" in dry_crm.skipped()
+    assert "is retried in" in dry_crm.skipped()
     dry_crm.instance = other_instance
     assert dry_crm.asked().tags["lake_assets/attempt"] == "1"
 
@@ -236,6 +236,6 @@ def test_a_clock_that_is_set_back_holds_nothing_up(dry_crm: Harness, back: float
     folder = dry_crm.lake.config.home / "landing" / "crm"
     (folder / "0001.jsonl").write_text('{"payload": {"op"')
     assert not dry_crm.run(dry_crm.asked()).success
-    assert "is tried again in" in dry_crm.skipped()
+    assert "is retried in" in dry_crm.skipped()
     # By its books the last attempt ended in the future.
     assert dry_crm.asked(time.time() - back).tags["lake_assets/attempt"] == "2"

@@ -111,7 +111,7 @@ def test_a_failed_run_waits_is_tried_again_and_is_given_up(dry: Harness) -> None
         assert request.tags["lake_assets/attempt"] == str(attempt)
         assert not dry.run(request).success
         if attempt < MAX_ATTEMPTS:
-            assert "raw.shop_events failed and is tried again in" in dry.skipped(time.time())
+            assert "raw.shop_events failed and is retried in" in dry.skipped(time.time())
         now = time.time() + 3600
     assert len(keys) == MAX_ATTEMPTS
     assert f"gave up on raw.shop_events after {MAX_ATTEMPTS} attempts" in dry.skipped(now)

@@ -1,1 +1,1 @@
-"""Metadata of Iceberg tables beside Spark: versions, snapshot summaries, refs, watermarks."""
+"""Metadata of Iceberg tables, without Spark: versions, snapshot summaries, refs, watermarks."""

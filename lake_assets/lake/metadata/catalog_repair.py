@@ -1,8 +1,8 @@
-"""Tables whose catalog names another version of their metadata than the newest one.
+"""Repair catalogs that name an old version of a table's metadata.
 
-A catalog that was restored from a backup names versions that were written before it: some are deleted by now, so that
-the tables cannot be read, and some are there, so that the tables are as they were then. A file that was cut or deleted
-looks the same. The versions lie beside each other in a table's metadata folder, and each names those before it.
+A catalog restored from a backup names versions from before the backup: some have been deleted since, so their tables
+cannot be read; others exist, so their tables are in an old state. A truncated or deleted file looks the same. All
+versions are in a table's metadata folder, and each lists its predecessors.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError)
 
 @dataclass(frozen=True)
 class Examined:
-    """A table, the metadata file that the catalog names, and the newest one that may stand in for it.
+    """A table, the metadata file that the catalog names, and the newest one that may replace it.
 
     Attributes:
-        state: `current`: nothing newer is there. `behind`: a newer version follows the named one. `unreadable`: the
-            named file is gone or broken, and another version can be read. `diverged`: the table went on from the named
-            version and, elsewhere, from another one. `lost`: no version can be read.
+        state: `current`: there is no newer version. `behind`: a newer version follows the named one. `unreadable`: the
+            named file is missing or broken, and another version can be read. `diverged`: both the named version and
+            another one have successors. `lost`: no version can be read.
         named: the file that the catalog names.
-        newest: the version to go on with; None: there is none, or nobody but its owner can choose one.
-        why: what is wrong, for people.
+        newest: the version to use; None if there is none, or the user has to choose.
+        why: description of the problem.
     """
 
     table: TableId
@@ -50,19 +50,19 @@ class Examined:
 
     @property
     def can_be_repaired(self) -> bool:
-        """Whether pointing the catalog at `newest` is right without anybody's choice."""
+        """Whether the catalog can be pointed at `newest` without a choice of the user."""
         return self.newest is not None and self.state in ("behind", "unreadable")
 
 
 def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Examined]:
-    """Compare what the catalog names with the metadata files that are there. Nothing is changed.
+    """Compare the catalog with the existing metadata files, without changing anything.
 
     Args:
         lake: the lake.
-        tables: which ones; None: all of the catalog but ICDC tables.
+        tables: the tables; None: all of the catalog except ICDC tables.
 
     Raises:
-        RepairError: the catalog is no SQL catalog: only its server can change what it names.
+        RepairError: it is not an SQL catalog, so only its server can change it.
     """
     named = _named(_sql_catalog(lake))
     wanted = named if tables is None else {t: named[t] for t in tables if t in named}
@@ -78,7 +78,7 @@ def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
         to: another metadata file of the table.
 
     Raises:
-        RepairError: there is no such file, it is another table's, or somebody has changed the table meanwhile.
+        RepairError: the file does not exist or belongs to another table, or the table has changed meanwhile.
     """
     catalog, path = _sql_catalog(lake), to or examined.newest
     if path is None:
@@ -95,10 +95,10 @@ def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
 
 
 def forget(lake: LakeBase, examined: Examined) -> None:
-    """Take a table that cannot be read out of the catalog; its files stay.
+    """Remove an unreadable table from the catalog; its files stay.
 
     Raises:
-        RepairError: it can be read, or another version of it can.
+        RepairError: it, or another version of it, can be read.
     """
     if examined.state != "lost":
         raise RepairError(
@@ -118,7 +118,7 @@ def _sql_catalog(lake: LakeBase) -> CachingSqlCatalog:
 
 
 def _named(catalog: CachingSqlCatalog) -> dict[TableId, str]:
-    """All tables of the catalog, and the metadata files that it names."""
+    """Return all tables of the catalog with their metadata files."""
     rows = select(IcebergTables).where(IcebergTables.catalog_name == catalog.name)
     with Session(catalog.engine) as session:
         return {
@@ -160,7 +160,7 @@ def _examined(lake: LakeBase, table: TableId, named: str) -> Examined:
 
 
 def _follows(metadata: Metadata, before: Metadata, named: str) -> bool:
-    """Whether a version was made from another one, the file `named`, however many commits later."""
+    """Whether a version is a direct or indirect successor of the file `named`."""
     if named in _log(metadata):
         return True
     # Tables name some tens of the versions before them only; what these held is there for longer.
@@ -175,7 +175,7 @@ def _log(metadata: Metadata) -> set[str]:
 
 
 def _read(io: FileIO, path: str) -> Metadata | None:
-    """What a metadata file says; None: it is gone, or not the whole of one."""
+    """Read a metadata file; None if it is missing or truncated."""
     try:
         with io.new_input(path).open() as file:
             metadata = decode(file.read())

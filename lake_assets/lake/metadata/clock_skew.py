@@ -1,8 +1,8 @@
-"""Tables that a clock running ahead has written.
+"""Reset future timestamps of tables that were written by a clock running ahead.
 
-Iceberg lets no commit go back in time by more than a minute, and reads no metadata that does: after one commit by a
-clock that is an hour ahead every other one fails for an hour (`Invalid update timestamp`). PyIceberg does not look, so
-that its next commit makes the table unreadable for Spark. The times are taken back before the next commit instead.
+Iceberg refuses commits and metadata that go back in time by more than a minute: after one commit by a clock that is an
+hour ahead, all others fail for an hour (`Invalid update timestamp`). PyIceberg does not check, so its next commit makes
+the table unreadable for Spark. Therefore future timestamps are reset before the next commit.
 
 Source: https://github.com/apache/iceberg/blob/main/core/src/main/java/org/apache/iceberg/TableMetadata.java
 """
@@ -24,8 +24,9 @@ TOLERANCE_MS = 60_000
 
 
 def is_ahead(table: Table, now: int) -> bool:
-    """Whether a commit at `now` (milliseconds since 1970) would fail: times of the table are later than that, or than
-    what came after them."""
+    """Whether a commit at `now` (milliseconds since 1970) would fail.
+
+    It fails if timestamps of the table are later than `now`, or not in order."""
     metadata = table.metadata
     for history in (metadata.snapshot_log, metadata.metadata_log):
         times = [*(entry.timestamp_ms for entry in history), metadata.last_updated_ms, now]
@@ -35,9 +36,9 @@ def is_ahead(table: Table, now: int) -> bool:
 
 
 def take_back(table: Table) -> bool:
-    """Let a table's times end now where they lie ahead, so that it can be committed to; returns whether they did.
+    """Reset a table's future timestamps to now, so that commits succeed; return whether there were any.
 
-    Where the catalog is a server, only that can do it, and nothing happens here.
+    With a catalog behind a server, only the server can do it, and nothing happens here.
 
     Raises:
         MovedError, CommitFailedException, CorruptMetadataError: see `metadata_commits.commit`.
@@ -53,7 +54,7 @@ def take_back(table: Table) -> bool:
 
 
 def until(metadata: Metadata, now: int) -> Metadata:
-    """The same metadata with no time after `now`, and none after what followed it."""
+    """Return the metadata with ordered timestamps, none of them after `now`."""
     last = min(metadata["last-updated-ms"], now)
     return {
         **metadata,

@@ -1,7 +1,7 @@
-"""Which file of a table is gone or was cut, for errors that do not say so.
+"""Find the missing or truncated file of a table, for errors that do not name it.
 
-PyIceberg and PyArrow raise whatever a parser comes upon (`EOFError`, `ArrowInvalid`, `UnicodeDecodeError`), often
-without the file. So the files of the table's current snapshot are looked at once something has failed.
+PyIceberg and PyArrow raise errors of their parsers (`EOFError`, `ArrowInvalid`, `UnicodeDecodeError`), often without
+the file. So after a failure, the files of the table's current snapshot are checked.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, LakeError
 
 
 def lost_file(table: Table, advice: str = LOST_FILE_ADVICE) -> LakeError | None:
-    """The error about the first file of a table's current snapshot that cannot be read; None: all can.
+    """Return the error about the first unreadable file of a table's current snapshot; None if all can be read.
 
     Args:
-        table: as it was loaded.
-        advice: what to do about it.
+        table: the loaded table.
+        advice: how to recover.
     """
     for path, size in _files(table):
         why = _wrong(table.io, path, size)
@@ -31,7 +31,7 @@ def lost_file(table: Table, advice: str = LOST_FILE_ADVICE) -> LakeError | None:
 
 
 def _files(table: Table) -> Iterator[tuple[str, int | None]]:
-    """The files of the current snapshot with their sizes, each after the one that names it."""
+    """Yield the files of the current snapshot with their sizes, each after the file that lists it."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return

@@ -1,8 +1,8 @@
-"""Commits of metadata alone, made beside Spark where the catalog lets us.
+"""Metadata-only commits without Spark, if the catalog allows it.
 
-Through Spark each is a statement to be planned, and a small step makes some of them. PyIceberg does not commit to
-format version 3, since its model of the metadata cannot be written. A commit that adds no data needs no model: the JSON
-of the table's metadata file is changed, and the catalog follows if the table has not moved.
+Through Spark, each is a statement to plan, and a small step needs several. PyIceberg does not commit to format version
+3, since it cannot write that metadata. A commit without data needs no model: the JSON of the table's metadata file is
+changed, and the catalog is pointed at the new file if the table has not changed.
 
 Source: https://iceberg.apache.org/spec/#table-metadata-fields
 """
@@ -43,11 +43,11 @@ _retried = retry(
 
 
 class MovedError(Exception):
-    """A branch is not where it has to be."""
+    """A ref no longer points at the expected snapshot."""
 
 
 def can_commit(catalog: Catalog) -> bool:
-    """Whether metadata can be committed here; else Spark has to do it."""
+    """Whether metadata can be committed without Spark."""
     return isinstance(catalog, CachingSqlCatalog)
 
 
@@ -56,13 +56,12 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
     """Change a table's metadata; another writer's commits between are kept.
 
     Args:
-        table: as it was loaded at some time.
-        change: called with the metadata as it is now; returns it changed, without touching what it was given. None:
-            nothing has to be done.
+        table: the loaded table, possibly outdated.
+        change: called with the current metadata; returns a changed copy, or None if nothing has to be done.
 
     Raises:
-        MovedError: the table is gone or another one; `change` raises it too.
-        CommitFailedException: others were quicker again and again, or the catalog does not say what it did.
+        MovedError: the table is missing or was replaced; `change` raises it too.
+        CommitFailedException: every attempt lost a race, or the result of the commit is unknown.
         CorruptMetadataError: the table's metadata cannot be read.
     """
     catalog = table.catalog
@@ -95,12 +94,12 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the current time in milliseconds since 1970."""
     return int(time.time() * 1000)
 
 
 def followed(metadata: Metadata, location: str, now: int) -> Metadata:
-    """Metadata that comes after the file `location`, written at `now` (milliseconds since 1970)."""
+    """Return the metadata as successor of the file `location`, written at `now` (milliseconds since 1970)."""
     # Iceberg does not read metadata whose times go back, and clocks of writers differ.
     log_times = (entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ()))
     most = max(1, int(metadata.get("properties", {}).get("write.metadata.previous-versions-max", 100)))
@@ -113,10 +112,10 @@ def followed(metadata: Metadata, location: str, now: int) -> Metadata:
 
 
 def point_at(catalog: CachingSqlCatalog, table: Identifier, named: str, path: str) -> bool:
-    """Whether the catalog has taken over the metadata file `path`: only if it names the file `named` until then.
+    """Point the catalog at the metadata file `path` if it still names the file `named`; return whether it did.
 
     Raises:
-        CommitFailedException: the catalog does not say what it did.
+        CommitFailedException: the result of the commit is unknown.
     """
     *namespace, name = table
     row = (

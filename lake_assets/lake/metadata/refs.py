@@ -19,7 +19,7 @@ Refs = dict[str, dict[str, Any]]
 
 
 def create_branch(table: Table, branch: str, snapshot: int, days: int) -> None:
-    """Make a branch at a snapshot, which upkeep drops after so many days.
+    """Create a branch at a snapshot, which upkeep drops after some days.
 
     Raises:
         MovedError: the table does not have the snapshot any more.
@@ -28,7 +28,7 @@ def create_branch(table: Table, branch: str, snapshot: int, days: int) -> None:
 
 
 def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
-    """Make a tag of a snapshot, or move it there.
+    """Create a tag at a snapshot, or move it there.
 
     Raises:
         MovedError: the table does not have the snapshot any more.
@@ -37,15 +37,15 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
 
 
 def publish(table: Table, branch: str, base: int) -> None:
-    """Move main to where a branch is, and drop the branch, in one commit.
+    """Fast-forward main to a branch, and drop the branch, in one commit.
 
     Args:
         table: the table.
-        branch: made at `base`.
-        base: the snapshot that main has to be at.
+        branch: a branch created at `base`.
+        base: the expected snapshot of main.
 
     Raises:
-        MovedError: main is elsewhere, or the branch is gone.
+        MovedError: main is at another snapshot, or the branch does not exist.
     """
 
     def change(refs: Refs) -> None:
@@ -60,7 +60,7 @@ def publish(table: Table, branch: str, base: int) -> None:
 
 
 def drop(table: Table, name: str) -> None:
-    """Drop a branch or tag, if it is there."""
+    """Drop a branch or tag, if it exists."""
     _commit(table, lambda refs: refs.pop(name, None))
 
 
@@ -93,7 +93,7 @@ def _commit(table: Table, change: Callable[[Refs], object], needed: int | None =
 
 
 def refs_of(metadata: Mapping[str, Any]) -> Refs:
-    """All references; metadata from before there were any names main's snapshot alone."""
+    """Return all references; metadata from before their introduction only names main's snapshot."""
     current = metadata.get("current-snapshot-id", -1)
     found = metadata.get("refs") or {}
     if "main" not in found and current not in (None, -1):
@@ -102,7 +102,7 @@ def refs_of(metadata: Mapping[str, Any]) -> Refs:
 
 
 def with_refs(metadata: Metadata, refs: Refs, now: int) -> Metadata:
-    """A table's metadata with other references, written at `now` (milliseconds since 1970)."""
+    """Return a table's metadata with other references, written at `now` (milliseconds since 1970)."""
     main = refs.get("main", {}).get("snapshot-id")
     changed = {**metadata, "refs": refs}
     if main is not None and main != metadata.get("current-snapshot-id"):

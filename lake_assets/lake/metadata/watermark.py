@@ -1,7 +1,7 @@
-"""Watermarks: which snapshot of each source a target has absorbed, kept in the target's own snapshot summaries.
+"""Watermarks: the absorbed snapshot of each source, stored in the target's snapshot summaries.
 
-One property holds the whole vector, written by the commit that writes the data, so that the two can never disagree. A
-rerun reads it again, and a target that is rolled back catches up by itself.
+One property holds the whole vector, written by the commit that writes the data, so the two can never disagree. A rerun
+reads it again, and a target that is rolled back catches up by itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PIPELINE_PROPERTY = "lake-assets.pipeline"
 
 @dataclass(frozen=True)
 class Watermark:
-    """How far a target has come in one source.
+    """Progress of a target in one source.
 
     Attributes:
-        uuid: the source table's uuid: a table that was dropped and made again is another one.
-        snapshot: the source snapshot that was absorbed; None while the source was empty.
-        high: the greatest (sequence, position) of a change event absorbed so far, where the target orders by it.
-        time: the latest time of a change event absorbed so far (microseconds), where the target keeps times.
-        transaction: that of the last event absorbed, of which more may come, where it is another one than `high`'s.
+        uuid: the source table's uuid; it changes if the table is dropped and created again.
+        snapshot: the absorbed source snapshot; None while the source was empty.
+        high: the greatest absorbed (sequence, position) of a change event, if the target orders by it.
+        time: the latest absorbed time of a change event (microseconds), if the target stores times.
+        transaction: the transaction of the last absorbed event, which may continue, if it differs from `high`'s.
     """
 
     uuid: str
@@ -44,7 +44,7 @@ Watermarks = Mapping[str, Watermark]
 
 
 def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:
-    """The newest ancestor's value of a summary property: upkeep by others makes snapshots without it."""
+    """Return a summary property of the newest ancestor that has it: upkeep by others commits without it."""
     for snapshot in ancestors(table):
         if snapshot.summary and (value := snapshot.summary.additional_properties.get(key)):
             return value, snapshot
@@ -52,11 +52,11 @@ def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:
 
 
 def read_marks(table: Table) -> dict[str, Watermark]:
-    """The target's watermarks by source name; empty for a table that has absorbed nothing yet.
+    """Return the target's watermarks by source name; empty for a table that has absorbed nothing yet.
 
     Raises:
-        SnapshotExpiredError: the table was filled by a pipeline, but the snapshot that says how far is gone.
-        CorruptMetadataError: the property is not what this package writes.
+        SnapshotExpiredError: a pipeline filled the table, but the snapshot with its watermark has expired.
+        CorruptMetadataError: the property was not written by this package.
     """
     found = find_property(table, PROPERTY)
     if found is None:
@@ -76,7 +76,7 @@ def read_marks(table: Table) -> dict[str, Watermark]:
 
 
 def parse_marks(text: str) -> dict[str, Watermark]:
-    """The watermarks that a property's text holds."""
+    """Parse the watermarks of a property."""
     return {name: _mark(mark) for name, mark in json.loads(text).items()}
 
 
@@ -87,7 +87,7 @@ def _mark(mark: dict[str, Any]) -> Watermark:
 
 
 def to_properties(marks: Watermarks) -> dict[str, str]:
-    """The summary properties that record `marks`."""
+    """Return the summary properties that store `marks`."""
     vector = {
         k: {a: b for a, b in asdict(m).items() if b is not None or a not in ("high", "time", "transaction")}
         for k, m in sorted(marks.items())

@@ -1,4 +1,4 @@
-"""Reading a SQL model: its sources, its key, and the cheapest strategy that is exact for it."""
+"""Plan a SQL model: its sources, its key, and its cheapest exact strategy."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ Strategy = Literal["retract", "keys", "ranges", "full"]
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """How a model is computed.
+    """The plan of a model.
 
     Attributes:
         query: the parsed SELECT.
         sources: every table it reads, each once.
-        key: output columns that identify a row; empty where there is none.
-        strategy: the cheapest that is exact for a change of any source.
+        key: output columns that identify a row; empty if there are none.
+        strategy: the cheapest exact strategy for a change of any source.
         why: the reason for that strategy.
-        key_why: how the key was found, or why there is none.
-        tree: its operators; None: the query is computed as a whole only.
-        retraction: how its groups are kept up to date by what came and went; None: they are not.
-        warnings: what may come out otherwise when it is computed again.
-        as_written: whether only the text as it was written means the same to Spark.
+        key_why: the origin of the key, or why there is none.
+        tree: its operators; None if the query can only be computed as a whole.
+        retraction: how its groups are adjusted by inserted and deleted rows; None if they are not.
+        warnings: values that may differ when computed again.
+        as_written: whether sqlglot's rendering means something else, so Spark needs the original text.
     """
 
     query: exp.Query
@@ -69,10 +69,10 @@ class ModelPlan:
 
 
 def parse(name: str, sql: str) -> exp.Query:
-    """The query of a model.
+    """Parse the query of a model.
 
     Raises:
-        ModelError: it is no single SELECT; says where in the text.
+        ModelError: it is not a single SELECT; names the line.
     """
     try:
         statements = sqlglot.parse(sql, dialect=DIALECT)
@@ -100,7 +100,7 @@ def parse(name: str, sql: str) -> exp.Query:
 
 
 def fingerprint(query: exp.Query, sql: str = "") -> str:
-    """The same for two texts of a query that differ in comments or layout only.
+    """Return a fingerprint that is equal for two texts that differ only in comments or layout.
 
     Args:
         query: as `parse` gives it.
@@ -113,7 +113,7 @@ def fingerprint(query: exp.Query, sql: str = "") -> str:
 
 
 def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
-    """The tables that a query reads, without its own CTEs.
+    """Return the tables that a query reads, without its own CTEs.
 
     Raises:
         ModelError: a table is named without its layer, with a catalog, or as of a version.
@@ -143,7 +143,7 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
 
 
 def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> tuple[exp.Query, str]:
-    """The query with each column's table, and the columns that stars and names of output columns stand for.
+    """Qualify each column with its table, and expand stars and references to output columns.
 
     Args:
         name: the model's table, for messages.
@@ -151,10 +151,10 @@ def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str
         schemas: Spark SQL types by column, of each of its sources.
 
     Returns:
-        The query, and why it does not give the same rows (see `semi_joins_as_exists`); empty: it does.
+        The query, and why its rows differ (see `semi_joins_as_exists`); empty if they do not.
 
     Raises:
-        ModelError: it names what its sources do not have.
+        ModelError: it names columns that its sources do not have.
     """
     nested: dict[str, Any] = {}
     for table in schemas:
@@ -189,12 +189,12 @@ def plan(
         name: the model's table, for messages.
         sql: one SELECT in Spark's SQL.
         schemas: Spark SQL types by column, by source.
-        key: output columns that identify a row; none (or None): what the query tells.
-        keys: of a source, the sets of columns that tell its rows apart, where that is known for certain.
-        time: the output column by whose ranges it is declared to be recomputed.
+        key: output columns that identify a row; empty or None: derived from the query.
+        keys: by source, sets of columns that certainly identify its rows.
+        time: the output column for recomputation in ranges, if declared.
 
     Raises:
-        ModelError: the SQL is wrong, or names what its sources do not have.
+        ModelError: the SQL is wrong, or names columns that its sources do not have.
     """
     query = parse(name, sql)
     sources = sources_of(name, query)

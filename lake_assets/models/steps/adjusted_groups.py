@@ -1,4 +1,4 @@
-"""Adjusting the groups that a change touches, and recomputing those in doubt."""
+"""Adjust the groups that a change touches, and recompute those in doubt."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
 
 def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | None:
-    """Absorb few changed rows of one table in the very query that reads them.
+    """Absorb few changed rows of one table in the query that reads them.
 
     Returns:
-        None where what changed has to be counted or looked at first.
+        None if the changes have to be counted or inspected first.
     """
     is_to_be_counted = ctx.expected.prefers_full and not ctx.expected.exact
     if is_to_be_counted or not is_simple(how.aggregate.input) or not _are_few(ctx, how):
@@ -54,15 +54,15 @@ def adjust(
     frames: Mapping[str, DataFrame] | None = None,
     untouched: str = "no group touched",
 ) -> Done:
-    """Add what came to the groups and take away what went; recompute those that are in doubt.
+    """Add inserted rows to the groups and subtract deleted ones; recompute groups in doubt.
 
     Args:
         ctx: the step.
         tree: the operators of the query.
         how: the way in which groups are adjusted.
-        below: SQL of the changed rows that are grouped; None: there are none.
-        frames: DataFrames that `below` names.
-        untouched: what to say where no group is touched, and the watermarks move alone.
+        below: SQL of the changed rows to group; None if there are none.
+        frames: the DataFrames that `below` names.
+        untouched: the reason to report if no group is touched, and only the watermarks move.
     """
     strategy = ctx.plan.strategy
     if below is None:
@@ -70,7 +70,7 @@ def adjust(
     keys = list(how.keys.values())
     few, name = _are_few(ctx, how), ctx.lake.sql_name(ctx.spec.table)
     with planned_once(ctx.lake, when=few):
-        # What the touched groups were is looked up in the table, or joined with all of it where that is little.
+        # Old values of the touched groups are looked up in the table, or joined with all of a small table.
         if not keys or size_of(ctx.table)[1] <= SMALL_ROWS:
             change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
         else:
@@ -95,7 +95,7 @@ def adjust(
 
 
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:
-    """SQL of the table's rows of the changed groups."""
+    """Return SQL of the table's rows of the changed groups."""
     columns = tuple(ctx.typed(k) for k in keys)
     looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
     condition, join = looked_up.condition(columns, names), looked_up.join(columns, names)

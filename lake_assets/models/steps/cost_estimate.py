@@ -1,4 +1,4 @@
-"""Whether absorbing a change is cheaper than computing everything: from file statistics and past runs."""
+"""Estimate whether absorbing a change is cheaper than computing everything, from file statistics and past runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.pending_windows import Window
 
 COST = "lake-assets.cost"
-# From this share of changed rows on a recompute is taken to be cheaper, where no run has told yet.
+# From this share of changed rows on, a recompute is assumed to be cheaper, unless past runs tell.
 FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
 # Past runs are asked once there are so many, and only about changes of more than this part of the limit: one that was
 # slow (the first of a process is) must not make a model be recomputed from then on.
 RUNS, SMALL = 3, 0.1
-# Below so many rows a step costs what its Spark jobs cost, whatever it does.
+# Below this number of rows, a step costs the same whatever it does.
 FEW_ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a past step was about, and how long it took until its commit.
+    """Size of a past step, and its time until the commit.
 
     Attributes:
-        strategy: how it absorbed.
-        changed, rows: of its sources: how many rows changed, and how many there were.
+        strategy: the strategy used.
+        changed, rows: numbers of changed rows and of all rows of its sources.
     """
 
     strategy: str
@@ -41,15 +41,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a pending change is about.
+    """Size of a pending change, and the expected costs.
 
     Attributes:
-        changed: rows that were captured as changed, at most.
+        changed: maximum number of changed rows.
         rows: rows of the sources.
         exact: whether `changed` cannot be far too large (rewritten files hold rows that did not change).
-        limit: the share from which on everything is recomputed.
-        incremental, full: seconds that either is expected to take, as past runs tell; None: none did.
-        declared: whether the limit was.
+        limit: the share from which everything is recomputed.
+        incremental, full: expected seconds of either way, from past runs; None if unknown.
+        declared: whether the limit is declared.
     """
 
     changed: int
@@ -62,7 +62,7 @@ class Estimate:
 
     @property
     def share(self) -> float:
-        """Of the rows that changed."""
+        """Share of changed rows."""
         return min(1.0, self.changed / self.rows) if self.rows else 0.0
 
     @property
@@ -89,13 +89,13 @@ def estimate(
     past: list[Cost],
     full_above: float | None = None,
 ) -> Estimate:
-    """What a change is about; reads nothing but the metadata that was loaded.
+    """Estimate a change; reads only loaded metadata.
 
     Args:
-        strategy: how it would be absorbed.
-        windows, tables: of all sources.
-        captures: of those that changed.
-        past: costs of past steps, the newest first.
+        strategy: the strategy to absorb it.
+        windows, tables: windows and tables of all sources.
+        captures: captures of the changed sources.
+        past: costs of past steps, newest first.
         full_above: the declared limit.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
@@ -106,7 +106,7 @@ def estimate(
 
 
 def _most_rows(table: Table, window: Window) -> int:
-    """Rows of a source at the start or the end of a window, whichever has more."""
+    """Return the larger row count of a source, at the start or the end of a window."""
     return max(
         visible_rows(table.snapshot_by_id(s)) if s is not None else 0 for s in (window.start, window.head.snapshot)
     )
@@ -128,10 +128,10 @@ def _estimate(
 
 
 def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
-    """How many rows a window changed, at most, and whether that is about right.
+    """Return the maximum number of rows that a window changed, and whether that is about right.
 
-    What the snapshots say that they added and deleted counts, not the captured files: a file of which a delete vector
-    marks one row is captured whole. Where files are rewritten, rows that stay are among those added.
+    It uses the snapshots' counts of added and deleted rows, not the captured files: a file with one deleted row is
+    captured as a whole. Rewritten files count unchanged rows as added.
     """
     window = capture.window
     if window.start is None or not window.is_complete or window.undone:
@@ -148,7 +148,7 @@ def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
 
 
 def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
-    """What the newest steps of a model cost, the newest first."""
+    """Return the costs of a model's latest steps, newest first."""
     found: list[Cost] = []
     for snapshot in ancestors(table) if table else ():
         if text := summary_of(snapshot).get(COST):
@@ -163,11 +163,11 @@ def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
 
 
 def cost_property(strategy: str, estimate: Estimate, began: float) -> dict[str, str]:
-    """For the commit of a step: with the commit's own time it tells how long the step took.
+    """Return the cost property of a step's commit; with the commit's time, it tells how long the step took.
 
     Args:
-        strategy: how the step absorbs.
-        estimate: what it is about.
+        strategy: the strategy of the step.
+        estimate: the size of its change.
         began: seconds since 1970.
     """
     cost = {"strategy": strategy, "changed": estimate.changed, "rows": estimate.rows, "began": round(began, 3)}

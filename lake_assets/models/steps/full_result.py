@@ -1,4 +1,4 @@
-"""Computing a model in full: making its table, replacing its rows, writing what differs."""
+"""Compute a model in full: create its table, replace its rows, or write the rows that differ."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 def make_table(ctx: ModelContext) -> None:
-    """Compute everything and make the table of it, in one commit.
+    """Compute everything and create or replace the table, in one commit.
 
-    Where the table was made by the same definition and has the same columns, only rows that differ are written.
+    If the table was built from the same definition and has the same columns, only rows that differ are written.
     """
     partitioned = ""
     if by := ctx.spec.partitions:
@@ -61,7 +61,7 @@ def _write_differences(ctx: ModelContext) -> bool:
 
 
 def _is_made_alike(ctx: ModelContext) -> bool:
-    """Whether the table was made by the definition of now, and rows can be compared with those that it has."""
+    """Whether the table was built from the current definition, and its rows can be compared with new ones."""
     table = ctx.lake.find(ctx.spec.table)
     if table is None or table.metadata.current_snapshot_id is None or not ctx.base:
         return False
@@ -80,7 +80,7 @@ def full(ctx: ModelContext, why: str) -> Done:
 
 
 def _check_types(ctx: ModelContext) -> None:
-    """Raise ModelError where a table with these columns could not be read again: PyIceberg does not know the type."""
+    """Raise ModelError for columns whose type PyIceberg does not know, so the table could not be read."""
     columns = [f.name for f in ctx.query.schema.fields if "variant" in f.dataType.simpleString()]
     if columns:
         raise ModelError(
@@ -100,6 +100,6 @@ def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
 
 
 def full_for_lost_rows(ctx: ModelContext, why: str) -> Done:
-    """Compute everything, because the rows that a change replaces are not found in the table."""
+    """Compute everything, because rows that a change replaces are missing in the table."""
     log.warning("%s: computed in full: %s", ctx.spec.table, why)
     return full(ctx, why)

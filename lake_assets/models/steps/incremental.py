@@ -1,4 +1,4 @@
-"""Absorbing what changed: by adjusting groups, by recomputing keys, or by rows that come and go."""
+"""Absorb changes by adjusting groups, recomputing keys, or inserting and deleting rows."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from lake_assets.models.steps.written_changes import replace_keys, write_change
 
 
 def settled(ctx: ModelContext) -> tuple[ModelPlan, str]:
-    """The plan with the types that Spark alone can tell, and why keys tell nothing (empty: they do).
+    """Complete the plan with types from Spark, and return why keys cannot be used (empty if they can).
 
-    Spark is asked for joins and set operations over computed values; columns of tables have known types.
+    Spark analyses joins and set operations over computed values; columns of tables have known types.
     """
     tree = ctx.plan.tree
     assert tree is not None
@@ -48,11 +48,11 @@ def settled(ctx: ModelContext) -> tuple[ModelPlan, str]:
 
 
 def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
-    """Absorb what changed.
+    """Absorb the changes.
 
     Args:
         ctx: the step.
-        plan: as `settled` gives it.
+        plan: the result of `settled`.
         why: the reason for its strategy.
     """
     tree, strategy = plan.tree, plan.strategy
@@ -82,7 +82,7 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
 
 
 def _too_much(ctx: ModelContext) -> str:
-    """Why everything is recomputed after all, now that the changed rows are counted."""
+    """Return why everything is recomputed after all, now that the changed rows are counted."""
     if ctx.expected.exact or not ctx.expected.prefers_full:
         return ""
     changed = sum(f.rows for t in ctx.sources.captures if (f := ctx.sources.feed(t)))
@@ -91,7 +91,7 @@ def _too_much(ctx: ModelContext) -> str:
 
 
 def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> Done:
-    """Rows that come and go, by their key or counted."""
+    """Write inserted and deleted rows, by key or by counting copies."""
     sql = deltas.sql(tree.root)
     if sql is None:
         return ctx.nothing("no row changed")
@@ -101,7 +101,7 @@ def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> Do
 
 
 def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strategy: str) -> Done:
-    """Rows that come, for those that the table holds of the same identity."""
+    """Replace the table's rows of the same identity by new rows."""
     name = ctx.lake.sql_name(ctx.spec.table)
     renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
     found = renewal.change()
@@ -124,7 +124,7 @@ def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], de
 
 
 def grouped_input(tree: Tree) -> Node:
-    """What the topmost GROUP BY reads."""
+    """Return the input of the topmost GROUP BY."""
     node = tree.root
     while isinstance(node, Project):
         node = node.input
@@ -133,12 +133,12 @@ def grouped_input(tree: Tree) -> Node:
 
 
 def _is_by(by: Identity, keys: Collection[str]) -> bool:
-    """Whether all columns of a key are exact and rows are replaced by them: a rounded one does not find its rows."""
+    """Whether all columns of a key are exact and rows are replaced by it: rounded values do not find their rows."""
     return by.kind == "group" and set(keys) <= set(by.columns)
 
 
 def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:
-    """The topmost operator that works by key, if the result shows its key: with the key's columns by the result's.
+    """Return the topmost key operator and its key columns in the result, if the result outputs its key.
 
     The key's columns are in the operator's order.
     """

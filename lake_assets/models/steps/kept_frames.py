@@ -1,4 +1,4 @@
-"""Intermediate rows that are computed once, counted and bounded, so that what is joined with them reads little."""
+"""Intermediate rows that are computed once, counted and bounded, so that joins with them read little."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """The values of one column: as text, with the type that they are cast to."""
+    """Bounds or values of one column, as text, with the type to cast to."""
 
     type: str
     low: str | None
@@ -59,7 +59,7 @@ class Bounds:
     """Between which whole numbers those values lie that were in the table before, as its files say."""
 
     def around(self) -> tuple[str, str] | None:
-        """A low and a high value that all lie between; None: all are null.
+        """Return rounded bounds of all values; None if all are null.
 
         Numbers are rounded away from each other, by less than a sixteenth of what lies between them: Spark compiles
         them into what it runs, so that a step whose rows lie where those of the last one did is compiled already. But
@@ -80,7 +80,7 @@ class Bounds:
         return str(first), str(last)
 
     def sql(self, value: str) -> str:
-        """A value as a literal."""
+        """Return a value as a literal."""
         if self.type == "timestamp":
             return f"timestamp_micros({int(value)}L)"
         return f"CAST({literal(value)} AS {self.type})"
@@ -88,12 +88,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Frame:
-    """Rows that are held in memory under the name of a view.
+    """Rows held in memory under the name of a view.
 
     Attributes:
         view: its name in SQL.
-        rows: how many.
-        bounds: by column, where its type has an order that conditions can be made of.
+        rows: number of rows.
+        bounds: by column, if its type supports range conditions.
         frame: the rows.
         exact: whether the rows that are looked up must be these and no others.
     """
@@ -106,7 +106,7 @@ class Frame:
 
     @property
     def hint(self) -> str:
-        """Lets Spark send these rows to where the others are read."""
+        """Return the hint to broadcast these rows."""
         return "/*+ BROADCAST(looked_up) */" if self.rows <= MAX_BROADCAST else ""
 
     def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
@@ -147,7 +147,7 @@ class Frame:
 
     @cached_value
     def _values(self) -> dict[str, list[str]]:
-        """The distinct values of each column, of few rows."""
+        """Return the distinct values of each column, for few rows."""
         columns = list(self.bounds)
         found = self.frame.select(*(F.expr(_leave(quote(c), self.bounds[c].type)).alias(c) for c in columns)).collect()
         return {c: list(dict.fromkeys(r[i] for r in found if r[i] is not None)) for i, c in enumerate(columns)}
@@ -186,12 +186,12 @@ def _is_comparable(e: exp.Expr, bounds: Bounds) -> bool:
 
 
 def _leave(value: str, kind: str) -> str:
-    """SQL of a value as the text that it leaves Spark as."""
+    """Return SQL that converts a value to the text in which it leaves Spark."""
     return f"CAST(unix_micros({value}) AS STRING)" if kind == "timestamp" else f"CAST({value} AS STRING)"
 
 
 class Frames:
-    """Makes frames; they are forgotten when the scope closes.
+    """Creates frames, which are released when the scope closes.
 
     Args:
         spark: the session.
@@ -206,11 +206,11 @@ class Frames:
         self.sql: Callable[..., DataFrame] = run or (lambda sql, frames=None: over(spark, sql, frames or {}))
 
     def view(self, rows: DataFrame) -> str:
-        """A name for rows."""
+        """Register rows under a name."""
         return self._scope.enter_context(temp_view(rows))
 
     def kept(self, rows: DataFrame | str) -> DataFrame:
-        """Rows that are computed now and kept.
+        """Compute rows now and keep them.
 
         Checkpointed, not cached: with a cache, each view that is dropped later has Spark compare its plan with all
         that is cached.
@@ -226,7 +226,7 @@ class Frames:
         return kept, [found[f"look{i}"] for i in range(len(looks))]
 
     def in_one_piece(self, rows: DataFrame) -> DataFrame:
-        """Rows that are computed now; as one partition where they are few, so that grouping them shuffles nothing."""
+        """Compute rows now, as one partition if they are few, so that grouping them needs no shuffle."""
         kept, (count,) = self.looked_at(rows, "count(*)")
         return kept.coalesce(1) if count <= ONE_PIECE else kept
 
@@ -236,7 +236,7 @@ class Frames:
         types: Mapping[str, str] | None = None,
         within: Mapping[str, tuple[int, int]] | None = None,
     ) -> Frame:
-        """Compute rows, and look at how many there are of which values.
+        """Compute rows, and find their number and bounds.
 
         Args:
             rows: the rows.
@@ -264,7 +264,7 @@ class Frames:
 
 
 def _observed(frame: DataFrame, looks: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
-    """Compute and keep rows, and aggregates of them, in one job where that is possible."""
+    """Compute and keep rows, and aggregates of them, in one job if possible."""
     if isinstance(frame, ClassicDataFrame):
         seen = Observation()
         kept = held(frame.observe(seen, *looks))

@@ -1,4 +1,4 @@
-"""What a step of a model works with: its plan, sources at both ends of the window, and the table before it."""
+"""Context of a model's step: its plan, the sources at both ends of the window, and the table before the step."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FINGERPRINT_PROPERTY = MODEL_PROPERTY
 
 
 class NotAcceptedError(ModelError):
-    """Spark does not take some SQL."""
+    """Spark does not accept some SQL."""
 
 
 def said(error: Exception) -> str:
-    """The first line of what Spark says."""
+    """Return the first line of a Spark error."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -53,14 +53,14 @@ class Done:
 
     Attributes:
         strategy: `retract`, `keys`, `ranges`, `full`, or `none` where no row changed.
-        why: what was done, and why in this way.
+        why: what was done, and why.
     """
 
     strategy: str
     why: str
 
     def because(self, reason: str) -> Done:
-        """The same with the reason for the strategy."""
+        """Return the same result with the reason for the strategy."""
         return Done(self.strategy, f"{self.why}: {reason}")
 
 
@@ -72,8 +72,8 @@ class ModelContext:
         plan: how the model is computed.
         sources: at both ends of the window.
         frames: rows that are kept during the step.
-        marks: the watermarks that the commit carries.
-        base: those before.
+        marks: the watermarks of the commit.
+        base: the watermarks before it.
         began: seconds since 1970.
         expected: the estimated cost.
         definition: fingerprint of the query and its declaration.
@@ -97,7 +97,7 @@ class ModelContext:
 
     @cached_value
     def rows(self) -> Rows:
-        """The rows of operators as SQL."""
+        """Return the rows of operators as SQL."""
         return Rows(self.sources.of)
 
     @cached_value
@@ -114,7 +114,7 @@ class ModelContext:
             try:
                 rows = self.sql(text_over(written, self.spec.sql, view))
             except ModelError:
-                # Some of what sqlglot takes Spark does not.
+                # Spark does not accept everything that sqlglot does.
                 if self.plan.as_written:
                     raise
             else:
@@ -123,12 +123,12 @@ class ModelContext:
         return self.sql(qualify_as_where(replace_tables(self.plan.query, view)).sql(DIALECT))
 
     def nothing(self, why: str) -> Done:
-        """Move the watermarks alone."""
+        """Move only the watermarks."""
         self.writer("none").nothing()
         return Done("none", why)
 
     def columns_differ(self) -> bool:
-        """Whether the query's columns are not the table's any more (a source's type or name changed)."""
+        """Whether the query's columns no longer match the table's (a source's type or name changed)."""
         wanted = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
         return wanted != self.types
 
@@ -150,7 +150,7 @@ class ModelContext:
         )  # fmt: skip
 
     def said(self, strategy: str) -> dict[str, str]:
-        """Properties of the commit beside the watermarks: what the step cost."""
+        """Further properties of the commit: the cost of the step."""
         return cost_property(strategy, self.expected, self.began)
 
     def inner(self, tree: Tree, output: str) -> exp.Column:
@@ -173,7 +173,7 @@ class ModelContext:
         return self.sql(sql).schema.fields[0].dataType.simpleString()
 
     def sql(self, sql: str, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
-        """Rows of a SQL text; raises NotAcceptedError where Spark does not take it."""
+        """Return the rows of a SQL text; raises NotAcceptedError if Spark does not accept it."""
         try:
             # Analysed at once, also over Spark Connect, so that what Spark does not accept is named.
             return over(self.frames.spark, sql, frames or {})

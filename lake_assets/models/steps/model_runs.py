@@ -1,4 +1,4 @@
-"""Running a SQL model: absorb what changed in its sources, in one commit that moves all of its watermarks."""
+"""Run a SQL model: absorb the changes of its sources, in one commit that moves all of its watermarks."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ log = logging.getLogger(__name__)
 
 
 def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = None, *, rebuild: str = "") -> Outcome:
-    """Bring a model's table to what its sources hold now.
+    """Update a model's table from its sources.
 
-    The sources' snapshots are fixed at the start, so that a join sees them as of one moment.
+    The sources' snapshots are fixed at the start, so a join reads them as of one moment.
 
     Args:
         lake: the lake.
         spec: the model.
-        pins: the snapshots that other models of the same run have read, so that all of them see the same.
-        rebuild: why the table is computed in full, whatever it has absorbed; empty: it is not.
+        pins: the snapshots that other models of the same run have read, so that all of them read the same.
+        rebuild: why the table is rebuilt in full; empty if it is not.
 
     Raises:
         SnapshotExpiredError, TableReplacedError: see `next_of`.
-        MissingDataFileError: a file of a source is gone, and the table is declared to stop then, or needs the file.
-        ModelError: the query is wrong for the sources as they are now. Nothing is written.
-        DefinitionChangedError: it is another query than the table was made by, and the model says to stop then.
-        ConcurrentWriteError: another run was at it at the same time.
-        AuditFailedError: what it is to hold does not pass its audits. Nothing is published.
+        MissingDataFileError: a file of a source is missing, and the table is declared to stop, or needs the file.
+        ModelError: the query is wrong for the current sources. Nothing is written.
+        DefinitionChangedError: the query has changed, and the model is declared to stop.
+        ConcurrentWriteError: the step lost a race to another run.
+        AuditFailedError: the new rows do not pass the audits. Nothing is published.
     """
     pins = pins or SnapshotPins()
     try:
@@ -88,13 +88,13 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = 
 
 @dataclass(frozen=True)
 class _Due:
-    """A step that has something to do.
+    """A step with something to do.
 
     Attributes:
         tables: the sources.
         target: the model's table; None: it does not exist yet.
-        windows: what the step takes of each source.
-        begun: whether it goes on from what the table holds.
+        windows: the window of each source.
+        begun: whether it continues from the table's contents.
     """
 
     tables: Mapping[TableId, Table]
@@ -109,7 +109,7 @@ class _Due:
 
 
 def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:
-    """What the step takes, or the outcome where there is nothing to do."""
+    """Return the step, or the outcome if there is nothing to do."""
     name = str(spec.table)
     found = {s: lake.find(s) for s in spec.sources}
     if missing := [str(s) for s, table in found.items() if table is None]:
@@ -175,7 +175,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
 
 
 def _made_new(ctx: ModelContext, due: _Due, needed: Mapping[TableId, Collection[str]], rebuild: str) -> Done | None:
-    """Make the table, or make it anew; None: what it holds is of the same query and columns."""
+    """Create or rebuild the table; None if its query and columns are unchanged."""
     # The types of the result follow from the query and its sources' schemas.
     alike = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.tables.items())
     other = [] if alike or not due.begun else _other_columns(due.tables, due.windows, needed)
@@ -200,15 +200,15 @@ def next_of(
     *,
     rebuild: bool = False,
 ) -> tuple[dict[TableId, Window], bool]:
-    """What the next step takes of each source, and whether it goes on from what the table holds; reads metadata only.
+    """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
 
     Args:
         lake: the lake.
         spec: the model.
-        target: its table, where it is there.
+        target: its table, if it exists.
         tables: its sources.
-        pins: what other models of the run have settled; what this one takes is settled with it.
-        rebuild: whether the table is computed in full, whatever it has absorbed.
+        pins: snapshots fixed by other models of the run; those of this step are added.
+        rebuild: whether the table is rebuilt in full.
 
     Raises:
         TableReplacedError, SnapshotExpiredError: see `windows_of`.
@@ -225,15 +225,15 @@ def next_of(
 
 
 def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
-    """What a model has still to absorb of its sources. Reads metadata only.
+    """Return the pending windows of a model's sources. Reads metadata only.
 
-    Where the history of one is lost, and the model is declared to be rebuilt then, or computes everything with each
-    change anyway, all windows start at the beginning.
+    If the history of one is lost, and the model is declared to be rebuilt, or computes everything with each change
+    anyway, all windows start at the beginning.
 
     Args:
         spec: the model.
-        target: its table, where it is there.
-        tables: its sources, as far as they are there.
+        target: its table, if it exists.
+        tables: its existing sources.
 
     Raises:
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
@@ -250,14 +250,14 @@ def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, T
 
 
 def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:
-    """How much a step takes: all, where everything is computed again whatever changed."""
+    """Return the limits of a step: none if it computes everything anyway."""
     if spec.batch.is_limited and planned(spec, tables).strategy != "full":
         return spec.batch
     return BatchSize()
 
 
 def _captured(lake: LakeBase, model: ModelPlan, window: Window, *, begun: bool) -> Capture:
-    """What changed in a source; all that it holds, where that is not known and does not matter either."""
+    """Capture the changes of a source, or all of it if the changes are unknown and not needed."""
     if begun and model.strategy != "full":
         return capture(lake, window.source, window.start, window.head.snapshot)
     with contextlib.suppress(HistoryError):
@@ -286,9 +286,9 @@ def _absorb(ctx: ModelContext) -> Done:
 
 
 def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
-    """Absorb what changed by parts of the query; in full, where Spark takes the query and not its parts.
+    """Absorb the changes by parts of the query, or in full if Spark accepts the query but not its parts.
 
-    A part alone does not tell some types, and a row that a condition would have kept from a cast fails there.
+    A part alone does not determine some types, and a row that a condition would have filtered out may fail in a cast.
     """
     try:
         return incremental(ctx, plan, why)
@@ -302,7 +302,7 @@ def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
-    """Whether a source has the schema that it had at a snapshot."""
+    """Whether a source still has its schema of a snapshot."""
     found = table.snapshot_by_id(snapshot) if snapshot is not None else None
     return found is not None and found.schema_id == table.metadata.current_schema_id
 
@@ -310,9 +310,9 @@ def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
 def _other_columns(
     tables: Mapping[TableId, Table], windows: Mapping[TableId, Window], needed: Mapping[TableId, Collection[str]]
 ) -> list[str]:
-    """Columns of the query whose names meant other ones when the table was computed: dropped and added again, swapped.
+    """Return the query's columns whose names meant other columns at the last step: dropped and added again, swapped.
 
-    What changed is told by the columns as they are now; the result so far was computed of the former ones.
+    Changes are read with the current columns, but the stored result was computed from the former ones.
     """
     found: list[str] = []
     for name, table in tables.items():
@@ -328,7 +328,7 @@ def _other_columns(
 
 
 def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple[str, str]:
-    """The strategy for a change of some sources, and the reason."""
+    """Return the strategy for a change of some sources, and the reason."""
     if model.strategy == "full" or model.tree is None:
         return "full", model.why
     if expected.prefers_full and expected.exact:
@@ -339,12 +339,12 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
 
 
 def is_same_query(target: Table, spec: ModelSpec) -> bool:
-    """Whether a table was made by the query that is declared now."""
+    """Whether a table was built from the current query."""
     return target.properties.get(FINGERPRINT_PROPERTY) == definition(spec)
 
 
 def definition(spec: ModelSpec) -> str:
-    """A fingerprint of what a table is made by."""
+    """Return a fingerprint of the definition of a table."""
     found = fingerprint(parse(str(spec.table), spec.sql), spec.sql)
     found = found if not spec.key else f"{found}:{','.join(spec.key)}"
     # Files are written by the fields of Iceberg's spec: with others, the table is made again.
@@ -352,7 +352,7 @@ def definition(spec: ModelSpec) -> str:
 
 
 def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:
-    """The plan of a model for its sources as they are.
+    """Return the plan of a model for its current sources.
 
     Raises:
         ModelError: see `plan`.
@@ -363,7 +363,7 @@ def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:
 
 
 def keys_of(table: Table) -> Sequence[Sequence[str]]:
-    """What tells the rows of a table apart, where its pipeline keeps it so."""
+    """Return the columns that identify the rows of a table, if its pipeline guarantees it."""
     properties = table.properties
     key = json.loads(properties.get(KEY_PROPERTY, "[]"))
     final = json.loads(properties.get("lake-assets.final", "{}"))
