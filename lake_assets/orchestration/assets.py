@@ -50,7 +50,7 @@ def table_asset(
         upstream: the tables that run before it.
         declared: the pipeline's tables.
     """
-    checks, asset = check_specs(spec), _asset_spec(spec, config, above, made or {})
+    checks, asset = check_specs(spec), _asset_spec(spec, config, upstream, declared or {})
 
     @dg.multi_asset(
         name=op_name(*spec.table.parts),
