@@ -27,7 +27,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import ARRIVED_AT, EVENT_TIME, INDEX, OP, POSITION, SEQUENCE, UNAVAILABLE
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.commits import committing
 from lake_assets.tables.table_ddl import create
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from lake_assets.final.column_selection import Computed, Star
 from lake_assets.lake import TableId
-from lake_assets.tables.audit_specs import Audit
+from lake_assets.tables.audit_declarations import Audit
 from lake_assets.tables.partition_fields import PartitionField
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Shown
 from lake_assets.tables.table_partitions import Partitions

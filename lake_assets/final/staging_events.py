@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
 from lake_assets.errors import LostEventsError
+from lake_assets.final.deletes_by_other_keys import identified, says_other_key
 from lake_assets.final.key_changes import states
-from lake_assets.final.other_keys import identified, says_other_key
 from lake_assets.final.staging_projection import source_name
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (

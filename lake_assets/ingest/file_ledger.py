@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lake_assets.errors import ChangedInputError, ConcurrentWriteError
-from lake_assets.ingest.landing_files import name_of
+from lake_assets.ingest.landing_folder import name_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
 from lake_assets.lake.metadata.snapshot_log import ancestors

@@ -23,7 +23,7 @@ from lake_assets.formats import EventFormat, event_format
 from lake_assets.formats.file_streams import Record
 from lake_assets.ingest import file_ledger, rejects
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing_files import is_due, listing
+from lake_assets.ingest.landing_folder import is_due, listing
 from lake_assets.ingest.raw_tables import (
     ARRIVED_PROPERTY,
     ARROW,

@@ -18,7 +18,7 @@ from lake_assets.formats.file_streams import Limits, Record
 from lake_assets.ingest import file_ledger
 from lake_assets.ingest.file_ledger import LandedFile
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing_files import as_record, name_of, records_of
+from lake_assets.ingest.landing_folder import as_record, name_of, records_of
 from lake_assets.ingest.raw_tables import OFFSETS_PROPERTY
 from lake_assets.lake import LakeBase, TableId
 

@@ -29,9 +29,9 @@ from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.resources import PYSPARK
 from lake_assets.orchestration.step_context import fail, opened, retry
 from lake_assets.pipeline import FinalSpec, ModelSpec, Outcome, Pipeline, SnapshotPins
-from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec, after
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of

@@ -10,8 +10,7 @@ from lake_assets.pipeline.discovery import own_pipelines
 from lake_assets.pipeline.layer_tables import LayerTables
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.pipeline_config import PipelineConfig
-from lake_assets.tables.audit_evaluation import Finding
-from lake_assets.tables.audit_specs import (
+from lake_assets.tables.audit_declarations import (
     AcceptedValues,
     Assertion,
     Audit,
@@ -22,6 +21,7 @@ from lake_assets.tables.audit_specs import (
     Severity,
     Unique,
 )
+from lake_assets.tables.audit_evaluation import Finding
 from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
 from lake_assets.tables.table_partitions import OTHER, Partitions, key_of_text
 from lake_assets.tables.touched_partitions import Touched, counted, touched

@@ -17,7 +17,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.pipeline.setting_types import Names, OrText, Strict, said, share_of
-from lake_assets.tables.audit_specs import (
+from lake_assets.tables.audit_declarations import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,

@@ -15,11 +15,11 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.sql_errors import Origin, located
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.absorbing import absorb, retried
 from lake_assets.pipeline.declared_tables import DeclaredTables
 from lake_assets.pipeline.pending import Pending, pending_of
 from lake_assets.pipeline.pipeline_config import PipelineConfig, Stream
 from lake_assets.pipeline.sql_positions import Written, origins, read_sql
+from lake_assets.pipeline.step_retries import absorb, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of

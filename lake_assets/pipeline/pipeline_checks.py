@@ -23,7 +23,7 @@ from lake_assets.models.sql.sql_errors import column_problems, located
 from lake_assets.pipeline.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.audit_specs import PLACEHOLDER, Assertion, Relationship
+from lake_assets.tables.audit_declarations import PLACEHOLDER, Assertion, Relationship
 from lake_assets.tables.schema_changes import is_former
 
 

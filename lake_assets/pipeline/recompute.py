@@ -27,7 +27,7 @@ from lake_assets.models.operators.row_identity import identity
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
 from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.model_writer import Writer
-from lake_assets.pipeline.absorbing import retried
+from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.verification import expected_rows, planned_at
 from lake_assets.tables.audit_evaluation import Finding
 from lake_assets.tables.audit_gate import Gate, forget_failed

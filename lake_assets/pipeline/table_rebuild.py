@@ -11,7 +11,7 @@ from lake_assets.errors import CorruptMetadataError, MissingDataFileError, Rebui
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import is_unreadable, named_errors
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import step_of
 from lake_assets.tables.commits import has_counts

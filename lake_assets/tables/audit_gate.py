@@ -20,13 +20,8 @@ from lake_assets.capture import capture
 from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.tables.audit_declarations import AcceptedValues, Audit, NotNull, Unique
 from lake_assets.tables.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
-from lake_assets.tables.audit_specs import (
-    AcceptedValues,
-    Audit,
-    NotNull,
-    Unique,
-)
 from lake_assets.tables.spark_frames import held
 from lake_assets.tables.spark_tuning import tuned_for
 

@@ -25,8 +25,8 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.pipeline import absorbing as runner
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline import step_retries as runner
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.partition_fields import PartitionField
 from tests.final.test_final_tables import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.final.test_whole_rows import debezium

@@ -31,7 +31,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.landing import Landed, land, new_files
 from lake_assets.ingest.raw_tables import routes
 from lake_assets.lake import TableId
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.specs import Limit
 from tests.support.debezium import BIGINT, Event, to_lines, write_lines
 from tests.support.debezium import Table as SourceRows

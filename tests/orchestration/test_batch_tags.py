@@ -16,8 +16,8 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, definition
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.absorbing import absorb
 from lake_assets.pipeline.pending import pending_of
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.pending_windows import head_of
 from tests.orchestration.conftest import Harness
 

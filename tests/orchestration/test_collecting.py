@@ -14,7 +14,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.tables.pending_windows import head_of
 from tests.orchestration.conftest import Harness, selected
 

@@ -13,7 +13,7 @@ from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.asset_names import REBUILD_TAG
 from lake_assets.orchestration.resources import session_of
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.outcome import Outcome
 from tests.orchestration.conftest import Harness, selected

@@ -16,7 +16,7 @@ from lake_assets.examples.event_generator import Source, Workload, delivered
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.absorbing import absorb
+from lake_assets.pipeline.step_retries import absorb
 
 TABLES = [
     {"table": "public.a", "name": "a"},

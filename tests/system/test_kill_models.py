@@ -20,7 +20,7 @@ from pyiceberg.table import Transaction
 from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets import Lake, Pipeline
-from lake_assets.pipeline import absorbing as runner
+from lake_assets.pipeline import step_retries as runner
 from tests.support.kills import Killed, Points, around_refs, verb
 from tests.support.oracle import rows_of
 

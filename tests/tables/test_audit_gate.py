@@ -11,9 +11,8 @@ from lake_assets import Lake
 from lake_assets.errors import AuditFailedError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.pipeline.absorbing import absorb
-from lake_assets.tables.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
-from lake_assets.tables.audit_specs import (
+from lake_assets.pipeline.step_retries import absorb
+from lake_assets.tables.audit_declarations import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,
@@ -22,6 +21,7 @@ from lake_assets.tables.audit_specs import (
     RowCountChange,
     Unique,
 )
+from lake_assets.tables.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.specs import Limit
 from tests.final import test_killed_steps
