@@ -34,7 +34,7 @@ from lake_assets.formats import SourceTable
 from lake_assets.ingest import exactness
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.landing import Backlog, backlog
-from lake_assets.ingest.raw_tables import arrived, nothing_until
+from lake_assets.ingest.shared_streams import arrived, nothing_until
 from lake_assets.ingest.staging_tables import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count

@@ -8,9 +8,10 @@ from typing import Any
 from pyiceberg.table import Table
 
 from lake_assets.final.added_columns import DELETED
-from lake_assets.final.column_selection import COPY, ROW, written
+from lake_assets.final.column_selection import written
 from lake_assets.final.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import (
     SEQUENCE,

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from lake_assets.errors import KeyMissingError, PipelineError
 from lake_assets.final.added_columns import DELETED
-from lake_assets.final.column_selection import COPY, ROW
 from lake_assets.final.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.staging_projection import Projection
 
 

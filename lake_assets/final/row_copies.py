@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import DELETED
-from lake_assets.final.column_selection import COPY, ROW
 from lake_assets.final.key_changes import BASE_POSITION
 from lake_assets.final.key_histories import with_truncates
 from lake_assets.final.reduction import KEEP, KNOWN, ORDER, order, place
+from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.final.staging_events import history_of
 from lake_assets.final.target import Target
 from lake_assets.final.window_stats import Batch, is_late

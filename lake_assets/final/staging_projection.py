@@ -9,9 +9,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import PipelineError
-from lake_assets.final.column_selection import COPY, FIRST_COPY, ROW, Item, hash_of_row, select
+from lake_assets.final.column_selection import Item, select
 from lake_assets.final.declared_order import sequence_of
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import (
     ARRIVED_AT,

@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError, UnsupportedEventError
-from lake_assets.final.column_selection import COPY
 from lake_assets.final.key_changes import IS_MOVED
 from lake_assets.final.reduction import HAPPENED, ORDER, happened
+from lake_assets.final.row_hash import COPY
 from lake_assets.final.staging_projection import PARTIAL
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import (

@@ -10,17 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.errors import (
-    SchemaConflictError,
     UnsupportedEventError,
 )
 from lake_assets.formats import EventPlan, event_format
-from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
+from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
-from lake_assets.formats.text_types import widest
 from lake_assets.ingest.batch_schemas import BySource, find_schemas, schemas_of
 from lake_assets.ingest.event_rows import events_of, rows_of
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
+from lake_assets.ingest.type_conflicts import resolve_conflicts
 from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
 
@@ -86,7 +85,7 @@ def parse(
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _spelled_alike(planned)
     check_key(records, planned, spec, key)
-    planned = [_judged(p, spec) for p in _routed(planned, spec, known)]
+    planned = [_judged(p, spec) for p in resolve_conflicts(planned, spec, known)]
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
     if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in known)]:
         raise UnsupportedEventError(
@@ -160,37 +159,6 @@ def _spelled_alike(planned: Sequence[Planned]) -> list[Planned]:
 
 
 # --- types that do not go together ------------------------------------------------------------------------------
-
-
-def _routed(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, str]) -> list[Planned]:
-    """Plans whose columns go with each other and with those that are there.
-
-    Raises:
-        SchemaConflictError: two types of a column have none in common, and the table is not to have a column for each.
-    """
-    types, found = dict(known), []
-    for p in planned:
-        columns: list[EventColumn] = []
-        for c in p.plan.columns:
-            column, wide = c, widest(types.get(c.name, c.type), c.type)
-            if wide is None and spec.on_conflict == "new-column" and c.name not in p.plan.key:
-                column = replace(c, name=routed_name(c.name, c.type))
-                wide = widest(types.get(column.name, c.type), c.type)
-            if wide is None and spec.on_conflict != "stop":
-                # Each value of it is one that does not fit.
-                wide = types[c.name]
-                column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",), is_conflict=True)
-            if wide is None:
-                raise SchemaConflictError(
-                    f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
-                    f"without a loss. Nothing was written. Declare one type for all of its values, for example "
-                    f"`types: {{{c.name}: string}}` (records that are in staging already are read again with it), or "
-                    "say what becomes of such values (`on_conflict: new-column` or `reject`)"
-                )
-            types[column.name] = wide
-            columns.append(column)
-        found.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))
-    return found
 
 
 def _judged(planned: Planned, spec: StagingSpec) -> Planned:

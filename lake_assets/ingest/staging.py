@@ -16,8 +16,8 @@ from lake_assets.ingest import exactness, rejects
 from lake_assets.ingest.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.parsing import Parsed, parse
-from lake_assets.ingest.raw_tables import arrived, nothing_until
 from lake_assets.ingest.rereading import reason_to_reread, retyped, starts_elsewhere
+from lake_assets.ingest.shared_streams import arrived, nothing_until
 from lake_assets.ingest.staging_tables import (
     check_source,
     projection,

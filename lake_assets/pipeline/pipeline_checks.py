@@ -10,8 +10,9 @@ from pyiceberg.table import Table
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.added_columns import OWN_COLUMNS
-from lake_assets.final.column_selection import COPY, ROW, select
+from lake_assets.final.column_selection import select
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.staging_tables import check_source

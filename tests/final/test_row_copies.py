@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.final.column_selection import hash_of_row
+from lake_assets.final.row_hash import hash_of_row
 from tests.final.test_whole_rows import change_feed, debezium, wal2json
 from tests.ingest.test_rejects import ITEMS, Stream
 

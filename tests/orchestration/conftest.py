@@ -12,7 +12,8 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.orchestration import build_definitions
-from lake_assets.orchestration.sensor import Watch, tick
+from lake_assets.orchestration.run_requests import Watch
+from lake_assets.orchestration.sensor import tick
 
 
 @dataclass

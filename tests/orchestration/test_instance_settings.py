@@ -12,7 +12,8 @@ import yaml
 
 from lake_assets import Lake, Pipeline
 from lake_assets.orchestration.instance_settings import config_warnings
-from lake_assets.orchestration.sensor import Watch, tick
+from lake_assets.orchestration.run_requests import Watch
+from lake_assets.orchestration.sensor import tick
 from tests.orchestration.conftest import Harness
 from tests.orchestration.test_sensor import feed
 
