@@ -130,20 +130,25 @@ class Projection:
         other one then. They say the value if they say one of the two; that it is null cannot be told from leaving it
         out.
         """
-        names = F.col(UNAVAILABLE)
-        there = columns_of(self._lake, self._spec.staging) if self._spec.rename else {}
-        for old, new in self._spec.rename.items():
-            without = F.array_remove(F.array_remove(names, old), new)
-            renamed = F.array_union(without, F.array(F.lit(new)))
-            gone = F.array_contains(names, old)
+        names, rename = F.col(UNAVAILABLE), self._spec.rename
+        if not rename:
+            return names
+        there = columns_of(self._lake, self._spec.staging)
+        # A condition per name: expressions that hold each other's lists would grow threefold with each rename.
+        missing = {name: F.array_contains(names, name) for pair in rename.items() for name in pair}
+        for old, new in rename.items():
+            old_missing, new_missing = missing[old], missing[new]
+            either = old_missing | new_missing
             if old in there and new in there:
-                both = gone & F.array_contains(names, new)
-                said = F.col(quote(old)).isNotNull() | F.col(quote(new)).isNotNull()
-                gone = gone | F.array_contains(names, new)
-                names = F.when(gone & (both | ~said), renamed).when(gone, _or_null(without)).otherwise(names)
+                unsaid = F.col(quote(old)).isNull() & F.col(quote(new)).isNull()
+                missing[new] = either & ((old_missing & new_missing) | unsaid)
             else:
-                names = F.when(gone, renamed).otherwise(names)
-        return names
+                missing[new] = either
+            missing[old] = F.lit(False)
+        others = F.array_except(names, F.array(*map(F.lit, missing)))
+        return _or_null(
+            F.array_union(others, F.array_compact(F.array(*(F.when(m, F.lit(n)) for n, m in missing.items()))))
+        )
 
     def _made(self) -> list[Item]:
         return [i for i in self.items.values() if i.sources]
