@@ -14,17 +14,17 @@ from lake_assets.lake.metadata.snapshot_log import between
 
 
 def nothing_until(raw: Table, start: int | None, end: int | None, source: SourceTable) -> int | None:
-    """The last snapshot of a window before the first one that may have brought records of a source table.
+    """Return the last snapshot of a window before the first that may have brought records of a source table.
 
-    Landings say how many they bring of which; reads what was loaded only.
+    The summaries of landings count their records per source table. Reads loaded metadata only.
 
     Args:
         raw: the raw table.
-        start, end: the window; None: the beginning, and a table that is empty.
+        start, end: snapshots of the window; None: before the first snapshot, and an empty table.
         source: the source table.
 
     Returns:
-        `start` where that is the first one, `end` where there is none.
+        `start` if the very next snapshot may have brought some, `end` if none may.
     """
     named = tuple(f"{json.dumps(name)}:" for name in (str(source), MANY))
     for snapshot in _steps(raw, start, end) or ():
@@ -35,30 +35,33 @@ def nothing_until(raw: Table, start: int | None, end: int | None, source: Source
 
 
 def arrived(raw: Table, start: int | None, end: int | None, source: SourceTable) -> int | None:
-    """How many records a window has that are about a source table, alone or with others; None: its commits do not say.
+    """Count the records of a window about a source table, alone or with others; None: a commit has no counts.
 
     Args:
         raw: the raw table.
-        start, end: the window; None: the beginning, and a table that is empty.
+        start, end: snapshots of the window; None: before the first snapshot, and an empty table.
         source: the source table.
     """
     steps = _steps(raw, start, end)
     if steps is None:
         return None
-    found = 0
+    records = 0
     for snapshot in steps:
-        said = snapshot.summary
-        counts = said.additional_properties.get(ARRIVED_PROPERTY) if said else None
-        if said is None or (counts is None and said.operation != Operation.REPLACE):
+        summary = snapshot.summary
+        counts = summary.additional_properties.get(ARRIVED_PROPERTY) if summary else None
+        if summary is None or (counts is None and summary.operation != Operation.REPLACE):
             return None
-        of = json.loads(counts) if counts else {}
-        found += int(of.get(str(source), 0)) + int(of.get(MANY, 0))
-    return found
+        by_source = json.loads(counts) if counts else {}
+        records += int(by_source.get(str(source), 0)) + int(by_source.get(MANY, 0))
+    return records
 
 
 def _steps(raw: Table, start: int | None, end: int | None) -> tuple[Snapshot, ...] | None:
-    """The snapshots of a window, oldest first; None: the one end does not lead to the other, since the table was rolled
-    back, or snapshots have expired."""
+    """Return the snapshots of a window, oldest first.
+
+    Returns:
+        None if `start` is no ancestor of `end` (the table was rolled back), or snapshots between them have expired.
+    """
     log = between(raw.metadata, start, end)
     # The step after an expired snapshot still names it as its parent.
     if (log.ancestor and log.undone) or (log.steps and log.steps[0].parent_snapshot_id != start):
@@ -67,18 +70,18 @@ def _steps(raw: Table, start: int | None, end: int | None) -> tuple[Snapshot, ..
 
 
 def _is_first(snapshot: Snapshot) -> bool:
-    """Whether nothing was in the table before; who expires snapshots may leave their children without parents."""
-    said = snapshot.summary.additional_properties if snapshot.summary else {}
-    return said.get("total-records", "") == said.get("added-records")
+    """Whether the table was empty before: an expired parent may leave a snapshot without one as well."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    return summary.get("total-records", "") == summary.get("added-records")
 
 
 def _may_hold(snapshot: Snapshot, named: tuple[str, ...]) -> bool:
-    """Whether a commit says that it brought records under some names (as JSON), or does not say what it brought."""
-    said = snapshot.summary
-    if said is None:
+    """Whether a commit counts records under one of the names (as JSON keys), or has no counts."""
+    summary = snapshot.summary
+    if summary is None:
         return True
-    if said.operation == Operation.REPLACE:
-        return False  # compaction brings nothing
-    counts = said.additional_properties.get(ARRIVED_PROPERTY)
-    # Looked for in the text: a table that nothing comes for has thousands of commits to look at, with each tick.
+    if summary.operation == Operation.REPLACE:
+        return False  # compaction brings no records
+    counts = summary.additional_properties.get(ARRIVED_PROPERTY)
+    # Searched as text: for an idle table, each sensor tick checks thousands of commits.
     return counts is None or any(name in counts for name in named)

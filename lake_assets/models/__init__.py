@@ -1,4 +1,5 @@
 """SQL models: a SELECT over tables of the lake, maintained as a table.
 
-`plan` parses a query and finds how it can absorb changes (plain Python over sqlglot); `run` does it in Spark.
+The folder `sql` parses a query, `operators` holds the rules for absorbing changes (both plain Python over sqlglot), and
+`steps` applies them in Spark.
 """
