@@ -30,9 +30,9 @@ from lake_assets.examples.event_generator import Source, Workload
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.landing import land, land_records, new_files
-from lake_assets.ingest.parsing import parse
-from lake_assets.ingest.staging import absorb_events
+from lake_assets.ingest.raw.landing import land, land_records, new_files
+from lake_assets.ingest.records.parsing import parse
+from lake_assets.ingest.staging.staging import absorb_events
 from lake_assets.lake import SparkConfig, TableId
 
 ITEMS = SourceTable("public", "items")
@@ -192,7 +192,7 @@ def memory(home: Path, records: int) -> dict[str, float]:
         "import sys, pathlib\n"
         "from lake_assets import Lake, LakeConfig\n"
         "from lake_assets.lake import TableId\n"
-        "from lake_assets.ingest.landing import land\n"
+        "from lake_assets.ingest.raw.landing import land\n"
         "from lake_assets.ingest.ingest_specs import RawSpec\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "lake = Lake(LakeConfig(home=folder / 'lake'))\n"

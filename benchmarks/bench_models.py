@@ -34,7 +34,7 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import SparkConfig, quote
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.pipeline_config import SqlModel
+from lake_assets.pipeline.config.pipeline_config import SqlModel
 from lake_assets.pipeline.verification import verify
 from lake_assets.tables.outcome import Outcome
 

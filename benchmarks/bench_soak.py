@@ -36,7 +36,7 @@ from lake_assets.examples.event_generator import Source, Transaction, Workload, 
 from lake_assets.examples.stream_writers import encoder
 from lake_assets.lake import SparkConfig, TableId
 from lake_assets.pipeline import FinalSpec, ModelSpec
-from lake_assets.pipeline.pipeline_config import PipelineConfig
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.verification import verify
 from lake_assets.tables import leftovers
 

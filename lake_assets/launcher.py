@@ -273,7 +273,7 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     from dagster._serdes import deserialize_value
 
     from lake_assets.definitions import RUN_PROCESS
-    from lake_assets.orchestration.run_event_files import held_open
+    from lake_assets.orchestration.runs.run_event_files import held_open
     from lake_assets.runtime import warm_jvm
     from lake_assets.runtime.processes import RunProcess
 

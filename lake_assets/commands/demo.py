@@ -17,7 +17,7 @@ from lake_assets.errors import InputError
 from lake_assets.examples import population, shop
 from lake_assets.examples.shop import Checkpoint, Comparison
 from lake_assets.facade import Lake
-from lake_assets.ingest.file_ledger import ledger_of
+from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.pipeline import Pipeline

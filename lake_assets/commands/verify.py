@@ -12,7 +12,7 @@ from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson, find_spec
 from lake_assets.errors import PipelineError
 from lake_assets.facade import Lake
-from lake_assets.pipeline.setting_types import share_of
+from lake_assets.pipeline.config.setting_types import share_of
 from lake_assets.pipeline.verification import Verification
 from lake_assets.pipeline.verification import verify as verify_model
 

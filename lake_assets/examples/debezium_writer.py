@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from lake_assets.examples.event_generator import KEY, Change, Row, Transaction, Workload
-from lake_assets.formats.connect_types import UNAVAILABLE_VALUE
 from lake_assets.formats.event_model import DELETE, INSERT, UPDATE
+from lake_assets.formats.types.connect_types import UNAVAILABLE_VALUE
 
 Encoder = Callable[[Transaction, Workload], Iterator[str]]
 _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}

@@ -9,15 +9,15 @@ from pyiceberg.table import Table
 
 from lake_assets.final.added_columns import DELETED
 from lake_assets.final.column_selection import written
-from lake_assets.final.declared_order import kind_of
+from lake_assets.final.events.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import (
     SEQUENCE,
 )
-from lake_assets.ingest.rereading import generation_of
-from lake_assets.ingest.staging_tables import projection
+from lake_assets.ingest.staging.rereading import generation_of
+from lake_assets.ingest.staging.staging_tables import projection
 from lake_assets.lake import LakeBase
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 from lake_assets.tables.table_ddl import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from lake_assets.final.added_columns import FROM, TO
-from lake_assets.final.adjacent_versions import joined
 from lake_assets.final.declaration import DECLARATION_PROPERTY
+from lake_assets.final.modes.adjacent_versions import joined
 from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 
 from lake_assets.final.column_selection import Computed, Star
 from lake_assets.lake import TableId
-from lake_assets.tables.audit_declarations import Audit
-from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.audits.audit_declarations import Audit
+from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Shown
-from lake_assets.tables.table_partitions import Partitions
 
 Mode = Literal["scd1", "scd2", "append"]
 Deletes = Literal["hard", "soft", "ignore"]

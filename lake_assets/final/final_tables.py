@@ -18,18 +18,18 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
 from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
-from lake_assets.final import append, scd1, scd2
 from lake_assets.final.declaration import pending_of
+from lake_assets.final.events.staging_events import has_other_keys, window_events
+from lake_assets.final.events.window_stats import Batch, Stats, check_stats, stats_of
 from lake_assets.final.final_ddl import prepare_table
 from lake_assets.final.final_spec import FinalSpec
-from lake_assets.final.staging_events import has_other_keys, window_events
+from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.target import Target
-from lake_assets.final.window_stats import Batch, Stats, check_stats, stats_of
-from lake_assets.ingest import exactness
+from lake_assets.ingest.staging import exactness
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
-from lake_assets.tables.audit_gate import forget_failed
+from lake_assets.tables.audits.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks
 from lake_assets.tables.outcome import Absorbed, Outcome

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 
 from lake_assets.final.added_columns import FROM
 from lake_assets.final.declaration import DECLARATION_PROPERTY, GENERATION
+from lake_assets.final.events.key_changes import BASE_POSITION
+from lake_assets.final.events.staging_projection import PARTIAL, TECHNICAL
+from lake_assets.final.events.window_stats import Batch
 from lake_assets.final.final_ddl import partitioned_by, sort_files
-from lake_assets.final.key_changes import BASE_POSITION
-from lake_assets.final.staging_projection import PARTIAL, TECHNICAL
 from lake_assets.final.target import Target
-from lake_assets.final.window_stats import Batch
 from lake_assets.formats.event_model import (
     ARRIVED_AT,
     EVENT_TIME,

@@ -14,7 +14,7 @@ from lake_assets.formats.event_model import (
     UPDATE,
 )
 from lake_assets.formats.sequences import pair, version
-from lake_assets.formats.text_types import Reading, let
+from lake_assets.formats.types.text_types import Reading, let
 from lake_assets.lake.names import literal, quote
 
 META = ("__source_", "__")  # how ExtractNewRecordState calls the fields that it adds

@@ -9,7 +9,6 @@ from functools import reduce
 from typing import Any
 
 from lake_assets.errors import UnsupportedEventError
-from lake_assets.formats.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
 from lake_assets.formats.debezium_layouts import (
     MOVED,
     Layout,
@@ -27,8 +26,9 @@ from lake_assets.formats.event_model import (
     Hints,
 )
 from lake_assets.formats.format_base import lake_names
-from lake_assets.formats.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
-from lake_assets.formats.text_types import Reading, read_text
+from lake_assets.formats.types.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
+from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.types.text_types import Reading, read_text
 from lake_assets.lake.names import literal
 
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}

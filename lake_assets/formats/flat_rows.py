@@ -39,10 +39,10 @@ from lake_assets.formats.event_model import (
     SourceTable,
 )
 from lake_assets.formats.format_base import Format, lake_names, named
-from lake_assets.formats.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
 from lake_assets.formats.named_values import op_of
 from lake_assets.formats.sequences import KIND, STORED, not_placed, placed, version
-from lake_assets.formats.text_types import MOMENT, Reading, read_text
+from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
+from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
 TEXT, TYPES, ROW = "@text", "@types", "row"

@@ -28,7 +28,7 @@ from lake_assets.formats.event_model import (
     SourceTable,
 )
 from lake_assets.formats.format_base import lake_names
-from lake_assets.formats.text_types import Reading, normal, read_text, widest
+from lake_assets.formats.types.text_types import Reading, normal, read_text, widest
 from lake_assets.lake.names import literal
 
 # Every number outside of a string as a string: functions that read JSON go through a double where a number has a

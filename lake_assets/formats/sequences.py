@@ -15,7 +15,7 @@ A column holds numbers or moments, not both: which of the two came first cannot 
 from __future__ import annotations
 
 from lake_assets.formats.event_model import SEQUENCE
-from lake_assets.formats.text_types import MOMENT, MOMENT_IN_RANGE, let
+from lake_assets.formats.types.text_types import MOMENT, MOMENT_IN_RANGE, let
 from lake_assets.lake.names import literal
 
 _COUNTER = "^[0-9]{1,20}$"

@@ -20,9 +20,9 @@ from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.event_model import Hints, Planned, Seen, SourceTable
 from lake_assets.formats.format_base import Format, named
 from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
-from lake_assets.formats.postgres_types import read_postgres
 from lake_assets.formats.sequences import KIND, STORED, not_placed, placed
-from lake_assets.formats.text_types import MOMENT, Reading, read_text
+from lake_assets.formats.types.postgres_types import read_postgres
+from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"

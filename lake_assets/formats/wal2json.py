@@ -30,8 +30,8 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.formats.format_base import Format, named
 from lake_assets.formats.named_values import OPS, about, forms, numbers_as_text, op_of, plans, shape
-from lake_assets.formats.postgres_types import read_postgres
-from lake_assets.formats.text_types import Reading
+from lake_assets.formats.types.postgres_types import read_postgres
+from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal
 
 _TEXTS = "ARRAY<STRING>"

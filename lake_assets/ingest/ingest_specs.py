@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_streams import DEFAULT_LIMITS, Limits
+from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
-from lake_assets.tables.audit_declarations import Audit
+from lake_assets.tables.audits.audit_declarations import Audit
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
-from lake_assets.tables.table_partitions import Partitions
 
 
 @dataclass(frozen=True)

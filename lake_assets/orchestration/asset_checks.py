@@ -8,8 +8,8 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import asset_key, valid_name
-from lake_assets.orchestration.resources import PYSPARK
-from lake_assets.orchestration.step_context import fail, opened
+from lake_assets.orchestration.runs.resources import PYSPARK
+from lake_assets.orchestration.runs.step_context import fail, opened
 from lake_assets.pipeline import (
     AcceptedValues,
     Assertion,

@@ -26,8 +26,8 @@ from lake_assets.orchestration.asset_names import (
     valid_name,
 )
 from lake_assets.orchestration.column_lineage import column_lineage
-from lake_assets.orchestration.resources import PYSPARK
-from lake_assets.orchestration.step_context import fail, opened, retry
+from lake_assets.orchestration.runs.resources import PYSPARK
+from lake_assets.orchestration.runs.step_context import fail, opened, retry
 from lake_assets.pipeline import FinalSpec, ModelSpec, Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute

@@ -11,11 +11,11 @@ from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_checks import comparison_definitions
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.assets import pipeline_assets
-from lake_assets.orchestration.resources import PYSPARK, LakePySparkResource
-from lake_assets.orchestration.sensor import capture_sensor
-from lake_assets.orchestration.thread_executor import threads_executor
+from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
+from lake_assets.orchestration.runs.thread_executor import threads_executor
+from lake_assets.orchestration.sensing.sensor import capture_sensor
 from lake_assets.pipeline import Pipeline
-from lake_assets.pipeline.pipeline_config import seconds_of
+from lake_assets.pipeline.config.pipeline_config import seconds_of
 
 # One object for all pipelines of a code location: Dagster merges definitions that share a resource, but not different
 # resources of one name.

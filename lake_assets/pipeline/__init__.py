@@ -6,11 +6,11 @@ It also exports values of lower packages for the Dagster integration, which impo
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.pipeline.config.layer_tables import LayerTables
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig
 from lake_assets.pipeline.discovery import own_pipelines
-from lake_assets.pipeline.layer_tables import LayerTables
 from lake_assets.pipeline.pipeline import Pipeline
-from lake_assets.pipeline.pipeline_config import PipelineConfig
-from lake_assets.tables.audit_declarations import (
+from lake_assets.tables.audits.audit_declarations import (
     AcceptedValues,
     Assertion,
     Audit,
@@ -21,10 +21,10 @@ from lake_assets.tables.audit_declarations import (
     Severity,
     Unique,
 )
-from lake_assets.tables.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
-from lake_assets.tables.table_partitions import OTHER, Partitions, key_of_text
-from lake_assets.tables.touched_partitions import Touched, counted, touched
+from lake_assets.tables.partitioning.table_partitions import OTHER, Partitions, key_of_text
+from lake_assets.tables.partitioning.touched_partitions import Touched, counted, touched
 
 __all__ = [
     "INEXACT",

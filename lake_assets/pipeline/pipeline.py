@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.errors import AuditFailedError, ModelError, PipelineError
-from lake_assets.ingest.landing import Landed, land_records
-from lake_assets.ingest.raw_tables import offsets
-from lake_assets.ingest.record_sources import Read
+from lake_assets.ingest.raw.landing import Landed, land_records
+from lake_assets.ingest.raw.raw_tables import offsets
+from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.sql_errors import Origin, located
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.pipeline.declared_tables import DeclaredTables
+from lake_assets.pipeline.config.declared_tables import DeclaredTables
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
+from lake_assets.pipeline.config.sql_positions import Written, origins, read_sql
+from lake_assets.pipeline.config.yaml_file import read_pipeline
 from lake_assets.pipeline.pending import Pending, pending_of
-from lake_assets.pipeline.pipeline_config import PipelineConfig, Stream
-from lake_assets.pipeline.sql_positions import Written, origins, read_sql
 from lake_assets.pipeline.step_retries import absorb, retried
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
-from lake_assets.pipeline.yaml_file import read_pipeline
 from lake_assets.tables import leftovers
 from lake_assets.tables.batch_limits import LEFT
 from lake_assets.tables.outcome import Outcome

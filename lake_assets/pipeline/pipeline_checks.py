@@ -15,16 +15,16 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.staging_tables import check_source
+from lake_assets.ingest.staging.staging_tables import check_source
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import check_outputs, output_columns, plan
 from lake_assets.models.sql.sql_errors import column_problems, located
-from lake_assets.pipeline.audit_settings import AUDITED, parse_assertion
+from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.audit_declarations import PLACEHOLDER, Assertion, Relationship
+from lake_assets.tables.audits.audit_declarations import PLACEHOLDER, Assertion, Relationship
 from lake_assets.tables.schema_changes import is_former
 
 

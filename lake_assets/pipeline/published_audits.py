@@ -8,8 +8,8 @@ from lake_assets.final.added_columns import FROM
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.lake import LakeBase
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.tables.audit_evaluation import Finding
-from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.table_ddl import columns_of, key_in
 
 

@@ -29,15 +29,15 @@ from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.verification import expected_rows, planned_at
-from lake_assets.tables.audit_evaluation import Finding
-from lake_assets.tables.audit_gate import Gate, forget_failed
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.row_differences import incomparable
 from lake_assets.tables.spark_frames import held
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
-from lake_assets.tables.table_partitions import Partitions
 
 RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 

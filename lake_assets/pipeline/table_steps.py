@@ -18,14 +18,14 @@ from lake_assets.errors import LOST_FILE_ADVICE, ModelError
 from lake_assets.final.declaration import pending_of as pending_of_final
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
-from lake_assets.ingest.file_ledger import ledger_of
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.landing import Landed, land, new_files, pending_of_table
-from lake_assets.ingest.rejects import rejected_of
-from lake_assets.ingest.routing import replay as replay_records
-from lake_assets.ingest.staging import absorb_events
-from lake_assets.ingest.staging import pending_of as pending_of_staging
-from lake_assets.ingest.staging import replay as replay_events
+from lake_assets.ingest.raw.file_ledger import ledger_of
+from lake_assets.ingest.raw.landing import Landed, land, new_files, pending_of_table
+from lake_assets.ingest.records.rejects import rejected_of
+from lake_assets.ingest.records.routing import replay as replay_records
+from lake_assets.ingest.staging.staging import absorb_events
+from lake_assets.ingest.staging.staging import pending_of as pending_of_staging
+from lake_assets.ingest.staging.staging import replay as replay_events
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.sql_errors import located

@@ -25,7 +25,7 @@ from lake_assets.lake.spark_session import set_all
 from lake_assets.tables.leftovers import branch_name
 
 if TYPE_CHECKING:
-    from lake_assets.tables.audit_gate import Gate
+    from lake_assets.tables.audits.audit_gate import Gate
 
 log = logging.getLogger(__name__)
 _PREFIX = "spark.sql.iceberg.snapshot-property."

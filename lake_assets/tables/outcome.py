@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lake_assets.capture import Capture, FieldRange
-from lake_assets.tables.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_evaluation import Finding
 
 # Name of the detail that says why a table is not exact.
 INEXACT = "not_exact"

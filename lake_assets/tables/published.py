@@ -9,8 +9,8 @@ from pyiceberg.table import Table
 
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import Watermarks
-from lake_assets.tables.audit_evaluation import Finding
-from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import counts, snapshot_of
 from lake_assets.tables.outcome import Absorbed, Outcome
 

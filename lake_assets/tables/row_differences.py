@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
-from lake_assets.tables.audit_gate import Gate
+from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import committing, on_branch, say_counts
 from lake_assets.tables.spark_frames import held, new_name, over
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lake_assets.errors import SchemaConflictError
-from lake_assets.formats.text_types import widest
+from lake_assets.formats.types.text_types import widest
 
 Columns = Mapping[str, str]
 """Spark SQL types by column name, in order."""

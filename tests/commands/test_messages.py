@@ -13,7 +13,7 @@ import pytest
 from lake_assets import Lake, LakeConfig, cli
 from lake_assets.commands import machine
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing import land
+from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline, PipelineConfig, pipeline
 from lake_assets.tables.outcome import Outcome

@@ -14,8 +14,8 @@ from lake_assets.commands.generate import generate_events
 from lake_assets.errors import ConfigError
 from lake_assets.examples.event_generator import Source, Workload, replay
 from lake_assets.examples.stream_writers import ENCODERS
-from lake_assets.formats.csv_files import csv_records
-from lake_assets.formats.parquet_files import parquet_records
+from lake_assets.formats.files.csv_files import csv_records
+from lake_assets.formats.files.parquet_files import parquet_records
 
 APP = typer.Typer()
 APP.command()(generate_events)

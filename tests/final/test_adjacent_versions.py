@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from lake_assets import Lake
-from lake_assets.final.adjacent_versions import joined
+from lake_assets.final.modes.adjacent_versions import joined
 from tests.support.oracle import rows_of
 
 Version = tuple[int, int, str | None, str, int]

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lake_assets import Lake
 from lake_assets.errors import PipelineError, UnsupportedEventError
-from lake_assets.final.declared_order import sequence_of
+from lake_assets.final.events.declared_order import sequence_of
 from lake_assets.pipeline import PipelineConfig
 from tests.ingest.test_rejects import ITEMS, Stream
 

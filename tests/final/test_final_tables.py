@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from lake_assets import Lake
 from lake_assets.errors import KeyMissingError, PipelineError, UnsupportedEventError
-from lake_assets.final import scd1, scd2
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
+from lake_assets.final.modes import scd1, scd2
 from lake_assets.lake import TableId
 from lake_assets.tables import merge_pruning
-from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.partitioning.partition_fields import PartitionField
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
 from tests.support.histories import Batches, Source, redelivered, shuffled, split

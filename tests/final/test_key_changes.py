@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from lake_assets.final.key_changes import PRESENT, Ordering, entangled, states
-from lake_assets.final.reduction import order
+from lake_assets.final.events.key_changes import PRESENT, Ordering, entangled, states
+from lake_assets.final.events.reduction import order
 from lake_assets.formats import FORMATS, event_format
 from lake_assets.formats.event_model import INDEX, OP, POSITION, SEQUENCE
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table

@@ -27,7 +27,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import step_retries as runner
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.partitioning.partition_fields import PartitionField
 from tests.final.test_final_tables import NAMES, emptied, expected, scattered, shifted, source, transactions
 from tests.final.test_whole_rows import debezium
 from tests.support.debezium import TEXT, Event, Table, write_lines

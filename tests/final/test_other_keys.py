@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.ingest.exactness import reasons_of
+from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
 from tests.ingest.test_rejects import ITEMS, Stream
 

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, PipelineError
-from lake_assets.final import partition_overwrite
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
+from lake_assets.final.modes import partition_overwrite
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.partitioning.partition_fields import PartitionField
 from tests.support.debezium import BIGINT, DATE, INT, TEXT, TIMESTAMP, Event, Table, decimal
 from tests.support.histories import Source, redelivered, shuffled, split
 from tests.support.oracle import final_rows, rows_of

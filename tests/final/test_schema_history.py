@@ -18,7 +18,7 @@ from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import absorb_changes
 from lake_assets.lake import TableId
-from lake_assets.tables.partition_fields import PartitionField
+from lake_assets.tables.partitioning.partition_fields import PartitionField
 from tests.final.test_final_tables import START, keys, value
 from tests.final.test_whole_rows import debezium
 from tests.ingest.test_rejects import ITEMS, Stream

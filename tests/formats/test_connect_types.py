@@ -12,8 +12,8 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
-from lake_assets.formats.connect_types import placeholder, read_as_text, read_value
-from lake_assets.formats.text_types import Reading
+from lake_assets.formats.types.connect_types import placeholder, read_as_text, read_value
+from lake_assets.formats.types.text_types import Reading
 
 
 def b64(number: int, size: int | None = None) -> str:

@@ -13,9 +13,9 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import MalformedRecordError
 from lake_assets.formats import SourceTable, event_format
-from lake_assets.formats.connect_types import UNAVAILABLE_VALUE
 from lake_assets.formats.event_model import DELETE, INSERT, READ, TRUNCATE, UPDATE, Hints, Seen
-from lake_assets.formats.inferred_types import Inferred, parse_schema, type_of
+from lake_assets.formats.types.connect_types import UNAVAILABLE_VALUE
+from lake_assets.formats.types.inferred_types import Inferred, parse_schema, type_of
 from tests.support.debezium import BIGINT, TIMESTAMP, Event, Table, decimal
 from tests.support.parsing import Parsed, lines_of, parse
 

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from lake_assets import Lake
 from lake_assets.errors import MalformedRecordError, TruncatedInputError, UnsupportedEventError
 from lake_assets.formats import SourceTable, event_format
-from lake_assets.formats.csv_files import csv_records
-from lake_assets.formats.csv_rows import RowFilter
 from lake_assets.formats.event_model import DELETE, INSERT, UPDATE, Hints
-from lake_assets.formats.file_records import reader_of
-from lake_assets.formats.file_streams import Limits
-from lake_assets.formats.parquet_files import parquet_records, spark_type
+from lake_assets.formats.files.csv_files import csv_records
+from lake_assets.formats.files.csv_rows import RowFilter
+from lake_assets.formats.files.file_records import reader_of
+from lake_assets.formats.files.file_streams import Limits
+from lake_assets.formats.files.parquet_files import parquet_records, spark_type
 from tests.support.parsing import Parsed, lines_of, parse
 
 CHANGE_SET, CHANGE_FEED = event_format("change-set"), event_format("change-feed")
@@ -245,7 +245,7 @@ def test_the_line_of_a_csv_row_is_the_one_that_an_editor_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
 ) -> None:
     """Headers, line breaks within quotes, blank lines and rows that do not fit all count."""
-    monkeypatch.setattr("lake_assets.formats.csv_files.BLOCK", block)
+    monkeypatch.setattr("lake_assets.formats.files.csv_files.BLOCK", block)
     choose = random.Random(f"{end!r} {block}")
     pieces, expected, line = ["", f'FLAG,ID,"no{end}te"'], list[tuple[int, bool, str]](), 4
     for i in range(200):

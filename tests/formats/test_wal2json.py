@@ -13,7 +13,7 @@ from lake_assets import Lake
 from lake_assets.errors import KeyChangedError, MalformedRecordError, UnsupportedEventError
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import DELETE, INSERT, TRUNCATE, UPDATE, Hints, Seen
-from lake_assets.formats.postgres_types import read_postgres
+from lake_assets.formats.types.postgres_types import read_postgres
 from tests.support.parsing import Parsed, parse
 
 V1, V2 = event_format("wal2json-v1"), event_format("wal2json-v2")

@@ -13,11 +13,11 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputError, LandingFolderError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_streams import Limits, open_regular
+from lake_assets.formats.files.file_streams import Limits, open_regular
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing import land
-from lake_assets.ingest.landing_folder import listing, records_of
-from lake_assets.ingest.routing import replay
+from lake_assets.ingest.raw.landing import land
+from lake_assets.ingest.raw.landing_folder import listing, records_of
+from lake_assets.ingest.records.routing import replay
 from lake_assets.lake import TableId
 from tests.hostile.files import FILES, NO_UTF8, flipped, make_special, parquet
 

@@ -13,7 +13,7 @@ import pytest
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import ConfigError, PipelineError
 from lake_assets.lake.yaml_text import YamlError, check_written
-from lake_assets.pipeline.yaml_file import read_pipeline
+from lake_assets.pipeline.config.yaml_file import read_pipeline
 from tests.support.cli import caller
 
 BEGIN = "type: lake_assets.LakePipeline\nattributes:\n"

@@ -14,11 +14,12 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import Seen
-from lake_assets.ingest import batch_schemas, staging, staging_writes
-from lake_assets.ingest.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.parsing import parse
-from lake_assets.ingest.staging import about, absorb_events
+from lake_assets.ingest.records import batch_schemas
+from lake_assets.ingest.records.batch_schemas import BatchSchema, BatchWindow, BySource, find_schemas, shared_schemas
+from lake_assets.ingest.records.parsing import parse
+from lake_assets.ingest.staging import staging, staging_writes
+from lake_assets.ingest.staging.staging import about, absorb_events
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from tests.ingest.test_parsing import raw_rows

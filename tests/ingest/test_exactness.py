@@ -10,8 +10,8 @@ import pytest
 from lake_assets import Lake
 from lake_assets.commands.run_and_status import table_status
 from lake_assets.formats.event_model import EventColumn, EventPlan, Planned
-from lake_assets.ingest.exactness import reasons_of
-from lake_assets.ingest.parsing import unreported
+from lake_assets.ingest.records.parsing import unreported
+from lake_assets.ingest.staging.exactness import reasons_of
 from lake_assets.lake import TableId
 from lake_assets.orchestration.asset_metadata import of_outcome
 from lake_assets.tables.outcome import INEXACT, Outcome

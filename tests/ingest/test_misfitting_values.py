@@ -17,9 +17,9 @@ from lake_assets.commands import rejected as command
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.format_base import schema_key
-from lake_assets.ingest.event_rows import BAD
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.parsing import parse
+from lake_assets.ingest.records.event_rows import BAD
+from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
 from tests.ingest.test_rejects import ITEMS, Stream

@@ -19,9 +19,9 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.formats.format_base import decode, schema_key
-from lake_assets.ingest.event_rows import BAD
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.parsing import parse
+from lake_assets.ingest.records.event_rows import BAD
+from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.oracle import rows_of

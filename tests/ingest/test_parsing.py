@@ -21,7 +21,7 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats import SourceTable, event_format
 from lake_assets.formats.format_base import decode, schema_key
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.parsing import Parsed, parse
+from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.lake import TableId
 
 ITEMS = SourceTable("public", "items")

@@ -16,9 +16,9 @@ import pytest
 from lake_assets import Lake
 from lake_assets.errors import InputTooLargeError, LandingFolderError, PipelineError
 from lake_assets.formats import SourceTable
-from lake_assets.formats.file_streams import Limits
+from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing import land, land_records, new_files
+from lake_assets.ingest.raw.landing import land, land_records, new_files
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline, PipelineConfig
 from tests.support.debezium import BIGINT, Event, Table, to_lines

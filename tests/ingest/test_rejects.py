@@ -20,7 +20,8 @@ from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.facade import Lake as LakeOfCommands
 from lake_assets.formats import SourceTable
 from lake_assets.formats.format_base import DEPTH
-from lake_assets.ingest import rejects, staging_writes
+from lake_assets.ingest.records import rejects
+from lake_assets.ingest.staging import staging_writes
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lake_assets import Lake
 from lake_assets.final.declaration import DECLARATION_PROPERTY
-from lake_assets.ingest.sequence_kinds import PROPERTY
+from lake_assets.ingest.records.sequence_kinds import PROPERTY
 from tests.ingest.test_rejects import ITEMS, Stream
 
 KEYED = {"table": ITEMS, "key": "id", "types": {"id": "int", "n": "int"}}

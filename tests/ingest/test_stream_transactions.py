@@ -13,7 +13,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.formats import event_format
 from lake_assets.formats.event_model import Boundary
-from lake_assets.ingest.stream_transactions import Open, follow
+from lake_assets.ingest.records.stream_transactions import Open, follow
 from tests.ingest.test_rejects import Stream
 from tests.support.debezium import BIGINT, INT, TEXT, Table
 from tests.support.deferred import Deferred

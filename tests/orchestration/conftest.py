@@ -12,8 +12,8 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.orchestration import build_definitions
-from lake_assets.orchestration.run_requests import Watch
-from lake_assets.orchestration.sensor import tick
+from lake_assets.orchestration.sensing.run_requests import Watch
+from lake_assets.orchestration.sensing.sensor import tick
 
 
 @dataclass

@@ -16,7 +16,7 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.verification import verify
-from lake_assets.tables.table_partitions import Partitions
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from tests.orchestration.conftest import Harness
 from tests.support.debezium import BIGINT, TEXT, Event, Table, to_lines, write_lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lake_assets.orchestration.asset_metadata import for_each_partition
-from lake_assets.tables.touched_partitions import Touched, counted
+from lake_assets.tables.partitioning.touched_partitions import Touched, counted
 
 
 def test_numbers_of_the_whole_step_are_named_so_on_each_partition() -> None:

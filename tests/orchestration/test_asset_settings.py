@@ -14,7 +14,7 @@ from lake_assets import Lake, LakePipeline, Pipeline
 from lake_assets.errors import PipelineError
 from lake_assets.orchestration import build_definitions
 from lake_assets.pipeline import PipelineConfig
-from lake_assets.pipeline.asset_settings import TableSettings
+from lake_assets.pipeline.config.asset_settings import TableSettings
 from tests.orchestration.test_sensor import RAW
 
 DECLARED = {
@@ -100,7 +100,7 @@ def test_freshness_is_a_policy_of_dagsters(plain_lake: Lake) -> None:
 
 def test_settings_of_a_pattern_are_those_of_each_table_that_it_stands_for(plain_lake: Lake) -> None:
     from lake_assets.ingest.ingest_specs import RawSpec
-    from lake_assets.ingest.landing import land
+    from lake_assets.ingest.raw.landing import land
     from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 
     folder = plain_lake.config.home / "landing" / "shop_events"

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from lake_assets import Lake, Pipeline
-from lake_assets.orchestration.instance_settings import config_warnings
-from lake_assets.orchestration.run_requests import Watch
-from lake_assets.orchestration.sensor import tick
+from lake_assets.orchestration.runs.instance_settings import config_warnings
+from lake_assets.orchestration.sensing.run_requests import Watch
+from lake_assets.orchestration.sensing.sensor import tick
 from tests.orchestration.conftest import Harness
 from tests.orchestration.test_sensor import feed
 

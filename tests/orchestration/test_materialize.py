@@ -11,7 +11,7 @@ from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.orchestration import LakePySparkResource, assets
 from lake_assets.orchestration.asset_names import REBUILD_TAG
-from lake_assets.orchestration.resources import session_of
+from lake_assets.orchestration.runs.resources import session_of
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import Spec

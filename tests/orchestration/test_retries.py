@@ -11,7 +11,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import CatalogUnavailableError, StorageFullError
 from lake_assets.lake import caching_catalog
-from lake_assets.orchestration import step_context
+from lake_assets.orchestration.runs import step_context
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines

@@ -7,7 +7,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from lake_assets.orchestration.run_event_files import held_open
+from lake_assets.orchestration.runs.run_event_files import held_open
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import yaml
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import SparkConfig
-from lake_assets.orchestration import build_definitions, step_context
+from lake_assets.orchestration import build_definitions
+from lake_assets.orchestration.runs import step_context
 from lake_assets.pipeline import PipelineConfig
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 

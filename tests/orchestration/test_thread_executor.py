@@ -27,8 +27,8 @@ from dagster._core.storage.compute_log_manager import CapturedLogContext
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.orchestration import LakePySparkResource, build_definitions, threads_executor
-from lake_assets.orchestration.resources import PYSPARK, interrupt_sessions
-from lake_assets.orchestration.step_context import opened
+from lake_assets.orchestration.runs.resources import PYSPARK, interrupt_sessions
+from lake_assets.orchestration.runs.step_context import opened
 from tests.orchestration.conftest import OtherSession
 
 SETTINGS = {
@@ -333,7 +333,8 @@ PROGRAM = """
     from dagster._core.execution.api import execute_run
     from dagster._core.definitions.job_base import InMemoryJob
     from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
-    from lake_assets.orchestration import thread_executor, threads_executor
+    from lake_assets.orchestration import threads_executor
+    from lake_assets.orchestration.runs import thread_executor
 
     thread_executor._INTERRUPTED_SECONDS = 2.0
 

@@ -14,7 +14,7 @@ from lake_assets.examples import shop
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.landing import land
+from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig

@@ -16,7 +16,7 @@ from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.pipeline.recompute import recompute
-from lake_assets.tables.table_partitions import Partitions
+from lake_assets.tables.partitioning.table_partitions import Partitions
 from tests.support.debezium import BIGINT, TEXT, Event, Table
 from tests.support.streams import Feed
 

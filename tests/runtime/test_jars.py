@@ -12,7 +12,8 @@ import pytest
 from lake_assets.errors import JarsError
 from lake_assets.lake import LakeBase, LakeConfig, connect_server, spark_session
 from lake_assets.lake.spark_session import packages
-from lake_assets.orchestration import LakePySparkResource, resources
+from lake_assets.orchestration import LakePySparkResource
+from lake_assets.orchestration.runs import resources
 from lake_assets.runtime import jars, warm_jvm
 
 NAMES = ("org.one_a-1.jar", "org.two_b-2.jar")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from lake_assets.formats import EventFormat
 from lake_assets.formats.event_model import EventPlan, Hints, Seen, SourceTable
 from lake_assets.formats.format_base import decode
-from lake_assets.ingest.event_rows import in_steps
+from lake_assets.ingest.records.event_rows import in_steps
 
 
 @dataclass(frozen=True)

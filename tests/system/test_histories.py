@@ -25,7 +25,7 @@ import yaml
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.orchestration.run_history import AT_WORK
+from lake_assets.orchestration.runs.run_history import AT_WORK
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import Rows, bag, final_rows
 from tests.system.processes import SMALL_SPARK

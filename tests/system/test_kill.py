@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
-from lake_assets.ingest import file_ledger
+from lake_assets.ingest.raw import file_ledger
 from lake_assets.pipeline import step_retries as runner
 from tests.support.kills import Killed, Points, around_refs, verb
 

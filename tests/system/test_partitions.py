@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lake_assets import Lake
-from lake_assets.tables.table_partitions import Partitions, read_start
+from lake_assets.tables.partitioning.table_partitions import Partitions, read_start
 from tests.conftest import small_lake
 from tests.orchestration.partitioned import BERLIN, MODELS, Orders
 from tests.support.debezium import to_lines, write_lines

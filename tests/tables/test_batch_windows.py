@@ -12,7 +12,7 @@ from pyiceberg.types import StringType
 
 from lake_assets import Lake
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.landing import land
+from lake_assets.ingest.raw.landing import land
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.tables.batch_limits import cut, seconds_left

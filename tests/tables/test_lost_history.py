@@ -16,8 +16,8 @@ from lake_assets.final.declaration import pending_of as pending_of_final
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
-from lake_assets.ingest.landing import pending_of_table
-from lake_assets.ingest.staging import pending_of as pending_of_staging
+from lake_assets.ingest.raw.landing import pending_of_table
+from lake_assets.ingest.staging.staging import pending_of as pending_of_staging
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, to_properties
 from lake_assets.models.model_spec import ModelSpec

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lake_assets import Lake
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
-from lake_assets.tables.table_partitions import (
+from lake_assets.tables.partitioning.table_partitions import (
     NULL,
     OTHER,
     Every,

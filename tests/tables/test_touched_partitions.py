@@ -12,8 +12,8 @@ import pytest
 from lake_assets import Lake
 from lake_assets.capture import FieldRange
 from lake_assets.lake import TableId
-from lake_assets.tables.table_partitions import OTHER, Partitions
-from lake_assets.tables.touched_partitions import Touched, counted, keys_in, touched
+from lake_assets.tables.partitioning.table_partitions import OTHER, Partitions
+from lake_assets.tables.partitioning.touched_partitions import Touched, counted, keys_in, touched
 
 T = TableId(("final",), "t")
 START = datetime(2024, 1, 1)  # noqa: DTZ001

@@ -41,7 +41,7 @@ from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext, NotAcceptedError, said
 from lake_assets.models.steps.model_sources import Sources, needed_of
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.tables.audit_gate import Gate, forget_failed
+from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.outcome import Absorbed, Outcome
 from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of

@@ -1,0 +1,179 @@
+"""Rows of staging as events of a final table: columns chosen, renamed, cast and computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.errors import PipelineError
+from lake_assets.final.column_selection import Item, select
+from lake_assets.final.events.declared_order import sequence_of
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
+from lake_assets.formats import event_format
+from lake_assets.formats.event_model import (
+    ARRIVED_AT,
+    EVENT_TIME,
+    INDEX,
+    OP,
+    POSITION,
+    SEQUENCE,
+    UNAVAILABLE,
+)
+from lake_assets.ingest.staging.staging_tables import projection
+from lake_assets.lake import LakeBase, quote
+from lake_assets.tables.table_ddl import (
+    columns_of,
+)
+
+TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
+# Whether an event leaves out some of the columns that one column is computed of: neither the old value of that one is
+# right then, nor can the new one be computed.
+PARTIAL = "_partial"
+
+
+def source_name(name: str) -> str:
+    """What a column of the source is called beside those of the table."""
+    return f"_of_{name}"
+
+
+def _names(of: tuple[str, ...]) -> Column:
+    return F.array(*map(F.lit, of)).cast("array<string>")
+
+
+def _or_null(names: Column) -> Column:
+    return F.when(F.size(names) > 0, names)
+
+
+class Projection:
+    """The columns that a final table makes of those of staging.
+
+    Attributes:
+        source: type and SQL over rows of staging, by column of the source.
+        items: the table's columns, without those of soft deletes and SCD2.
+    """
+
+    def __init__(self, lake: LakeBase, spec: FinalSpec) -> None:
+        self._lake, self._spec = lake, spec
+        self.source = projection(lake, spec.staging, spec.rename)
+        self.items = select(str(spec.table), spec.columns, list(self.source))
+        if spec.by_row:
+            self.items[ROW] = hash_of_row(list(self.source))
+            self.items[COPY] = FIRST_COPY
+
+    def _technical(self) -> dict[str, Column]:
+        """The columns of events beside those of the table, of rows of staging."""
+        return {c: F.col(c) for c in TECHNICAL} | {SEQUENCE: F.expr(self._sequence)}
+
+    @property
+    def _sequence(self) -> str:
+        """SQL of the place in the order of changes."""
+        if self._spec.order_by:
+            return sequence_of([(self.source[c][1], self.source[c][0]) for c in self._spec.order_by])
+        return event_format(self._spec.format).stored
+
+    def types(self) -> dict[str, str]:
+        """Spark SQL types of the table's columns, without those that it adds itself.
+
+        Raises:
+            PipelineError: Spark does not accept a declared column.
+        """
+        if self.is_as_source:
+            return {name: kind for name, (kind, _) in self.source.items()}
+        rows = self._lake.spark().table(self._lake.sql_name(self._spec.staging))
+        try:
+            schema = self._selected(rows, {}).schema
+        except AnalysisException as e:
+            raise PipelineError(f"{self._spec.table}: `columns`: {str(e).splitlines()[0]}") from e
+        return {f.name: f.dataType.simpleString() for f in schema.fields}
+
+    @property
+    def is_as_source(self) -> bool:
+        """Whether the table has the columns of staging as they are."""
+        return not self._spec.columns and not self._spec.by_row
+
+    @property
+    def is_computed_late(self) -> bool:
+        """Whether some column is computed of several: of events that leave some of these out it cannot be."""
+        return any(len(i.sources) > 1 for i in self.items.values() if i.name != ROW)
+
+    def events(self, rows: DataFrame) -> DataFrame:
+        """Rows of staging as events of the table: its columns, and the technical ones."""
+        if self.is_as_source:
+            every = [f"{sql} AS {quote(name)}" for name, (_, sql) in self.source.items()]
+            if not self._spec.rename:
+                technical = (f"{self._sequence} AS {c}" if c == SEQUENCE else c for c in TECHNICAL)
+                return rows.selectExpr(*every, *technical, f"false AS {PARTIAL}")
+            technical = self._technical() | {UNAVAILABLE: self._left_out()}
+            more = (c.alias(n) for n, c in technical.items())
+            return rows.select(*map(F.expr, every), *more, F.lit(False).alias(PARTIAL))
+        gone = self._left_out()
+        left_out = F.array(*(F.when(F.arrays_overlap(gone, _names(i.sources)), F.lit(i.name)) for i in self._made()))
+        partial = F.lit(False)
+        for item in self._made():
+            if len(item.sources) > 1:
+                these = _names(item.sources)
+                partial = partial | (F.arrays_overlap(gone, these) & (F.size(F.array_except(these, gone)) > 0))
+        technical = self._technical() | {
+            UNAVAILABLE: F.when(gone.isNotNull(), _or_null(F.array_compact(left_out))),
+            PARTIAL: F.coalesce(partial, F.lit(False)),
+        }
+        return self._selected(rows, technical)
+
+    def _left_out(self) -> Column:
+        """What an event leaves out, by the names that columns have now: it was staged with those of its time.
+
+        Staging may have a column for either name, of the time when the rename was not declared: events leave out the
+        other one then. They say the value if they say one of the two; that it is null cannot be told from leaving it
+        out.
+        """
+        names, rename = F.col(UNAVAILABLE), self._spec.rename
+        if not rename:
+            return names
+        there = columns_of(self._lake, self._spec.staging)
+        # A condition per name: expressions that hold each other's lists would grow threefold with each rename.
+        missing = {name: F.array_contains(names, name) for pair in rename.items() for name in pair}
+        for old, new in rename.items():
+            old_missing, new_missing = missing[old], missing[new]
+            either = old_missing | new_missing
+            if old in there and new in there:
+                unsaid = F.col(quote(old)).isNull() & F.col(quote(new)).isNull()
+                missing[new] = either & ((old_missing & new_missing) | unsaid)
+            else:
+                missing[new] = either
+            missing[old] = F.lit(False)
+        others = F.array_except(names, F.array(*map(F.lit, missing)))
+        return _or_null(
+            F.array_union(others, F.array_compact(F.array(*(F.when(m, F.lit(n)) for n, m in missing.items()))))
+        )
+
+    def _made(self) -> list[Item]:
+        return [i for i in self.items.values() if i.sources]
+
+    def _selected(self, rows: DataFrame, more: Mapping[str, Column]) -> DataFrame:
+        own = (F.expr(sql).alias(source_name(name)) for name, (_, sql) in self.source.items())
+        values = (F.expr(item.sql(source_name)).alias(name) for name, item in self.items.items())
+        return rows.select(*own, *(c.alias(name) for name, c in more.items())).select(*values, *more)
+
+    def source_events(self, rows: DataFrame, key: Sequence[str], source_key: Sequence[str]) -> DataFrame:
+        """Rows of staging as events of the source: the key as the table calls it, and what columns are made of.
+
+        Args:
+            rows: of staging.
+            key: by the names that it has in the table.
+            source_key: the same, by the names that it has in the source.
+        """
+        names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
+        keys = zip(key, source_key, strict=True)
+        gone = F.array_intersect(self._left_out(), _names(tuple(names)))
+        technical = self._technical()
+        technical[UNAVAILABLE] = F.transform(_or_null(gone), lambda c: F.concat(F.lit(source_name("")), c))
+        return rows.select(
+            *(F.expr(self.source[source][1]).alias(name) for name, source in keys),
+            *(F.expr(self.source[name][1]).alias(source_name(name)) for name in names),
+            *(column.alias(name) for name, column in technical.items()),
+            F.lit(False).alias(PARTIAL),
+        )

@@ -1,0 +1,67 @@
+"""Tables that rows are appended to: one row an insert."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.errors import UnsupportedEventError
+from lake_assets.final.events.staging_events import history_of
+from lake_assets.final.events.window_stats import Batch
+from lake_assets.final.stored_rows import replace_rows
+from lake_assets.final.target import Target
+from lake_assets.formats.event_model import INSERT, OP, READ
+from lake_assets.lake import quote
+from lake_assets.tables.commits import append_if_unmoved
+
+_IDENTITY = "_identity"
+
+
+def apply(target: Target, batch: Batch) -> tuple[str, str]:
+    """Append the window's inserts; returns strategy and reason.
+
+    Raises:
+        UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
+    """
+    rows = rebuild(target, batch)
+    if target.is_new:
+        return "rebuild", replace_rows(target, rows, batch)
+    append_if_unmoved(target.lake, target.spec.table, rows, batch.marks, batch.base, gate=target.gate.blocking)
+    return "append", "every insert is a row" if target.key else "no key: every insert is a row"
+
+
+def rebuild(target: Target, batch: Batch) -> DataFrame:
+    """The rows that the window adds; of a window of all that staging held, all there are.
+
+    Raises:
+        UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
+    """
+    spec, others = target.spec, batch.stats.others
+    if others and spec.on_change == "stop":
+        if target.key:
+            raise UnsupportedEventError(
+                f"{spec.table}: {others} new events of {spec.staging} are no inserts, and the table is declared to "
+                "hold inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or another "
+                "mode"
+            )
+        raise UnsupportedEventError(
+            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are no inserts: which rows they "
+            "mean cannot be told. Give the source table a primary key, declare `key`, or declare `on_change: ignore` "
+            "to leave such events out"
+        )
+    events = batch.events.where(F.col(OP).isin(INSERT, READ))
+    if others:
+        batch.details["ignored"] = others
+    if target.key:
+        # Delivered again, an insert is known by its place in the source and its key.
+        numbered, same = F.expr(target.ordering.numbered), [_IDENTITY, *target.key]
+        identity = F.expr(target.ordering.identity).alias(_IDENTITY)
+        events = events.select("*", identity)
+        if batch.stats.late and batch.before:
+            before = history_of(target, batch.before.snapshot).where(F.col(OP).isin(INSERT, READ) & numbered)
+            known = before.select(identity, *(F.col(quote(c)) for c in target.key))
+            events = events.join(known, same, "left_anti")
+        once = events.where(numbered).dropDuplicates(same)
+        events = once.unionByName(events.where(~numbered))
+    types = target.types
+    return events.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in target.columns))

@@ -1,0 +1,172 @@
+"""All versions of each row (SCD2): what it was, from when, until when.
+
+A version is valid in `[effective_from, effective_to)`; the current one ends at 9999-12-31. The versions of a key are
+those that its events make in the order of the source, whenever they arrived:
+
+- Times never go back: an event that says an earlier time than one before it (in the source's order) counts as of that
+  one's time. So the intervals of a key do not overlap, whatever the clock of the source did.
+- Of several events at one time only the last one counts: the others were never valid for any length of time.
+- A change of columns that are not tracked is written into the version that it falls in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from lake_assets.final.added_columns import CURRENT, FROM, TO
+from lake_assets.final.events.key_changes import PRESENT
+from lake_assets.final.events.key_histories import Needs, needs, with_truncates
+from lake_assets.final.events.reduction import happened
+from lake_assets.final.events.staging_events import keys_of, states_of
+from lake_assets.final.events.window_stats import Batch
+from lake_assets.final.stored_rows import as_events, merge_rows, prune_by, replace_rows, stored_rows
+from lake_assets.final.target import Target
+from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
+from lake_assets.lake import quote
+from lake_assets.tables.commits import commit_marks
+from lake_assets.tables.spark_frames import held, together
+
+# Seconds since 1970 of 9999-12-31 00:00:00 UTC.
+_OPEN_END = 253_402_214_400
+_VERSION = "_version"
+
+
+def apply(target: Target, batch: Batch) -> tuple[str, str]:
+    """MERGE the versions of the window's keys that differ; returns strategy and reason."""
+    found = needs(target, batch)
+    why = list(found.why)
+    if found.lost:
+        batch.details["inserts_without_old_row"] = found.lost
+    if batch.stats.truncated:
+        why.append("the source was truncated")
+    rows, keys = _states(target, batch, found)
+    made = versions(rows, target.key, target.columns, target.tracked)
+    changes = held(_differing(target, made, stored_rows(target, keys)))
+    if target.is_new:
+        return "rebuild", replace_rows(target, changes, batch)
+    pruning = prune_by(target, changes)
+    if not changes.limit(1).count():
+        commit_marks(target.lake, target.spec.table, batch.marks)
+        return "none", "; ".join([*why, "no version differs"])
+    names = [*target.columns, *target.own]
+    sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in names if c not in (*target.key, FROM))
+    clauses = [
+        f"WHEN MATCHED AND s.{OP} = '{DELETE}' THEN DELETE",
+        f"WHEN MATCHED THEN UPDATE SET {sets}",
+        f"WHEN NOT MATCHED AND s.{OP} <> '{DELETE}' THEN INSERT ({', '.join(map(quote, names))}) "
+        f"VALUES ({', '.join('s.' + quote(c) for c in names)})",
+    ]
+    on = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in (*target.key, FROM))
+    merge_rows(target, changes, on, clauses, pruning, batch)
+    return "merge", "; ".join([*why, pruning.why])
+
+
+def rebuild(target: Target, batch: Batch) -> DataFrame:
+    """All versions, made of all that staging held."""
+    rows, _ = _states(target, batch, needs(target, batch))
+    return versions(rows, target.key, target.columns, target.tracked)
+
+
+def _states(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, DataFrame | None]:
+    """The states of the keys whose versions may differ, and these keys; None: all keys."""
+    key, late, history = list(target.key), found.late, found.history
+    truncates = batch.events.where(F.col(OP) == TRUNCATE)
+    keys = keys_of(target, batch.events)
+    everything = bool(batch.stats.truncated)
+    if everything:
+        # Any version that is open ends there; behind it, any row may have been inserted and have arrived before it.
+        late = held(keys_of(target, history)) if history is not None else None
+        keys = keys.union(stored_rows(target, None).select(*(F.col(quote(k)) for k in key))).distinct()
+    parts: list[DataFrame] = []
+    apart: list[DataFrame] = []
+    if late is not None and history is not None:
+        mine = with_truncates(history.join(late, key, "left_semi"), late, history, key)
+        if target.projection.is_computed_late:
+            apart.append(states_of(target, mine, moved=found.moved, of_source=True))
+        else:
+            parts.append(mine)
+        keys = keys.join(late, key, "left_anti")
+    keys = held(keys)
+    parts.append(_as_events(target, stored_rows(target, keys)))
+    mine = batch.events.join(keys, key, "left_semi")
+    parts.append(with_truncates(mine, keys, truncates, key) if everything else mine)
+    rows = together([*apart, states_of(target, together(parts), moved=found.moved)])
+    if everything:
+        return rows, None
+    return rows, held(keys.union(late)) if late is not None else keys
+
+
+def _as_events(target: Target, stored: DataFrame) -> DataFrame:
+    """Stored versions as the events that would make them."""
+    number = F.row_number().over(Window.partitionBy(*(F.col(quote(k)) for k in target.key)).orderBy(FROM)) * 2
+    rows = stored.withColumn("_number", number)
+    opened = as_events(target, rows, READ, F.col("_number"), F.col(FROM))
+    closed = as_events(target, rows.where(~F.col(CURRENT)), DELETE, F.col("_number") + 1, F.col(TO))
+    return opened.unionByName(closed)
+
+
+def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track: Sequence[str]) -> DataFrame:
+    """The versions that the states of keys make: `columns` and the interval.
+
+    Args:
+        rows: `states` of all events of the keys in question.
+        key: columns that identify a row of the source.
+        columns: all columns of the row.
+        track: columns whose change opens a new version.
+    """
+    keys = [F.col(quote(k)) for k in key]
+    rest = [c for c in columns if c not in key]
+    ordered = Window.partitionBy(*keys).orderBy(SEQUENCE, POSITION, INDEX)
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    timed = rows.withColumn(FROM, F.max(happened()).over(so_far))
+    last = Window.partitionBy(*keys, FROM).orderBy(F.desc(SEQUENCE), F.desc(POSITION), F.desc(INDEX))
+    moments = timed.withColumn("_rank", F.row_number().over(last)).where("_rank = 1")
+
+    before = Window.partitionBy(*keys).orderBy(FROM)
+    was_present = F.coalesce(F.lag(PRESENT).over(before), F.lit(False))
+    differs: Column = F.lit(False)
+    for c in track:
+        differs = differs | ~F.lag(quote(c)).over(before).eqNullSafe(F.col(quote(c)))
+    starts = (F.col(PRESENT) & (~was_present | differs)) | (~F.col(PRESENT) & was_present)
+    numbered = moments.withColumn(_VERSION, starts.cast("int")).withColumn(_VERSION, F.sum(_VERSION).over(before))
+    image = F.struct(*(F.col(quote(c)) for c in rest), F.col(PRESENT))
+    grouped = (
+        numbered.where(F.col(_VERSION) > 0)
+        .groupBy(*keys, _VERSION)
+        .agg(F.max_by(image, F.col(FROM)).alias("row"), F.min(FROM).alias(FROM))
+    )
+    open_end = F.timestamp_seconds(F.lit(_OPEN_END))
+    closed = grouped.withColumn(TO, F.coalesce(F.lead(FROM).over(before), open_end))
+    return closed.where(F.col(f"row.{PRESENT}")).select(
+        *(F.col(quote(c)) if c in key else F.col(f"row.{quote(c)}").alias(c) for c in columns),
+        FROM,
+        TO,
+        (F.col(TO) == open_end).alias(CURRENT),
+    )
+
+
+def _differing(target: Target, made: DataFrame, stored: DataFrame) -> DataFrame:
+    """Versions that are not stored as they are, and stored ones that are none any more (`_op` delete)."""
+    names, same = [*target.columns, *target.own], [*target.key, FROM]
+    rest = [c for c in names if c not in same]
+    types = target.types
+
+    def side(frame: DataFrame, name: str) -> DataFrame:
+        return frame.select(
+            *(F.col(quote(c)).cast(types[c]).alias(c) for c in same),
+            F.struct(*(F.col(quote(c)).cast(types[c]).alias(c) for c in rest)).alias(name),
+        )
+
+    both = side(made, "new").join(side(stored, "old"), same, "full_outer")
+    differs: Column = F.lit(False)
+    for c in rest:
+        differs = differs | ~F.col(f"new.{quote(c)}").eqNullSafe(F.col(f"old.{quote(c)}"))
+    gone = F.col("new").isNull()
+    return both.where(gone | F.col("old").isNull() | differs).select(
+        *(F.col(quote(c)) for c in same),
+        *(F.col(f"new.{quote(c)}").alias(c) for c in rest),
+        F.when(gone, DELETE).otherwise(READ).alias(OP),
+    )

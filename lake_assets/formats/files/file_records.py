@@ -1,0 +1,16 @@
+"""Rows of CSV and Parquet files as records: one JSON object per row, read in batches so that memory stays flat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lake_assets.formats.files.csv_files import csv_records
+from lake_assets.formats.files.file_streams import Limits, Record, is_compressed
+from lake_assets.formats.files.parquet_files import parquet_records
+
+
+def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
+    """What reads a file that is no JSON lines: by its name (.csv, .csv.gz, .parquet)."""
+    suffix = Path(file.stem if is_compressed(file) else file.name).suffix.lower()
+    return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)

@@ -1,0 +1,259 @@
+"""Kafka Connect's types, as Debezium uses them, as Spark SQL types and expressions.
+
+A value arrives as the text of its JSON (`t` below); the expressions give NULL, and never fail, where the text does not
+fit the type.
+
+Source: Debezium's documentation of the PostgreSQL connector, data type mappings.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from lake_assets.formats.types.text_types import (
+    DAY_IN_RANGE,
+    FIRST,
+    FIRST_DAY,
+    LAST,
+    LAST_DAY,
+    MOMENT_IN_RANGE,
+    NTZ_IN_RANGE,
+    Reading,
+    finite,
+    items,
+    let,
+)
+
+UNAVAILABLE_VALUE = "__debezium_unavailable_value"
+
+_SIMPLE = {
+    "boolean": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "float32": "float",
+    "double": "double",
+    "float64": "double",
+    "string": "string",
+}
+_DATE = "date_add(DATE'1970-01-01', try_cast({t} AS INT))"
+_NTZ = "CAST(%s AS TIMESTAMP_NTZ)"
+# 24:00:00 is a time of day in Postgres; as a moment it would be the next day's midnight.
+_TIME = "CASE WHEN %s = TIMESTAMP'1970-01-02' THEN '24:00:00.000000' ELSE date_format(%s, 'HH:mm:ss.SSSSSS') END"
+# Not timestamp_millis: it fails, and the whole query with it, where the number is too large.
+_MILLIS = "timestamp_micros(try_multiply(try_cast({t} AS BIGINT), 1000L))"
+_MICROS = "timestamp_micros(try_cast({t} AS BIGINT))"
+_NANOS = "timestamp_micros(try_cast({t} AS BIGINT) div 1000)"
+_INT = "try_cast({t} AS BIGINT)"
+
+
+def _ntz(lows: Sequence[str], highs: Sequence[str], moment: str) -> Reading:
+    """A timestamp without a zone; `lows` and `highs` are what the connector makes of Postgres's infinities."""
+    value = finite(lows, highs, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), _NTZ % moment)
+    return Reading("timestamp_ntz", (value, NTZ_IN_RANGE))
+
+
+# Days since 1970 of infinite dates. In a stream: the integers that Postgres itself keeps for them, overflown (since
+# Debezium 3.6 the later one is another). In a snapshot: what remains of `java.sql.Date`'s days in 32 bits, one day
+# more where the connector runs east of Greenwich.
+_INFINITE_DAYS = (
+    ("-2147472691", "-625821272", "-625821271"),
+    ("-2147472692", "2146033979", "-622191234", "-622191233"),
+)
+_INFINITE_MICROS = (("-9223372036832400000",), ("9223372036825200000",))
+_INFINITE_MILLIS = (("-9223372036832400",), ("9223372036825200",))
+_INFINITE = (("-infinity",), ("infinity",))
+_ZONED = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
+_LOGICAL = {
+    "io.debezium.time.Date": Reading("date", (finite(*_INFINITE_DAYS, FIRST_DAY, LAST_DAY, _DATE), DAY_IN_RANGE)),
+    "org.apache.kafka.connect.data.Date": Reading("date", (_DATE, DAY_IN_RANGE)),
+    "io.debezium.time.Timestamp": _ntz(*_INFINITE_MILLIS, _MILLIS),
+    "org.apache.kafka.connect.data.Timestamp": Reading("timestamp_ntz", (_NTZ % _MILLIS, NTZ_IN_RANGE)),
+    "io.debezium.time.MicroTimestamp": _ntz(*_INFINITE_MICROS, _MICROS),
+    "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS, NTZ_IN_RANGE)),
+    "io.debezium.time.ZonedTimestamp": Reading("timestamp", (_ZONED, MOMENT_IN_RANGE)),
+    # Neither Iceberg in Spark nor Parquet readers agree on a time type yet: kept as ISO text, which sorts.
+    "io.debezium.time.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
+    "org.apache.kafka.connect.data.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
+    "io.debezium.time.MicroTime": Reading("string", (_TIME % (_MICROS, _MICROS),)),
+    "io.debezium.time.NanoTime": Reading("string", (_TIME % (_NANOS, _NANOS),)),
+    "io.debezium.time.ZonedTime": Reading("string"),
+    "io.debezium.time.MicroDuration": Reading("bigint", (_INT,)),
+    "io.debezium.time.NanoDuration": Reading("bigint", (_INT,)),
+}
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+
+
+def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
+    """How the text of a Connect field is read.
+
+    Args:
+        field: the field's schema.
+        depth: how deep inside arrays this is (names the lambda's variable).
+    """
+    name, kind = field.get("name"), field["type"]
+    if name in _LOGICAL:
+        return _LOGICAL[name]
+    if name == _DECIMAL:
+        return _decimal(field.get("parameters", {}))
+    if name == _VARIABLE_DECIMAL:
+        # {"scale": 2, "value": base64}: the scale differs by row, so the number stays text.
+        scale = "try_cast(get_json_object({t}, '$.scale') AS INT)"
+        number = _HEX.replace("{t}", "get_json_object({t}, '$.value')")
+        pair = f"named_struct('hex', {number}, 'scale', {scale})"
+        unscaled = f"named_struct('u', {_ANY.replace('{t}', '{t}.hex')}, 'scale', {{t}}.scale)"
+        return Reading("string", (pair, unscaled, _text("{t}.u", "{t}.scale")))
+    if kind == "bytes":
+        return Reading("binary", ("try_to_binary({t}, 'base64')",))
+    if kind == "array":
+        return items("from_json({t}, 'ARRAY<STRING>')", read_value(field["items"], depth + 1), depth)
+    if kind in _SIMPLE:
+        sql_type = _SIMPLE[kind]
+        return Reading(sql_type, () if sql_type == "string" else (f"try_cast({{t}} AS {sql_type})",))
+    # A struct or map without a meaning of its own (a geometry, a composite type): its JSON.
+    return Reading("string")
+
+
+def placeholder(field: dict[str, Any]) -> str | None:
+    """The JSON text that stands for an unchanged TOAST value of this type; None for types that are never TOASTed."""
+    kind = field["type"]
+    if kind == "array":
+        items = field["items"]["type"]
+        if items in ("int16", "int32", "int64"):
+            return "[" + ",".join(str(ord(c)) for c in UNAVAILABLE_VALUE) + "]"
+        mark = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode() if items == "bytes" else UNAVAILABLE_VALUE
+        return f'["{mark}"]'
+    if kind == "bytes" and field.get("name") != _DECIMAL:
+        return base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
+    return UNAVAILABLE_VALUE if kind == "string" and field.get("name") not in _LOGICAL else None
+
+
+def _decimal(parameters: dict[str, str]) -> Reading:
+    scale, precision = int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38))
+    if max(precision, precision - scale, scale) > 38:
+        return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))))
+    if scale < 0:
+        # numeric(5,-2) holds whole hundreds: a decimal of scale 0 with more digits.
+        return Reading(
+            f"decimal({precision - scale},0)",
+            (*_WIDE, f"try_cast({_text('{t}', str(scale))} AS DECIMAL({precision - scale},0))"),
+        )
+    precision = max(precision, scale)  # numeric(3,5) holds 0.00999 at most
+    kind = f"decimal({precision},{scale})"
+    if precision <= 18 and scale:
+        unit = "0." + "0" * (scale - 1) + "1"
+        return Reading(kind, (*_NARROW, f"try_cast({{t}} * CAST('{unit}' AS DECIMAL({scale},{scale})) AS {kind})"))
+    if scale:
+        return Reading(kind, (*_WIDE, _text("{t}", str(scale)), f"try_cast({{t}} AS {kind})"))
+    return Reading(kind, (*_WIDE, f"try_cast({{t}} AS {kind})"))
+
+
+# An integer in base64 (big-endian, two's complement), in Spark SQL: a Python function a row would cost more than all
+# the rest of the parsing. Up to 8 bytes in one piece; up to 16 as two halves, the upper one signed. Of a negative
+# number 2^64 is taken from the lower half to the upper one, so that both have its sign: the upper half alone could be
+# less than a decimal holds.
+_HEX = "hex(try_to_binary({t}, 'base64'))"
+_FILL = "CASE WHEN substr({t}, 1, 1) >= '8' THEN 'F' ELSE '0' END"
+_NARROW = (
+    _HEX,
+    f"CASE WHEN length({{t}}) BETWEEN 2 AND 16 THEN CAST(conv(lpad({{t}}, 16, {_FILL}), 16, -10) AS DECIMAL(19,0)) END",
+)
+_D20 = "CAST(%s AS DECIMAL(20,0))"
+_PADDED, _SIGN, _HALF = (
+    f"lpad({{t}}, 32, {_FILL})",
+    "CAST(substr({t}, 1, 1) >= '8' AS INT)",
+    _D20 % "18446744073709551616",
+)
+_UPPER = _D20 % f"CAST(conv(substr({_PADDED}, 1, 16), 16, -10) AS DECIMAL(20,0)) + {_SIGN}"
+_LOWER = _D20 % f"CAST(conv(substr({_PADDED}, 17, 16), 16, 10) AS DECIMAL(20,0)) - {_SIGN} * {_HALF}"
+_WIDE = (
+    _HEX,
+    f"CASE WHEN length({{t}}) BETWEEN 2 AND 32 THEN try_add(try_multiply({_UPPER}, {_HALF}), {_LOWER}) END",
+)
+
+
+# The text of an integer of any length: numbers of more than 38 digits fit no type of Spark's. In base 10^9, lowest
+# digits first: each 32 bits of the number multiply what there is so far by 2^32 and are added. A negative number is one
+# less than the number of its inverted bits.
+_IS_NEGATIVE = "h_ >= '8'"
+_BITS = f"lpad(h_, 8 * CAST(ceil(length(h_) / 8) AS INT), CASE WHEN {_IS_NEGATIVE} THEN 'F' ELSE '0' END)"
+_SIZE = f"CASE WHEN {_IS_NEGATIVE} THEN translate({_BITS}, '0123456789ABCDEF', 'FEDCBA9876543210') ELSE {_BITS} END"
+_WORDS = (
+    f"transform(regexp_extract_all({_SIZE}, '[0-9A-F]{{8}}', 0), (w_, i_) -> CAST(conv(w_, 16, 10) AS BIGINT) "
+    f"+ CAST({_IS_NEGATIVE} AND i_ = CAST(ceil(length(h_) / 8) AS INT) - 1 AS INT))"
+)
+_BILLION = "1000000000L"
+_STEP = (
+    f"named_struct('carry', (d_ * 4294967296L + a_.carry) div {_BILLION}, "
+    f"'digits', array_append(a_.digits, (d_ * 4294967296L + a_.carry) % {_BILLION}))"
+)
+_TIMES = (
+    "aggregate(n_, named_struct('carry', w_, 'digits', CAST(array() AS ARRAY<BIGINT>)), "
+    f"(a_, d_) -> {_STEP}, a_ -> concat(a_.digits, array(a_.carry % {_BILLION}, a_.carry div {_BILLION})))"
+)
+_DIGITS = (
+    f"ltrim('0', concat_ws('', transform(reverse(aggregate({_WORDS}, CAST(array() AS ARRAY<BIGINT>), "
+    f"(n_, w_) -> {_TIMES})), d_ -> lpad(CAST(d_ AS STRING), 9, '0'))))"
+)
+# Of more than 1,200 digits, the work would grow out of all proportion.
+_ANY = let(
+    "{t}",
+    "h_",
+    f"CASE WHEN length(h_) <= 30 THEN CAST({_WIDE[1].replace('{t}', 'h_')} AS STRING) WHEN length(h_) <= 1000 "
+    f"THEN concat(CASE WHEN {_IS_NEGATIVE} THEN '-' ELSE '' END, {_DIGITS}) END",
+)
+
+
+def _text(unscaled: str, scale: str) -> str:
+    """SQL of the decimal text of an unscaled integer (its text, or a decimal): -1234 with scale 2 -> -12.34."""
+    # Not abs(): it rounds a decimal to 34 digits.
+    size = "ltrim('-', u_)"
+    digits = f"lpad({size}, greatest({scale} + 1, length({size})), '0')"
+    sign = "CASE WHEN u_ LIKE '-%' THEN '-' ELSE '' END"
+    whole, fraction = f"left({digits}, length({digits}) - ({scale}))", f"right({digits}, {scale})"
+    dotted = f"concat({sign}, {whole}, CASE WHEN {scale} > 0 THEN concat('.', {fraction}) ELSE '' END)"
+    zeros = f"concat({sign}, {size}, repeat('0', -({scale})))"
+    return let(f"CAST({unscaled} AS STRING)", "u_", f"CASE WHEN {scale} >= 0 THEN {dotted} ELSE {zeros} END")
+
+
+def read_as_text(field: dict[str, Any]) -> Reading:
+    """How a Connect field is read into a text column: what its type cannot hold is text like everything else.
+
+    Dates and moments are ISO 8601; infinite ones are `infinity` and `-infinity`, as Postgres writes them.
+    """
+    name = field.get("name")
+    if name in _AS_TEXT:
+        return Reading("string", (_AS_TEXT[name],))
+    if name == _DECIMAL:
+        return Reading("string", (_HEX, _ANY, _text("{t}", str(int(field.get("parameters", {}).get("scale", 0))))))
+    typed = read_value(field)
+    if not name or typed.type == "string":
+        return Reading("string", typed.steps if name else ())
+    return Reading("string", (*typed.steps, "try_cast({t} AS STRING)"))
+
+
+def _as_text(value: str, lows: Sequence[str] = (), highs: Sequence[str] = ()) -> str:
+    text = f"CAST({value} AS STRING)"
+    return finite(lows, highs, "'-infinity'", "'infinity'", text) if lows else text
+
+
+# Spark's moments end with microseconds.
+_FINER = "pmod(try_cast({t} AS BIGINT), 1000)"
+_NANOS_TEXT = (
+    f"CASE WHEN {_FINER} = 0 THEN CAST({_NTZ % _NANOS} AS STRING) ELSE concat("
+    f"date_format({_NTZ % _NANOS}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), lpad(CAST({_FINER} AS STRING), 3, '0')) END"
+)
+_AS_TEXT = {
+    "io.debezium.time.Date": _as_text(_DATE, *_INFINITE_DAYS),
+    "org.apache.kafka.connect.data.Date": _as_text(_DATE),
+    "io.debezium.time.Timestamp": _as_text(_NTZ % _MILLIS, *_INFINITE_MILLIS),
+    "org.apache.kafka.connect.data.Timestamp": _as_text(_NTZ % _MILLIS),
+    "io.debezium.time.MicroTimestamp": _as_text(_NTZ % _MICROS, *_INFINITE_MICROS),
+    "io.debezium.time.NanoTimestamp": _NANOS_TEXT,
+    "io.debezium.time.ZonedTimestamp": "coalesce(CAST(try_cast({t} AS TIMESTAMP) AS STRING), {t})",
+}

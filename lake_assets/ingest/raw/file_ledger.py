@@ -1,0 +1,221 @@
+"""Which files are in a raw table: a table of its own beside it, derived from the raw table's own commits.
+
+Each landing writes the list of its files into its snapshot's summary, in the commit that writes their records; the
+ledger is brought up to date from those summaries afterwards. So it can lag behind (and is caught up before it is
+asked), but it can never claim a file whose records are not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from lake_assets.errors import ChangedInputError, ConcurrentWriteError
+from lake_assets.ingest.raw.landing_folder import name_of
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.metadata_versions import PROPERTIES as VERSIONS
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import Watermark, read_marks, to_properties
+
+PROPERTY = "lake-assets.landed"
+MOST_FILES = 64
+_SCHEMA = Schema(
+    NestedField(1, "source_file", StringType(), required=True),
+    NestedField(2, "bytes", LongType(), required=True),
+    NestedField(3, "records", LongType(), required=True),
+    NestedField(4, "arrived_at", TimestamptzType(), required=True),
+)
+_PROPERTIES = {
+    "format-version": "2",
+    **VERSIONS,
+}
+
+
+@dataclass(frozen=True)
+class LandedFile:
+    """A file that was taken in."""
+
+    name: str
+    size: int
+    records: int
+    arrived_at: datetime
+
+    def to_json(self) -> list[Any]:
+        """As it stands in a snapshot's summary."""
+        return [self.name, self.size, self.records, self.arrived_at.isoformat()]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> LandedFile:
+        """The reverse of `to_json`."""
+        return cls(values[0], values[1], values[2], datetime.fromisoformat(values[3]))
+
+
+def ledger_of(raw: TableId) -> TableId:
+    """Where the ledger of a raw table is."""
+    return TableId(raw.namespace, f"{raw.name}_files")
+
+
+def seen(lake: LakeBase, raw: TableId) -> Mapping[str, int]:
+    """Names and sizes of all files in the raw table."""
+    return seen_by(lake, raw)[1]
+
+
+def seen_by(lake: LakeBase, raw: TableId) -> tuple[Table, Mapping[str, int]]:
+    """The raw table as it is now, and the files that are in it: what is committed to this very table cannot overlook
+    what another process has landed since."""
+    state = _state(lake, raw)
+    pending = {f.name: f.size for f in state.pending}
+    if not (state.complete and state.ledger):
+        return state.raw, pending
+    listed = _listed(state.ledger)
+    return state.raw, {**listed, **pending} if pending else listed
+
+
+def _listed(ledger: Table) -> Mapping[str, int]:
+    """Names and sizes of the files in the ledger. Kept while the ledger stands where it is: a sensor that
+    looks every few seconds reads it once."""
+    at = (str(ledger.metadata.table_uuid), ledger.metadata.current_snapshot_id)
+    known = _known.get(at)
+    if known is None:
+        rows = ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
+        found = dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
+        known = MappingProxyType(found)
+        for old in [k for k in list(_known) if k[0] == at[0]] + list(_known)[: -_MOST_LEDGERS + 1]:
+            _known.pop(old, None)
+        _known[at] = known
+    return known
+
+
+_known: dict[tuple[str, int | None], Mapping[str, int]] = {}
+_MOST_LEDGERS = 20
+
+
+def bytes_a_record(lake: LakeBase, raw: TableId) -> float | None:
+    """The size of a record, from the files that were taken in; None: there is none."""
+    if not lake.exists(ledger_of(raw)):
+        return None
+    known = lake.table(ledger_of(raw)).scan(row_filter="bytes >= 0", selected_fields=("bytes", "records"), limit=1_000)
+    rows = known.to_arrow()
+    records = sum(rows["records"].to_pylist())
+    return sum(rows["bytes"].to_pylist()) / records if records else None
+
+
+def is_new(file: Path, files: Mapping[str, int]) -> bool:
+    """Whether a file is not in the raw table yet.
+
+    Raises:
+        ChangedInputError: it is, but was another one then.
+    """
+    known = files.get(name_of(file))
+    if known is None:
+        return True
+    if known >= 0 and (size := file.stat().st_size) != known:
+        raise ChangedInputError(
+            f"{file} was taken in with {known} bytes and has {size} now. A landed file must not change: "
+            "deliver what is new under a new name, and write files elsewhere before they are renamed into the folder"
+        )
+    return False
+
+
+def catch_up(lake: LakeBase, raw: TableId) -> None:
+    """Bring the ledger to the raw table's current snapshot.
+
+    Raises:
+        ConcurrentWriteError: another process does it at the same time.
+    """
+    state = _state(lake, raw)
+    if state.complete and not state.pending:
+        return
+    metadata = state.raw.metadata
+    rows = pa.Table.from_pylist(
+        [
+            {"source_file": f.name, "bytes": f.size, "records": f.records, "arrived_at": f.arrived_at}
+            for f in sorted(state.pending, key=lambda f: f.name)
+        ],
+        schema=_SCHEMA.as_arrow(),
+    )
+    properties = to_properties({str(raw): Watermark(str(metadata.table_uuid), metadata.current_snapshot_id)})
+    try:
+        name = ledger_of(raw)
+        table = state.ledger or lake.catalog.create_table(
+            name.parts, _SCHEMA, lake.location_of(name), properties=_PROPERTIES
+        )
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        if state.complete and _files(table) >= MOST_FILES:
+            # Each landing adds a file: read one by one, thousands of them would make every look slow.
+            table.overwrite(pa.concat_tables([_cast(table.scan().to_arrow()), rows]), snapshot_properties=properties)
+        elif state.complete:
+            table.append(rows, snapshot_properties=properties)
+        else:
+            table.overwrite(rows, snapshot_properties=properties)
+    except (CommitFailedException, TableAlreadyExistsError) as e:
+        raise ConcurrentWriteError(f"{ledger_of(raw)}: another process landed files at the same time") from e
+
+
+def _files(table: Table) -> int:
+    current = table.current_snapshot()
+    said = current.summary.additional_properties if current and current.summary else {}
+    return int(said.get("total-data-files") or 0)
+
+
+def _cast(rows: pa.Table) -> pa.Table:
+    return rows.cast(_SCHEMA.as_arrow())
+
+
+@dataclass(frozen=True)
+class _State:
+    """Both tables at one moment: what is written to them is refused where another process was quicker.
+
+    Attributes:
+        pending: files in the raw table that the ledger lacks.
+        complete: whether the ledger's own content still holds. It does not where the raw table was rolled back, made
+            again, or has lost the snapshots in between: then `pending` are all files, read from the raw table's rows.
+    """
+
+    raw: Table
+    ledger: Table | None
+    pending: list[LandedFile]
+    complete: bool
+
+
+def _state(lake: LakeBase, raw: TableId) -> _State:
+    # The ledger first: the raw table is then never older than what the ledger says of it.
+    ledger = lake.table(ledger_of(raw)) if lake.exists(ledger_of(raw)) else None
+    table = lake.table(raw)
+    return _State(table, ledger, *_pending(table, read_marks(ledger).get(str(raw)) if ledger else None))
+
+
+def _pending(table: Table, mark: Watermark | None) -> tuple[list[LandedFile], bool]:
+    known = mark if mark and mark.uuid == str(table.metadata.table_uuid) else None
+    files: list[LandedFile] = []
+    last = None
+    for snapshot in ancestors(table):
+        if known and snapshot.snapshot_id == known.snapshot:
+            return files, True
+        last = snapshot
+        if snapshot.summary and (said := snapshot.summary.additional_properties.get(PROPERTY)):
+            files += [LandedFile.from_json(f) for f in json.loads(said)]
+    if last is None:
+        return [], mark is None
+    # A table's first snapshot has sequence number 1. Expiry may cut the link to the snapshots that it removes.
+    if mark is None and last.parent_snapshot_id is None and last.sequence_number == 1:
+        return files, True
+    return _from_rows(table), False
+
+
+def _from_rows(raw: Table) -> list[LandedFile]:
+    rows = raw.scan(selected_fields=("source_file", "arrived_at")).to_arrow()
+    grouped = rows.group_by("source_file").aggregate([("arrived_at", "min"), ("arrived_at", "count")])
+    # The size is not in the rows: -1 says that it is not known.
+    return [LandedFile(r["source_file"], -1, r["arrived_at_count"], r["arrived_at_min"]) for r in grouped.to_pylist()]

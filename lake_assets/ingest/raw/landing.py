@@ -1,0 +1,357 @@
+"""Landing: new records become rows of a raw table, as they came, each exactly once.
+
+They come from files of a folder, from an Iceberg table that another system appends to, or from Python. What is taken
+in at once is one commit, which also says up to where: readers see all of its records or none. A record that cannot be
+routed to a table is kept as well, with the reason (see `rejects`); a file that is cut in the middle is left for later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from lake_assets.errors import ConcurrentWriteError
+from lake_assets.formats import EventFormat, event_format
+from lake_assets.formats.files.file_streams import Record
+from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw.landing_folder import is_due, listing
+from lake_assets.ingest.raw.raw_tables import (
+    ARRIVED_PROPERTY,
+    ARROW,
+    LANDING_PROPERTY,
+    OFFSETS_PROPERTY,
+    POSITION_PROPERTY,
+    ROUTES_PROPERTY,
+    ensure_raw,
+    next_position,
+    record_landing,
+    routes_of,
+)
+from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, TableBatch, UnreadableFileError
+from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.routing import Routed, route
+from lake_assets.ingest.records.stream_transactions import Open, follow, read_open
+from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
+from lake_assets.tables.batch_limits import cut
+from lake_assets.tables.pending_windows import Window, window_of
+from lake_assets.tables.table_ddl import check_owner
+
+BYTES_A_FILE = 128 << 20
+ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1_000, 1_000_000
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a landing took in.
+
+    Attributes:
+        files: files, or snapshots of a table.
+        records: rows that the raw table got.
+        bytes: size of the files.
+        snapshot: the raw table's snapshot afterwards.
+        rejected: how many of the records cannot be routed.
+        left: how many snapshots of the table are left for the next run.
+    """
+
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    snapshot: int | None = None
+    rejected: int = 0
+    left: int = 0
+
+    def __add__(self, other: Landed) -> Landed:
+        return Landed(
+            self.files + other.files,
+            self.records + other.records,
+            self.bytes + other.bytes,
+            other.snapshot,
+            self.rejected + other.rejected,
+            other.left,
+        )
+
+
+def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
+    """Files that are to be taken in now, by name. Reads metadata and the listing only.
+
+    None, where those that are new are few and have not waited for others long enough.
+    """
+    there = listing(spec.landing) if spec.landing else []
+    if not there:
+        return []
+    if not lake.exists(spec.table):
+        new, size = there, None
+    else:
+        new = _unseen(there, file_ledger.seen(lake, spec.table))
+        size = file_ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
+    return new if is_due(new, spec.batch, size, limits=spec.limits) else []
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Files of a landing folder that are not in the raw table yet.
+
+    Attributes:
+        files, bytes: how many, and how large together.
+        records: about how many records they hold, from the files taken in before; None: no file was.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    records: int | None = None
+
+
+def backlog(lake: LakeBase, raw: TableId) -> Backlog:
+    """What waits in the folder of a raw table, whether or not it is due. Reads metadata and the listing only.
+
+    Raises:
+        ChangedInputError, LandingFolderError: see `new_files`.
+    """
+    folder = lake.table(raw).properties.get(LANDING_PROPERTY)
+    files = _unseen(listing(Path(folder)), file_ledger.seen(lake, raw)) if folder else []
+    if not files:
+        return Backlog()
+    size, each = sum(f.stat().st_size for f in files), file_ledger.bytes_a_record(lake, raw)
+    return Backlog(len(files), size, round(size / each) if each else None)
+
+
+def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
+    return [f for f in files if file_ledger.is_new(f, seen)]
+
+
+def land(lake: LakeBase, spec: RawSpec) -> Landed:
+    """Take in what is new: files of the landing folder, or rows of the source table.
+
+    Raises:
+        TruncatedInputError, MalformedRecordError, InputTooLargeError: a file cannot be read. Files before it are taken
+            in.
+        ChangedInputError: a file that was taken in has another size now.
+        RejectedLimitError: more records than declared cannot be routed. Nothing of their commit is in the table.
+        UnsupportedEventError: the source table was not only appended to.
+        ConcurrentWriteError: another process landed beside this one; nothing of this batch is in the table.
+        TableClaimedError: the raw table belongs to another pipeline.
+    """
+    raw = ensure_raw(lake, spec.table, spec.pipeline)
+    check_owner(lake, spec.table, spec.pipeline)
+    rejects.catch_up(lake, spec.table)
+    if spec.source is not None:
+        return _land_table(lake, spec, spec.source)
+    assert spec.landing is not None
+    record_landing(raw, spec.landing)
+    file_ledger.catch_up(lake, spec.table)
+    total = Landed(snapshot=raw.metadata.current_snapshot_id)
+    while there := listing(spec.landing):
+        # The table that the batch is committed to is the one that did not have its files: where another process lands
+        # them in between, the commit is refused.
+        raw, seen = file_ledger.seen_by(lake, spec.table)
+        files = _unseen(there, seen)[: min(FILES_A_COMMIT, spec.batch.files or FILES_A_COMMIT)]
+        if not files:
+            break
+        try:
+            total += _commit(lake, spec, raw, FileBatch(files, spec.batch.rows, spec.limits))
+        except UnreadableFileError as e:
+            if e.index:
+                _commit(lake, spec, raw, FileBatch(files[: e.index], spec.batch.rows, spec.limits))
+                _caught_up(lake, spec.table)
+            raise e.cause from e
+        _caught_up(lake, spec.table)
+    return total
+
+
+def _caught_up(lake: LakeBase, table: TableId) -> None:
+    file_ledger.catch_up(lake, table)
+    rejects.catch_up(lake, table)
+
+
+def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
+    """Take in records that Python code yields, each exactly once.
+
+    Args:
+        lake: the lake.
+        spec: the raw table.
+        read: called with the offset up to which this source was taken in (None at first), yields the records after it,
+            each with its own offset (anything that JSON can hold). The last offset of a commit is committed with it.
+        name: of the source, where a raw table has several.
+
+    Raises:
+        RejectedLimitError: more records than declared cannot be routed.
+        ConcurrentWriteError: another process landed beside this one; the records of the last commit are not in it.
+    """
+    ensure_raw(lake, spec.table, spec.pipeline)
+    check_owner(lake, spec.table, spec.pipeline)
+    rejects.catch_up(lake, spec.table)
+    total = Landed(snapshot=lake.table(spec.table).metadata.current_snapshot_id)
+    while True:
+        raw = lake.table(spec.table)
+        found = find_property(raw, OFFSETS_PROPERTY)
+        known = json.loads(found[0]) if found else {}
+        batch = PythonBatch(read, name, known, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT), spec.limits)
+        if batch.first is None:
+            return total
+        landed = _commit(lake, spec, raw, batch)
+        total += landed
+        rejects.catch_up(lake, spec.table)
+        if not batch.is_cut:
+            return total
+
+
+def pending_of_table(spec: RawSpec, raw: Table | None, source: TableId, loaded: Table) -> Window:
+    """What a raw table has still to take in of the table that it is filled from; reads metadata only.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: records that were not taken in cannot be told from those that were.
+    """
+    found = window_of(spec.table, raw, source, loaded)
+    if found.lost:
+        raise found.lost.error(
+            f"{source} has lost snapshots that were not taken in. Drop {spec.table} and run again to take in all that "
+            f"{source} holds now, then `lake-assets rebuild` the staging tables of this stream, and the final tables"
+        )
+    return found
+
+
+def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
+    raw = lake.table(spec.table)
+    total = Landed(snapshot=raw.metadata.current_snapshot_id)
+    loaded = lake.table(source)
+    pending = cut(pending_of_table(spec, raw, source, loaded), loaded, spec.batch)
+    if pending.is_absorbed or pending.head.snapshot is None:
+        return total
+    batch = TableBatch(lake, spec, source, pending.start, pending.head.snapshot)
+    marks = {**read_marks(raw), str(source): pending.head}
+    batch.properties = to_properties(marks)
+    total += replace(_commit(lake, spec, raw, batch), left=pending.left)
+    rejects.catch_up(lake, spec.table)
+    return total
+
+
+# --- one commit -------------------------------------------------------------------------------------------------
+
+
+def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
+    """Append a batch to the very table `raw`.
+
+    Raises:
+        ConcurrentWriteError: it has moved meanwhile.
+        RejectedLimitError: more records than declared cannot be routed.
+    """
+    routed = {str(r) for r in routes_of(raw)}
+    reading = _Reading(spec, event_format(spec.format), next_position(lake, spec.table, raw), routed, read_open(raw))
+    # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
+    # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
+    raw.metadata.properties["commit.retry.num-retries"] = "0"
+    # PyIceberg holds a file in memory until it is written, and counts its bytes there, not as they are on disk.
+    raw.metadata.properties["write.target-file-size-bytes"] = str(BYTES_A_FILE)
+    transaction = raw.transaction()
+    properties: dict[str, str] = {}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from reading.batches(batch)
+        # The properties are filled before the snapshot's summary is made of them.
+        properties.update(batch.properties)
+        properties.update(
+            {
+                POSITION_PROPERTY: str(reading.position),
+                ROUTES_PROPERTY: json.dumps(sorted(reading.routes)),
+                ARRIVED_PROPERTY: json.dumps(reading.arrived, sort_keys=True),
+                **rejects.landed(raw, reading.rejected),
+                **(to_open_properties(reading.open) if reading.open else {}),
+            }
+        )
+
+    try:
+        transaction.append(pa.RecordBatchReader.from_batches(ARROW, batches()), snapshot_properties=properties)
+        transaction.commit_transaction()
+    except CommitFailedException as e:
+        raise ConcurrentWriteError(f"{spec.table}: another process landed files at the same time") from e
+    return Landed(
+        batch.parts,
+        reading.position - reading.first,
+        batch.bytes,
+        lake.table(spec.table).metadata.current_snapshot_id,
+        reading.rejected,
+    )
+
+
+Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, str | None, str | None]
+
+
+class _Reading:
+    """Makes record batches of records, routes them and counts positions on the way."""
+
+    def __init__(
+        self,
+        spec: RawSpec,
+        event_format: EventFormat,
+        position: int,
+        routes: set[str],
+        open_: Mapping[str, Open | None],
+    ) -> None:
+        self.spec, self.event_format, self.routes = spec, event_format, routes
+        # By source, what was open once, too: that it no longer is has to be recorded.
+        self.open = dict(open_)
+        self.first = self.position = position
+        self.rejected = 0
+        self.arrived = Counter[str]()
+        self.why = ""
+        self.arrived_at = datetime.now(UTC)
+
+    def batches(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+        rows: list[Row] = []
+        counts: dict[str, int] = {}
+        size = 0
+        for file, record in batch.read():
+            routed = self._route(record)
+            if routed.problem:
+                self.rejected += 1
+                self.why = self.why or f"{file}, line {record.number}: {routed.problem}"
+            if routed.source_table is not None:
+                self.arrived[routed.source_table] += 1
+            where = (self.position, routed.source_table, file, record.number, self.arrived_at)
+            transaction = self._follow(routed, batch.source_name)
+            rows.append((*where, record.text, routed.problem, routed.key, routed.payload, transaction))
+            counts[file] = counts.get(file, 0) + 1
+            self.position += 1
+            size += len(record.text)
+            if len(rows) >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+                yield _batch(rows)
+                rows, size = [], 0
+        rejects.check_limit(
+            str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.why
+        )
+        if rows:
+            yield _batch(rows)
+        batch.end(counts, self.arrived_at)
+
+    def _follow(self, routed: Routed, source: str) -> str | None:
+        if routed.boundary is None:
+            return None
+        self.open[source], transaction = follow(self.open.get(source), routed.boundary, self.position)
+        return transaction
+
+    def _route(self, record: Record) -> Routed:
+        if record.problem:
+            return Routed(problem=record.problem)
+        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth)
+        self.routes.update(str(r) for r in routed.tables)
+        return routed
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    # Records of one table beside each other: a reader of one table skips the row groups and pages of all others.
+    rows.sort(key=lambda r: (r[1] or "", r[0]))
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, type=f.type) for c, f in zip(columns, ARROW, strict=True)], schema=ARROW
+    )

@@ -1,0 +1,113 @@
+"""Which source table a record is about; records of which that could not be told are routed once more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from lake_assets.errors import InputError
+from lake_assets.formats import EventFormat, SourceTable, event_format
+from lake_assets.formats.event_model import MANY, Boundary
+from lake_assets.formats.files.file_streams import KEPT_IN_PART
+from lake_assets.formats.format_base import DEPTH, decode, schema_key
+from lake_assets.ingest.ingest_specs import RawSpec
+from lake_assets.ingest.raw.raw_tables import ROUTES_PROPERTY, routes_of
+from lake_assets.ingest.records import rejects
+from lake_assets.lake import LakeBase
+from lake_assets.tables.commits import committing
+from lake_assets.tables.spark_frames import temp_view
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Where a record belongs.
+
+    Attributes:
+        tables: the source tables that it is about.
+        problem: why that cannot be told; None: it can.
+        key: what stands for its schema; None: it is about no table.
+        payload: the record without its schema, where it has one.
+        boundary: what it says of the transaction around it.
+    """
+
+    tables: tuple[SourceTable, ...] = ()
+    problem: str | None = None
+    key: str | None = None
+    payload: str | None = None
+    boundary: Boundary | None = None
+
+    @property
+    def source_table(self) -> str | None:
+        """What stands in the raw table."""
+        return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
+
+
+def route(event_format: EventFormat, text: str, table: SourceTable | None, depth: int = DEPTH) -> Routed:
+    """The source tables and the schema of a record, or what is wrong with it.
+
+    Args:
+        event_format: what it is to be.
+        text: the record.
+        table: what it is about, where it does not say so.
+        depth: how deeply it may be nested.
+    """
+    try:
+        record = decode(text, depth)
+        tables = event_format.routes(record, table)
+    except InputError as e:
+        return Routed(problem=str(e))
+    boundary = event_format.boundary(record)
+    if not tables:
+        return Routed(boundary=boundary)
+    schema = event_format.schema_of(record)
+    payload = event_format.without_schema(text, schema) if schema else None
+    return Routed(tables, None, schema_key(schema), payload, boundary)
+
+
+def replay(lake: LakeBase, spec: RawSpec) -> int:
+    """Route the raw table's unroutable records again, after the declaration was corrected; returns how many have a
+    table (or are about none) now. They keep their places in the stream, and staging takes them in with its next run.
+
+    Raises:
+        ConcurrentWriteError: another process wrote at the same time; nothing is lost, run again.
+    """
+    if not lake.exists(spec.table) or not rejects.unrouted(lake.table(spec.table)):
+        return 0
+    rejects.catch_up(lake, spec.table)
+    routed = _route_again(lake, spec)
+    # Also those of a replay that was killed before it came here.
+    bad = lake.table(spec.table).scan(row_filter="problem IS NOT NULL", selected_fields=("position",)).to_arrow()
+    still = set(bad["position"].to_pylist())
+    if good := [p for p in rejects.unrouted_positions(lake, spec.table) if p not in still]:
+        rejects.forget(lake, spec.table, None, good)
+    return routed
+
+
+def _route_again(lake: LakeBase, spec: RawSpec) -> int:
+    raw = lake.table(spec.table)
+    reader = event_format(spec.format)
+    rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
+    known = {str(r) for r in routes_of(raw)}
+    routed: list[tuple[int, str | None, str | None]] = []
+    for row in rows.to_pylist():
+        # What stands in escapes was no UTF-8, and is none now; of others a part is there.
+        if row["problem"].startswith(KEPT_IN_PART):
+            continue
+        found = route(reader, row["record"], spec.about, spec.limits.depth)
+        if found.problem is None:
+            known.update(str(r) for r in found.tables)
+            routed.append((row["position"], found.source_table, found.key))
+    if not routed:
+        return 0
+    spark, name = lake.spark(), lake.sql_name(spec.table)
+    positions = [p for p, *_ in routed]
+    more = {ROUTES_PROPERTY: json.dumps(sorted(known))}
+    rows_of = spark.createDataFrame(routed, "position BIGINT, source_table STRING, schema_key STRING")
+    with temp_view(rows_of) as view, committing(spark, spec.table, None, more):
+        spark.sql(
+            f"MERGE INTO {name} t USING {view} s ON t.position = s.position "
+            f"AND t.position BETWEEN {min(positions)} AND {max(positions)} AND t.problem IS NOT NULL "
+            "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.schema_key = s.schema_key, "
+            "t.problem = NULL"
+        )
+    return len(routed)

@@ -1,0 +1,306 @@
+"""Writing a staging batch: append it, merge it, or replace the table by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import functions as F
+
+from lake_assets.errors import RebuildError, RecordsGoneError
+from lake_assets.formats.event_model import INDEX, POSITION
+from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.records import rejects
+from lake_assets.ingest.records.event_rows import BAD
+from lake_assets.ingest.records.parsing import Parsed
+from lake_assets.ingest.records.sequence_kinds import PROPERTY as ORDER_PROPERTY
+from lake_assets.ingest.records.sequence_kinds import (
+    Kind,
+    Look,
+    MixedKindsError,
+    first_kind,
+    kind_of,
+    kind_sql,
+    to_property,
+    with_unplaced,
+)
+from lake_assets.ingest.staging.rereading import GENERATION_PROPERTY, generation_of
+from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects
+from lake_assets.ingest.staging.staging_tables import (
+    PARTITIONED_BY,
+    columns_in,
+    make,
+    prepare,
+    properties_for,
+    set_property,
+    sort_by,
+)
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.foreign_errors import as_named, is_unreadable
+from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake.names import literal
+from lake_assets.tables.commits import append_if_unmoved, committing
+from lake_assets.tables.pending_windows import head_of, known_marks
+from lake_assets.tables.schema_changes import Change
+from lake_assets.tables.spark_frames import observed, temp_view
+from lake_assets.tables.table_ddl import KEY_PROPERTY, by_key, columns_of, key_in
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a batch.
+
+    Attributes:
+        events: how many good events it held; None: no event could be told from the others, so that no table was made.
+        rejected: how many records or events were rejected.
+        bad: their `position`s.
+        changes: how the table's columns followed.
+        misfits: how many good events have values that do not fit, and are null instead.
+    """
+
+    events: int | None
+    rejected: int
+    bad: tuple[Row, ...] = ()
+    changes: tuple[Change, ...] = ()
+    misfits: int = 0
+
+    def details(self) -> dict[str, object]:
+        """For the outcome."""
+        found: dict[str, object] = {"rejected": self.rejected} if self.rejected else {}
+        if self.misfits:
+            found["misfits"] = self.misfits
+        if self.changes:
+            found["schema_changes"] = [f"{c.kind} {c.column} {c.type}" for c in self.changes]
+        return found
+
+
+def may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: bool) -> bool:
+    """Whether nothing has to be known of a batch before it is written."""
+    if parsed.rows is None or spec.max_rejected is not None:
+        return False  # too many rejects: then nothing is written
+    # A table is made of its first event: a batch without one says nothing of its columns and key.
+    # To read a small one, count its events and make the table with them is less work than to make an empty table first.
+    return lake.exists(spec.table) or (not is_little and bool(parsed.rows.where(F.col(BAD).isNull()).limit(1).count()))
+
+
+def append_batch(
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks, base: Watermarks
+) -> Written:
+    """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
+    assert parsed.rows is not None
+    changes = prepare(lake, spec, parsed.rows, parsed)
+    seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
+    good = observed(parsed.rows, seen, *event_counts(parsed.rows), *look.columns)
+    rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
+    rejected: list[Row] = []
+
+    def before_publishing() -> None:
+        _record_kind(lake, spec, look.found(seen))
+        if seen.get["bad"] or parsed.refused is not None:
+            rejected.extend(record_rejects(lake, spec, parsed.rows, parsed, records))
+
+    try:
+        append_if_unmoved(lake, spec.table, rows, marks, base, before_publishing)
+    except MixedKindsError:
+        written = merge_batch(lake, spec, records, parsed, marks)
+        return replace(written, changes=(*changes, *written.changes))
+    events = seen.get["events"] - seen.get["bad"]
+    return Written(events, len(rejected), tuple(rejected), tuple(changes), seen.get["misfits"])
+
+
+def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
+    """Before the events are published: killed in between, the next run finds the same of them."""
+    if kind_sql(spec) is None or not lake.exists(spec.table):
+        return
+    if lake.table(spec.table).properties.get(ORDER_PROPERTY) != to_property(kind):
+        set_property(lake, spec.table, ORDER_PROPERTY, to_property(kind))
+
+
+def merge_batch(
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks | None
+) -> Written:
+    """Write what is not there yet."""
+
+    def write(good: DataFrame, stats: Row) -> list[Change] | None:
+        if stats["events"] == stats["bad"] and (marks is None or not lake.exists(spec.table)):
+            return None
+        if marks is not None and not lake.exists(spec.table):
+            make(lake, spec, good, parsed, marks)
+            return []
+        changes = prepare(lake, spec, good, parsed)
+        _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
+        return changes
+
+    return _sifted(lake, spec, records, parsed, kind_of(lake, spec), write)
+
+
+def replace_table(
+    lake: LakeBase,
+    spec: StagingSpec,
+    table: Table,
+    records: DataFrame,
+    parsed: Parsed,
+    marks: Watermarks,
+    *,
+    is_fresh: bool,
+) -> Written:
+    """Make the table of all events again, in one commit: readers see the old table or the new one.
+
+    What is computed of the table notices by its generation, which the same commit sets: events that were staged before
+    may be gone, and a window of new events does not tell that.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        table: the same, as it is.
+        records: all records about it.
+        parsed: the same, read.
+        marks: the watermarks that the commit carries.
+        is_fresh: whether it gets the columns and the key that the records have now, whatever it had before.
+
+    Raises:
+        RecordsGoneError: the raw table no longer holds all that the table was made of.
+        RebuildError: there is no event to rebuild it from.
+    """
+    _check_complete(lake, spec, table, records)
+    key = parsed.key or (() if is_fresh else key_in(table))
+
+    def write(good: DataFrame, stats: Row | None = None) -> list[Change] | None:
+        if is_fresh and (stats is None or stats["events"] == stats["bad"]):
+            return None
+        columns = columns_in(good)
+        properties = {
+            **spec.properties,
+            **properties_for(spec, parsed),
+            KEY_PROPERTY: json.dumps(key),
+            GENERATION_PROPERTY: str(generation_of(table) + 1),
+        }
+        said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        rows = good.select(*(F.col(quote(c)) for c in columns))
+        with temp_view(by_key(rows, key)) as view, committing(lake.spark(), spec.table, marks):
+            lake.spark().sql(
+                f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg PARTITIONED BY ({PARTITIONED_BY}) "
+                f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+            )
+        if key:
+            sort_by(lake, spec.table, key)
+        return []
+
+    written = _sifted(lake, spec, records, parsed, None, write)
+    if written.events is None and is_fresh:
+        raise RebuildError(
+            f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing to "
+            f"rebuild it from. {spec.table} is left as it is; drop it if it is no longer wanted"
+        )
+    if written.events is None:
+        write(lake.spark().table(lake.sql_name(spec.table)).limit(0))
+        written = replace(written, events=0)
+    rejects.forget_others(lake, spec.raw, str(spec.source_table), [r["position"] for r in written.bad])
+    return written
+
+
+def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame) -> None:
+    """Raise RecordsGoneError where staging has events whose records the raw table no longer holds.
+
+    The positions of a raw table that was dropped and made again say nothing about the one before: a rebuild of its
+    staging tables is requested because of that.
+    """
+    mark, raw = known_marks(table).get(str(spec.raw)), lake.table(spec.raw)
+    if mark is not None and mark.uuid != head_of(raw).uuid:
+        return
+    events = lake.spark().table(lake.sql_name(spec.table)).where(F.col(POSITION) >= spec.start)
+    lost = events.join(records.select(F.col("position").alias(POSITION)), POSITION, "left_anti")
+    counted = lost.agg(F.count("*").alias("n"), F.min(POSITION).alias("low"), F.max(POSITION).alias("high"))
+    try:
+        row = counted.collect()[0]
+    except Exception as e:
+        if not is_unreadable(e, table.location()):
+            raise
+        raise RebuildError(
+            f"{spec.table} is left as it is: a file of it cannot be read ({as_named(e, str(spec.table)) or e}), so "
+            f"that nothing tells whether {spec.raw} still holds the records of all its events. If it does, drop "
+            f"{spec.table}, run the pipeline, then `lake-assets rebuild` what is made of it"
+        ) from e
+    if row["n"]:
+        raise RecordsGoneError(
+            f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "
+            f"to {row['high']}), so reading all records again would lose them. Nothing was written. Restore these "
+            f"records: run the pipeline if {spec.raw} was rolled back and can take them in again, or roll it back to "
+            "a snapshot that has them. If this follows a change of `key`, `types` or `start_position`, undoing the "
+            f"change works as well. To begin with what {spec.raw} holds now, drop {spec.table} and run the pipeline"
+        )
+
+
+def _sifted(
+    lake: LakeBase,
+    spec: StagingSpec,
+    records: DataFrame,
+    parsed: Parsed,
+    kind: Kind | None,
+    write: Callable[[DataFrame, Row], list[Change] | None],
+) -> Written:
+    """Put down what cannot be read, and then write the good events; in this order, so that a run that is killed in
+    between has lost nothing.
+
+    Args:
+        lake: the lake.
+        spec: the table.
+        records: the batch.
+        parsed: the same, read.
+        kind: what orders the events before these; None: none are, or it does not matter.
+        write: called with the good events and what is known of the batch; None: there was nothing to write.
+    """
+    rows = parsed.rows.persist() if parsed.rows is not None else None
+    sql = kind_sql(spec)
+    try:
+        if rows is not None and sql is not None:
+            kind = kind or first_kind(rows.where(F.col(BAD).isNull()), sql)
+            rows = with_unplaced(rows, sql, kind) if kind else rows
+        stats = batch_stats(rows)
+        bad: list[Row] = []
+        if (stats and stats["bad"]) or parsed.refused is not None:
+            bad = record_rejects(lake, spec, rows, parsed, records)
+        changes = None
+        _record_kind(lake, spec, kind)
+        if rows is not None and stats is not None:
+            changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
+        if stats is None or changes is None:
+            return Written(None, len(bad), tuple(bad))
+        _record_kind(lake, spec, kind)  # the table may have been made just now
+        return Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes), stats["misfits"])
+    finally:
+        if parsed.rows is not None:
+            parsed.rows.unpersist()
+
+
+def _fitted(lake: LakeBase, table: TableId, rows: DataFrame, there: Collection[str]) -> DataFrame:
+    """All columns of the table, in its order and with its types; `there`: those that the rows have."""
+    return rows.selectExpr(
+        *(
+            f"CAST({quote(n) if n in there else 'NULL'} AS {kind}) AS {quote(n)}"
+            for n, kind in columns_of(lake, table).items()
+        )
+    )
+
+
+def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Watermarks | None) -> None:
+    """Insert the rows whose place in the stream is not there yet.
+
+    A plain append would do, were there never two runs at once: Iceberg lets both append. This MERGE reads (and is
+    validated against) the positions of the window only, so that the second one finds a conflict instead.
+    """
+    names = [f.name for f in rows.schema.fields]
+    types = columns_of(lake, table)
+    rows = rows.select(*(F.col(quote(n)).cast(types[n]).alias(n) for n in names))
+    listed = ", ".join(quote(n) for n in names)
+    position, index = quote(POSITION), quote(INDEX)
+    with temp_view(rows) as view, committing(lake.spark(), table, marks):
+        lake.spark().sql(
+            f"MERGE INTO {lake.sql_name(table)} t USING {view} s ON t.{position} = s.{position} "
+            f"AND t.{index} = s.{index} AND t.{position} BETWEEN {int(first)} AND {int(last)} "
+            f"WHEN MATCHED AND t.{position} < 0 THEN UPDATE SET t.{position} = s.{position} "
+            f"WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({', '.join('s.' + quote(n) for n in names)})"
+        )

@@ -1,0 +1,62 @@
+"""Warnings about unsuitable settings of Dagster's instance (`dagster.yaml`), logged when the sensor requests a run.
+
+No setting can lose data, since progress is in the tables. But tables may stop advancing, or be computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import dagster as dg
+
+from lake_assets.orchestration._compat import PoolGranularity
+from lake_assets.orchestration.sensing.sensor_planning import shortened
+
+WARNING = "InstanceSettingsWarning"
+
+
+def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
+    """Return a warning per unsuitable setting, with its consequence and the correction.
+
+    Args:
+        instance: Dagster's instance.
+        pools: the pools of the assets.
+    """
+    found = [*_pools(instance, pools), *_runs(instance)]
+    return [f"{WARNING}: dagster.yaml: {text}" for text in found]
+
+
+def _pools(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
+    config = instance.get_concurrency_config().pool_config
+    set_by_hand = {p.name: p.limit for p in instance.event_log_storage.get_pool_limits() if not p.from_default}
+    found: list[str] = []
+    if wide := sorted(p for p in pools if set_by_hand.get(p, config.default_pool_limit) != 1):
+        found.append(
+            f"no limit of 1 is on {shortened(wide)}: two runs may compute one table at once, and one is wasted. Set "
+            "`concurrency.pools.default_limit: 1`"
+        )
+    if config.pool_granularity == PoolGranularity.RUN:
+        found.append("`concurrency.pools.granularity: run` makes a run wait until all of its tables are free. Set `op`")
+    return found
+
+
+def _runs(instance: dg.DagsterInstance) -> list[str]:
+    found: list[str] = []
+    queue = instance.get_concurrency_config().run_queue_config
+    if queue is not None and queue.max_concurrent_runs == 0:
+        found.append("`concurrency.runs.max_concurrent_runs: 0` lets no run begin. Set 1 or more")
+    if not instance.run_monitoring_enabled:
+        found.append(f"{UNMONITORED}. Set `run_monitoring.enabled: true`")
+    elif "free_slots_after_run_end_seconds" not in instance.run_monitoring_settings:
+        found.append(
+            "a killed run occupies its tables' pools forever. Set `run_monitoring.free_slots_after_run_end_seconds: 30`"
+        )
+    if instance.run_retries_enabled and instance.run_retries_retry_on_asset_or_op_failure:
+        found.append(
+            "`run_retries` retries failed steps at once, while the sensor's retries wait longer each time. Set "
+            "`run_retries.retry_on_asset_or_op_failure: false`"
+        )
+    return found
+
+
+UNMONITORED = "runs are not monitored, so a run whose process was killed counts as in progress forever"

@@ -1,0 +1,58 @@
+"""Runs of a pipeline in Dagster's instance: those in progress, and past attempts."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lake_assets.orchestration.asset_names import PIPELINE_TAG
+from lake_assets.orchestration.sensing.sensor_planning import PastRun
+
+# Fingerprints of the windows that a run was requested for.
+PENDING_TAG = "lake_assets/pending"
+PLAN_TAG = "lake_assets/plan"
+ATTEMPT_TAG = "lake_assets/attempt"
+RUNS_LOOKED_AT = 50
+
+AT_WORK = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+_OVER = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+
+
+def at_work(instance: dg.DagsterInstance, job: str, keys: frozenset[dg.AssetKey]) -> list[dg.DagsterRun]:
+    """Return the runs of the pipeline that are queued or in progress, including manual ones."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=RUNS_LOOKED_AT)
+    # A manual run belongs to Dagster's own job and has none of our tags, but lists its assets.
+    return [run for run in runs if run.job_name == job or keys.intersection(run.asset_selection or ())]
+
+
+def past_runs(instance: dg.DagsterInstance, pipeline: str, wanted: frozenset[str]) -> list[PastRun]:
+    """Return the newest finished runs of the pipeline that were requested for any of the wanted windows."""
+    found: list[PastRun] = []
+    filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline}, statuses=_OVER)
+    for record in instance.get_run_records(filters, limit=RUNS_LOOKED_AT):
+        run = record.dagster_run
+        fingerprints = frozenset(run.tags.get(PENDING_TAG, "").split())
+        if not fingerprints & wanted:
+            continue
+        succeeded = run.status == dg.DagsterRunStatus.SUCCESS
+        failed = frozenset[str]() if succeeded else _failed_steps(instance, run.run_id)
+        ended = record.end_time or record.update_timestamp.timestamp()
+        found.append(PastRun(run.run_id, fingerprints, failed, succeeded, ended))
+    return found
+
+
+def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
+    failures = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    steps = (r.event_log_entry.step_key for r in failures.records)
+    return frozenset(s for s in steps if s)
+
+
+def next_attempt(instance: dg.DagsterInstance, pipeline: str, plan: str) -> int:
+    """Return the number of the next attempt at a plan, counted from 1."""
+    filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline, PLAN_TAG: plan})
+    return max((int(r.tags.get(ATTEMPT_TAG, "1")) for r in instance.get_runs(filters, limit=1)), default=0) + 1

@@ -1,0 +1,155 @@
+"""The capture sensor: compares watermarks with the sources' heads and requests one run over the pending tables.
+
+It keeps no state. Pending changes are in the lake, past attempts in Dagster's runs, so a cursor that is lost, reset or
+never written changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import dagster as dg
+
+from lake_assets.facade import Lake
+from lake_assets.lake import LakeConfig
+from lake_assets.orchestration.asset_names import (
+    pool,
+    valid_name,
+)
+from lake_assets.orchestration.dagster_partitions import is_unmarked, step_key
+from lake_assets.orchestration.runs import run_history
+from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings
+from lake_assets.orchestration.runs.zombie_runs import end_if_dead
+from lake_assets.orchestration.sensing.pending_scan import PendingTable, batches, look, measure, missing
+from lake_assets.orchestration.sensing.run_requests import Watch, checks_of, request
+from lake_assets.orchestration.sensing.sensor_planning import Decision, Work, decide, fingerprint
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.table_graph import Spec
+
+
+def capture_sensor(
+    pipeline: Pipeline,
+    specs: Sequence[Spec],
+    config: LakeConfig,
+    job: dg.ExecutableDefinition | None,
+    *,
+    assets: dg.AssetSelection | None = None,
+    interval_seconds: int,
+    status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Build the sensor of a pipeline; see the module.
+
+    Args:
+        pipeline: the pipeline to watch.
+        specs: its tables with an asset.
+        config: the lake's configuration.
+        job: the job to request; None if the pipeline has none, see `assets`.
+        assets: the assets to request in Dagster's job over all assets.
+        interval_seconds: shortest time between two ticks.
+        status: whether it is on from the start.
+    """
+    watch = Watch(pipeline, tuple(specs), config)
+
+    @dg.sensor(
+        name=f"{valid_name(pipeline.name)}_capture_sensor",
+        job=job,
+        asset_selection=assets,
+        # Dagster's daemon checks sensors every five seconds. One whose interval is a multiple of that would be a few
+        # milliseconds short of it, and be left for the next round.
+        minimum_interval_seconds=max(1, interval_seconds - 1),
+        default_status=status,
+        description=(
+            f"Compares the watermark of each table of {pipeline.name} with its sources and requests one run over the "
+            "tables with something to absorb and their downstream tables. Reads metadata only."
+        ),
+    )
+    def sensor(context):  # type: ignore[no-untyped-def]
+        return tick(context, watch)
+
+    return sensor
+
+
+def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = None) -> dg.RunRequest | dg.SkipReason:
+    """Check the lake once, and request a run or skip.
+
+    Args:
+        context: for Dagster's instance and the tick's log.
+        watch: the tables to check.
+        now: seconds since 1970, to measure how long a failed table has waited; default: the clock.
+
+    Raises:
+        CatalogUnavailableError: the lake cannot be read; the next tick tries again, and nothing is lost.
+    """
+    busy: dg.DagsterRun | None = None
+    for run in run_history.at_work(context.instance, watch.job, watch.keys):
+        if dead := end_if_dead(context.instance, run):
+            context.log.warning(dead)
+        else:
+            busy = busy or run
+    if busy:
+        stale = "" if context.instance.run_monitoring_enabled else f". But {UNMONITORED} (see dagster.yaml)"
+        return dg.SkipReason(
+            f"run {busy.run_id[:8]} is {busy.status.value.lower()}: changes that arrive meanwhile are absorbed after "
+            f"it{stale}"
+        )
+    lake = Lake(watch.config)
+    try:
+        specs = watch.pipeline.specs(lake, alone=False)
+        # Loaded tables stay, even if the streams no longer contain them.
+        specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
+        now = time.time() if now is None else now
+        seen = look(lake, specs, _steps(watch, specs), now)
+        seen += _unmarked(context.instance, lake, watch, {f.work.table for f in seen})
+        found = [f for f in seen if not f.wait]
+        wanted = frozenset(f.work.fingerprint for f in found)
+        runs = run_history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
+        decision = decide([f.work for f in found], runs, now)
+        for text in _held_back(decision):
+            context.log.warning(text)
+        if not decision.due:
+            held = [*_held_back(decision), *_collecting(seen), *missing(lake, specs)]
+            return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
+        for text in config_warnings(context.instance, [pool(s.table) for s in watch.loaded]):
+            context.log.warning(text)
+        due = {w.table for w in decision.due}
+        taken = batches(lake, specs, [f for f in found if f.work.table in due])
+        decision = replace(decision, due=tuple(f.work for f in taken))
+        size = measure(lake, taken)
+        asked = request(context.instance, watch, specs, found, decision, size)
+        return asked.with_replaced_attrs(asset_check_keys=checks_of(context.repository_def, watch, asked))
+    finally:
+        if "catalog" in vars(lake):
+            lake.catalog.close()
+
+
+def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
+    known = set(watch.known)
+    return {str(s.table): step_key(s) if str(s.table) in known else watch.new_tables_step for s in specs}
+
+
+def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: Collection[str]) -> list[PendingTable]:
+    """Return tables with nothing to absorb that have touched but unmarked partitions."""
+    found: list[PendingTable] = []
+    for spec in watch.loaded:
+        if spec.partitions is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
+            continue
+        head = lake.table(spec.table).metadata.current_snapshot_id
+        mark = fingerprint(spec, "marks", head)
+        found.append(PendingTable(Work(str(spec.table), step_key(spec), mark, "unmarked partitions"), ()))
+    return found
+
+
+def _collecting(found: Sequence[PendingTable]) -> list[str]:
+    return [f"{f.work.table} collects changes for up to {f.wait:.0f} s more" for f in found if f.wait]
+
+
+def _held_back(decision: Decision) -> list[str]:
+    given_up = [
+        f"gave up on {table} after {t.count} attempts, the last in run {t.last_run[:8]}: it is retried when its "
+        "sources or its declaration change, or when it is materialized by hand"
+        for table, t in decision.given_up.items()
+    ]
+    waiting = [f"{table} failed and is retried in {left:.0f} s" for table, left in decision.waiting.items()]
+    return [*given_up, *waiting]

@@ -1,0 +1,179 @@
+"""Settings of tables as assets: owners, tags, group, kinds, description, freshness, foreign dependencies.
+
+Dagster checks these as well when it loads definitions, but cannot name the line. The checks here match Dagster's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from lake_assets.pipeline.config.setting_types import OrText, Strict, listed, seconds_of
+from lake_assets.tables.specs import Freshness, Shown
+
+_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
+_GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
+_TAG_NAME, _TAG_PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,63}"), re.compile(r"([A-Za-z0-9_.-]{1,63}/)?")
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+_SHORTEST = 60
+_OWN_PREFIX = "lake_assets/"
+
+Several = Annotated[list[str], BeforeValidator(listed), OrText()]
+
+
+class FreshnessSettings(Strict):
+    """When an asset counts as stale: by the age of its last materialization, or by a time of day."""
+
+    fail: str | float | None = Field(default=None, description="stale if the last materialization is older (1h, 2d)")
+    warn: str | float | None = Field(default=None, description="warn if the last materialization is older")
+    cron: str | None = Field(
+        default=None, description="instead of fail: deadlines for a materialization, as a cron expression: 0 9 * * *"
+    )
+    within: str | float | None = Field(
+        default=None, description="with cron: how long before a deadline a materialization counts (1h)"
+    )
+    timezone: str = Field(default="UTC", description="with cron: IANA name of the time zone")
+
+    @field_validator("fail", "warn", "within")
+    @classmethod
+    def _durations(cls, value: str | float | None) -> str | float | None:
+        if value is not None and seconds_of(value) < _SHORTEST:
+            raise ValueError(f"{value!r}: Dagster looks at freshness by the minute: at least 1m")
+        return value
+
+    @field_validator("cron")
+    @classmethod
+    def _cron(cls, value: str | None) -> str | None:
+        if value is not None and len(value.split()) != 5:
+            raise ValueError(f"{value!r} is no cron expression: minute, hour, day, month, weekday, as 0 9 * * *")
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> FreshnessSettings:
+        if (self.fail is None) == (self.cron is None):
+            raise ValueError("freshness is a longest age (`fail`) or a time (`cron`): exactly one of them")
+        if self.cron is not None and (self.within is None or self.warn is not None):
+            raise ValueError("beside `cron` goes `within`, how long before that a materialization counts; no `warn`")
+        if self.fail is not None and self.within is not None:
+            raise ValueError("`within` goes with `cron`")
+        if self.fail is not None and self.warn is not None and seconds_of(self.warn) >= seconds_of(self.fail):
+            raise ValueError(f"`warn` ({self.warn}) has to be shorter than `fail` ({self.fail})")
+        return self
+
+    @property
+    def policy(self) -> Freshness:
+        """In seconds."""
+        fail, warn, within = (None if d is None else seconds_of(d) for d in (self.fail, self.warn, self.within))
+        return Freshness(fail, warn, self.cron, within, self.timezone)
+
+
+def _texts(value: object) -> object:
+    """Convert numbers back to text, as YAML parses unquoted digits as numbers."""
+    if not isinstance(value, dict):
+        return value
+    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+
+
+def _freshness(value: object) -> object:
+    return {"fail": value} if isinstance(value, str) else value
+
+
+class AssetSettings(Strict):
+    """Attributes of assets that do not follow from their tables."""
+
+    owners: Several | None = Field(
+        default=None, description="emails, or teams as team:name; default: the enclosing setting"
+    )
+    tags: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(
+        default_factory=dict, description="Dagster tags, in addition to enclosing ones"
+    )
+    group: str | None = Field(default=None, description="asset group; default: the pipeline's name")
+    kinds: Several = Field(default_factory=list, description="kinds in addition to iceberg and spark, such as postgres")
+
+    @field_validator("owners")
+    @classmethod
+    def _owners(cls, value: list[str] | None) -> list[str] | None:
+        for owner in value or []:
+            if not _EMAIL.fullmatch(owner) and not (owner.startswith("team:") and len(owner) > len("team:")):
+                raise ValueError(f"{owner!r} is no owner: write an email address, or a team as team:name")
+        return value
+
+    @field_validator("tags")
+    @classmethod
+    def _tags(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            prefix, slash, last = name.rpartition("/")
+            if not _TAG_NAME.fullmatch(last) or not _TAG_PREFIX.fullmatch(prefix + slash):
+                raise ValueError(
+                    f"{name!r} is no tag: letters, digits, `_`, `-` and `.`, up to 63; a prefix and a slash before"
+                )
+            if name.startswith(_OWN_PREFIX):
+                raise ValueError(f"{name!r}: tags that begin with {_OWN_PREFIX} say what the package knows itself")
+            if not _TAG_VALUE.fullmatch(text):
+                raise ValueError(f"{name}: {text!r} is no tag's value: letters, digits, `_`, `-` and `.`, up to 63")
+        return value
+
+    @field_validator("group")
+    @classmethod
+    def _group(cls, value: str | None) -> str | None:
+        if value is not None and not _GROUP.fullmatch(value):
+            raise ValueError(
+                f"{value!r} is no group: letters, digits and `_`, with slashes between the parts of a path"
+            )
+        return value
+
+    @field_validator("kinds")
+    @classmethod
+    def _kinds(cls, value: list[str]) -> list[str]:
+        if wrong := [k for k in value if not _TAG_NAME.fullmatch(k)]:
+            raise ValueError(f"{wrong[0]!r} is no kind: a short name of letters, digits, `_`, `-` and `.`, as postgres")
+        return value
+
+
+class TableSettings(AssetSettings):
+    """Further attributes of the asset of one table."""
+
+    description: str | None = Field(
+        default=None, description="contents of the table; shown before the generated description"
+    )
+    freshness: Annotated[FreshnessSettings | None, BeforeValidator(_freshness), OrText()] = Field(
+        default=None,
+        description="when it counts as stale: the longest age (2h), or fail and warn, or cron and within",
+    )
+    depends_on: Several = Field(
+        default_factory=list,
+        description="upstream assets outside the pipeline, as other/asset: adds lineage, and order if a run has both",
+    )
+
+    @field_validator("depends_on")
+    @classmethod
+    def _depends_on(cls, value: list[str]) -> list[str]:
+        for key in value:
+            if not all(part.strip() == part and part for part in key.split("/")):
+                raise ValueError(f"{key!r} is no asset: write its key as Dagster shows it, with slashes: other/asset")
+        if len(set(value)) < len(value):
+            raise ValueError("an asset is named twice")
+        return value
+
+
+def shown(declared: Sequence[AssetSettings], *, own: bool = True) -> Shown:
+    """Combine the declared settings of one table.
+
+    Args:
+        declared: the settings of the table and those that enclose it, innermost first.
+        own: whether description, freshness and dependencies of the innermost settings apply to the table.
+    """
+    inner = declared[0] if own and isinstance(declared[0], TableSettings) else None
+    tags = {name: text for d in reversed(declared) for name, text in d.tags.items()}
+    return Shown(
+        owners=tuple(next((d.owners for d in declared if d.owners is not None), [])),
+        tags=tags,
+        group=next((d.group for d in declared if d.group is not None), None),
+        kinds=tuple(dict.fromkeys(k for d in declared for k in d.kinds)),
+        description=inner.description if inner else None,
+        freshness=inner.freshness.policy if inner and inner.freshness else None,
+        depends_on=tuple(inner.depends_on) if inner else (),
+    )

@@ -1,0 +1,267 @@
+"""Audits in a pipeline's YAML: each list item has one kind."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import sqlglot
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+
+from lake_assets.errors import PipelineError
+from lake_assets.lake import TableId
+from lake_assets.lake.sql_text import DIALECT
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, said, share_of
+from lake_assets.tables.audits.audit_declarations import (
+    PLACEHOLDER,
+    AcceptedValues,
+    Assertion,
+    Audit,
+    EqualsQuery,
+    NotNull,
+    Relationship,
+    RowCountChange,
+    Unique,
+)
+from lake_assets.tables.specs import Limit
+
+# Stands for the audited table where the SQL of an audit is parsed.
+AUDITED = TableId(("__audited",), "__table")
+# A table may grow to more than twice its size.
+_MOST = math.inf
+_ALONE = ("unique", "equals_query")
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float | dt.date) else value
+
+
+Value = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
+
+
+class Comparison(Strict):
+    """How a model's table is compared with its query."""
+
+    sample: str | float = Field(default=1.0, description="share of the keys to compare: 1% or 0.01; default: all")
+    schedule: str = Field(default="0 3 * * *", description="cron expression, in UTC; default: every night at 3")
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, value: str) -> str:
+        if len(value.split()) != 5:
+            raise ValueError(f"{value!r} is no time as cron has it: write minute, hour, day, month and day of the week")
+        return value
+
+    @field_validator("sample")
+    @classmethod
+    def _sample(cls, value: str | float) -> float:
+        return share_of(value)
+
+
+class AuditOfTable(Strict):
+    """A condition that a table must meet; each item has exactly one kind."""
+
+    unique: Names | None = Field(
+        default=None, description="columns whose values no two rows share (rows with nulls aside); empty: the key"
+    )
+    not_null: Names | None = Field(default=None, description="columns without nulls")
+    accepted_values: dict[str, list[Value]] | None = Field(
+        default=None, description="by column, its allowed values; nulls are allowed too"
+    )
+    relationships: dict[str, str] | None = Field(
+        default=None, description="by column, the column in which each of its values must exist: layer.table.column"
+    )
+    row_count_change: str | int | None = Field(
+        default=None, description="by how many rows (100) or what share (20%) a batch may change the row count"
+    )
+    sql: str | None = Field(
+        default=None, description="a SELECT of the failing rows; {table} stands for the audited table"
+    )
+    name: str | None = Field(
+        default=None, description="name of the audit; default: derived from its kind", pattern=r"^[A-Za-z0-9_]+$"
+    )
+    severity: Literal["error", "warn"] = Field(
+        default="error", description="error: a batch that fails is not published; warn: it is published and reported"
+    )
+
+    @field_validator("relationships")
+    @classmethod
+    def _relationships(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for text in (value or {}).values():
+            _column_of(text)
+        return value
+
+    @field_validator("row_count_change")
+    @classmethod
+    def _limit(cls, value: str | int | None) -> str | int | None:
+        with said():
+            if value is not None:
+                Limit.parse(value, _MOST)
+        return value
+
+    @field_validator("sql")
+    @classmethod
+    def _sql(cls, value: str | None) -> str | None:
+        with said():
+            if value is not None:
+                tables_of(parse_assertion(value))
+        return value
+
+    @property
+    def kinds(self) -> list[str]:
+        """The declared kinds."""
+        return [k for k in _kinds(type(self)) if getattr(self, k) is not None]
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> AuditOfTable:
+        if len(self.kinds) != 1:
+            listed = ", ".join(_kinds(type(self)))
+            raise ValueError(f"an audit is of one kind ({listed}), and this one is of {len(self.kinds)}")
+        kind = self.kinds[0]
+        if getattr(self, kind) in ([], {}) and kind not in _ALONE:
+            raise ValueError(f"`{kind}` names no column")
+        if empty := [c for c, values in (self.accepted_values or {}).items() if not values]:
+            raise ValueError(f"`accepted_values` of {', '.join(empty)}: list at least one")
+        if self.sql is not None and self.name is None:
+            raise ValueError("an audit in `sql` needs a `name`: it is what people read when it does not pass")
+        return self
+
+
+class AuditOfModel(AuditOfTable):
+    """A condition that a model's table must meet."""
+
+    equals_query: Comparison | None = Field(
+        default=None, description="the table equals its query, recomputed on a schedule"
+    )
+
+
+def _kinds(of: type[AuditOfTable]) -> list[str]:
+    return [name for name in of.model_fields if name not in ("name", "severity")]
+
+
+def _alone(value: object) -> object:
+    """Read a kind without settings: `unique` for `unique: []`."""
+    if isinstance(value, str):
+        if value not in _ALONE:
+            raise ValueError(f"{value!r} says too little: write for example `not_null: email`")
+        return {value: {} if value == "equals_query" else []}
+    return value
+
+
+Audits = list[Annotated[AuditOfTable, BeforeValidator(_alone), OrText()]]
+ModelAudits = list[Annotated[AuditOfModel, BeforeValidator(_alone), OrText()]]
+
+
+def _column_of(text: str) -> tuple[TableId, str]:
+    """Split `final.cities.id` into table and column."""
+    with said():
+        found = TableId.parse(text)
+    if len(found.namespace) < 2:
+        raise ValueError(f"{text!r} names no column of a table: write layer.table.column, as final.cities.id")
+    return TableId(found.namespace[:-1], found.namespace[-1]), found.name
+
+
+def read_audits(table: TableId, declared: Sequence[AuditOfTable]) -> tuple[Audit, ...]:
+    """Return the audits of a table that are evaluated with each batch.
+
+    Raises:
+        PipelineError: two have one name; SQL reads the published table instead of `{table}`.
+    """
+    found = tuple(a for one in declared for a in _read(one))
+    names = [a.name for a in (*found, *read_comparisons(declared))]
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise PipelineError(f"{table}: two audits are called {', '.join(twice)}: give one of them another `name`")
+    if own := [a.name for a in found if isinstance(a, Assertion) and table in a.tables]:
+        raise PipelineError(
+            f"{table}: audit {', '.join(own)} reads {table}, which is what was published before: write {PLACEHOLDER}"
+        )
+    return found
+
+
+def read_comparisons(declared: Sequence[AuditOfTable]) -> tuple[EqualsQuery, ...]:
+    """Return the audits of a model that run on a schedule."""
+    return tuple(
+        EqualsQuery(
+            name=one.name or "equals_query",
+            severity=one.severity,
+            sample=float(one.equals_query.sample),
+            schedule=one.equals_query.schedule,
+        )
+        for one in declared
+        if isinstance(one, AuditOfModel) and one.equals_query is not None
+    )
+
+
+def _read(one: AuditOfTable) -> Iterator[Audit]:
+    common: dict[str, Any] = {"severity": one.severity}
+
+    def named(kind: str, *columns: str, alone: bool = True) -> str:
+        """Return the declared name; for several audits in one item, with the column."""
+        if one.name and alone:
+            return one.name
+        plain = "_".join(columns)
+        return "_".join(filter(None, [one.name or kind, re.sub(r"[^A-Za-z0-9_]", "_", plain)]))
+
+    if one.unique is not None:
+        yield Unique(name=named("unique", *one.unique), of=tuple(one.unique), **common)
+    for column in one.not_null or ():
+        yield NotNull(name=named("not_null", column, alone=len(one.not_null or ()) == 1), column=column, **common)
+    for column, values in (one.accepted_values or {}).items():
+        name = named("accepted_values", column, alone=len(one.accepted_values or ()) == 1)
+        yield AcceptedValues(name=name, column=column, values=tuple(values), **common)
+    for column, text in (one.relationships or {}).items():
+        table, other = _column_of(text)
+        name = named("relationships", column, alone=len(one.relationships or ()) == 1)
+        yield Relationship(name=name, column=column, table=table, other=other, **common)
+    if one.row_count_change is not None:
+        yield RowCountChange(name=named("row_count_change"), limit=Limit.parse(one.row_count_change, _MOST), **common)
+    if one.sql is not None:
+        yield Assertion(name=named("sql"), sql=one.sql, tables=tables_of(parse_assertion(one.sql)), **common)
+
+
+def parse_assertion(sql: str) -> exp.Query:
+    """Parse the SELECT of an audit, with `AUDITED` for the audited table.
+
+    Raises:
+        PipelineError: it is not a single SELECT, or does not read the audited table.
+    """
+    if PLACEHOLDER not in sql:
+        raise PipelineError(f"the SQL of an audit is about {PLACEHOLDER}: write it where the audited table is meant")
+    try:
+        found = sqlglot.parse(sql.replace(PLACEHOLDER, ".".join(AUDITED.parts)), dialect=DIALECT)
+    except ParseError as e:
+        at = e.errors[0] if e.errors else {}
+        raise PipelineError(f"line {at.get('line')} of its SQL: {at.get('description', e)}") from e
+    except TokenError as e:
+        raise PipelineError(f"its SQL has a quote or comment that is not closed: {e}") from e
+    if len(found) != 1 or not isinstance(found[0], exp.Query):
+        raise PipelineError("the SQL of an audit is one SELECT, of the rows that are wrong")
+    return found[0]
+
+
+def tables_of(query: exp.Query) -> tuple[TableId, ...]:
+    """Return the other tables that the SELECT of an audit reads.
+
+    Raises:
+        PipelineError: a table is named without its layer, or with a catalog.
+    """
+    ctes = {c.alias.lower() for c in query.find_all(exp.CTE)}
+    found: dict[TableId, None] = {}
+    for table in query.find_all(exp.Table):
+        if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
+            continue
+        if not table.db or table.catalog:
+            raise PipelineError(
+                f"the SQL of an audit names table {table.sql(DIALECT)}: write layer.table, as final.users, "
+                f"or {PLACEHOLDER}"
+            )
+        found[TableId((table.db,), table.name)] = None
+    found.pop(AUDITED, None)
+    return tuple(found)

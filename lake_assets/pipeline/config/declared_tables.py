@@ -1,0 +1,263 @@
+"""Convert a pipeline's YAML to its tables: one spec per table."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lake_assets.errors import CorruptMetadataError, PipelineError
+from lake_assets.final.column_selection import read_columns
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.formats import SourceTable
+from lake_assets.formats.files.file_streams import Limits
+from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.ingest.raw.raw_tables import routes
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.names import nearest
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.pipeline.config.asset_settings import shown
+from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
+from lake_assets.pipeline.config.layer_tables import Batches, LayerTables
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.config.shared_names import Claim, refused
+from lake_assets.pipeline.config.sql_positions import Written, line_of_table
+from lake_assets.pipeline.table_graph import Spec, ordered
+from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.specs import BatchSize, Limit
+
+
+@dataclass(frozen=True)
+class DeclaredTables:
+    """The tables of a pipeline's configuration.
+
+    Attributes:
+        config: the configuration.
+        written: by model, its SQL and where it is written.
+    """
+
+    config: PipelineConfig
+    written: Mapping[str, Written]
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether the tables depend on the contents of the streams."""
+        return any(t.is_pattern for stream in self.config.streams for t in stream.tables)
+
+    def specs(self, lake: LakeBase, *, alone: bool = True) -> list[Spec]:
+        """Return all tables, upstream first.
+
+        A pattern matches the tables that the stream contained so far, so the list grows with the stream.
+
+        Args:
+            lake: the lake of the tables.
+            alone: whether models may only read tables that exist or belong to this pipeline; False if other pipelines
+                may still create them.
+
+        Raises:
+            TableClaimedError: two declarations claim one table.
+            PipelineError: models depend on each other in a circle, or read a table that nothing creates.
+        """
+        claims = [
+            (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
+        ]
+        models = [TableId.parse(m.name) for m in self.config.models]
+        refusals = refused(lake, [claim for _, _, claim, _ in claims], models)
+        specs: list[Spec] = [raw for _, raw in self._streams(lake)]
+        for stream, raw, claim, declared in claims:
+            staging = self._staging(stream, raw, claim, declared)
+            if claim in refusals:
+                specs.append(replace(staging, table=claim.instead, refused=refusals[claim]))
+                continue
+            specs.append(staging)
+            if claim.final:
+                specs.append(self._final(stream, claim.final, staging, declared))
+        specs += self._models({s.table for s in specs})
+        self._check_foreign(specs)
+        if alone:
+            self._check_sources(lake, specs)
+        return ordered(specs, self.config.name)
+
+    def _streams(self, lake: LakeBase) -> list[tuple[Stream, RawSpec]]:
+        return [(stream, self.raw(lake, stream)) for stream in self.config.streams]
+
+    def _claims(self, lake: LakeBase, stream: Stream, raw: RawSpec) -> Iterator[tuple[Claim, LayerTables]]:
+        below = (stream.namespace,) if stream.namespace else ()
+        for source, declared in self._tables(lake, stream, raw.table):
+            name = declared.name or stream.prefix + source.name
+            final = TableId(("final", *below), name) if declared.final else None
+            yield Claim(source, raw.table, TableId(("staging", *below), name), final, declared.is_pattern), declared
+
+    def _staging(self, stream: Stream, raw: RawSpec, claim: Claim, declared: LayerTables) -> StagingSpec:
+        batch = _batch(declared.max_wait, declared, stream, self.config)
+        rename = {old: new for old, new in declared.rename.items() if old != new}
+        return StagingSpec(
+            claim.staging,
+            raw.table,
+            claim.source,
+            stream.format,
+            self.config.name,
+            rename,
+            not_renamed=frozenset(declared.rename.keys() - rename.keys()),
+            types=declared.types,
+            key=declared.keys[0] if len(declared.keys) == 1 else (),
+            keys=declared.keys if len(declared.keys) > 1 else (),
+            by_row=declared.by_row,
+            start=declared.start_position,
+            on_conflict=declared.on_conflict or stream.on_conflict,
+            on_misfit=declared.on_misfit or stream.on_misfit,
+            order_by=tuple(declared.order_by),
+            max_rejected=raw.max_rejected,
+            batch=replace(batch, wait=0.0),
+            shown=shown([declared, stream, self.config], own=not declared.final),
+        )
+
+    def _final(self, stream: Stream, table: TableId, staging: StagingSpec, declared: LayerTables) -> FinalSpec:
+        by = declared.partitions.declared if declared.partitions else None
+        return FinalSpec(
+            table,
+            staging.table,
+            self.config.name,
+            key=staging.key,
+            rename=staging.rename,
+            properties=declared.properties,
+            format=stream.format,
+            mode=declared.mode,
+            deletes=declared.deletes,
+            on_change=declared.on_change,
+            track=tuple(declared.track) if declared.track is not None else None,
+            columns=read_columns(declared.columns),
+            partition_by=(by.field,) if by else tuple(map(PartitionField.parse, declared.partition_by)),
+            sort_by=tuple(declared.sort_by),
+            horizon=seconds_of(declared.horizon) if declared.horizon is not None else None,
+            on_gap=declared.on_gap,
+            on_replaced=declared.on_replaced,
+            by_row=declared.by_row,
+            write=declared.write,
+            keys=staging.keys,
+            order_by=tuple(declared.order_by),
+            batch=_batch(declared.max_wait, declared, stream, self.config),
+            shown=shown([declared, stream, self.config]),
+            audits=read_audits(table, declared.audits),
+            partitions=by,
+        )
+
+    def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
+        made = {*made, *(TableId.parse(m.name) for m in self.config.models)}
+        for model in self.config.models:
+            written = self.written[model.name]
+            reads = sources_of(model.name, parse(model.name, written.sql))
+            # Changes wait only where they enter the pipeline.
+            default = None if made.intersection(reads) else self.config.max_wait
+            wait = default if model.max_wait is None else model.max_wait
+            yield ModelSpec(
+                TableId.parse(model.name),
+                written.sql,
+                reads,
+                self.config.name,
+                tuple(model.key),
+                model.properties,
+                written.origin,
+                model.on_query_change,
+                model.full_above,
+                model.span,
+                on_gap=model.on_gap,
+                on_replaced=model.on_replaced,
+                batch=_batch(wait, model, self.config),
+                shown=shown([model, self.config]),
+                audits=read_audits(TableId.parse(model.name), model.audits),
+                comparisons=read_comparisons(model.audits),
+                partitions=model.partitions.declared if model.partitions else None,
+            )
+
+    def raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
+        """Return the raw table of a stream."""
+        source = stream.source
+        return RawSpec(
+            TableId(("raw",), stream.name),
+            None if source else _landing(lake, stream),
+            stream.format,
+            self.config.name,
+            source=TableId.parse(source.table) if source else None,
+            column=source.value if source else "value",
+            key_column=source.key if source else None,
+            order=tuple(source.order) if source else (),
+            about=SourceTable.parse(stream.about) if stream.about else None,
+            max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
+            limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
+            batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
+            shown=shown([stream, self.config]),
+        )
+
+    def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
+        """Raise PipelineError if a model reads a table that nothing creates, unless a pattern may still match it."""
+        if self.has_patterns:
+            return
+        made = {s.table for s in specs}
+        others = [(spec, s) for spec in specs for s in spec.sources if s not in made]
+        # Only lists names; each table is loaded when it is absorbed.
+        there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
+        missing = [(spec, s) for spec, s in others if s not in there]
+        if missing:
+            declared = ", ".join(str(t) for t in sorted(made))
+            raise PipelineError(
+                "\n".join(
+                    f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which the "
+                    f"lake does not have and no declaration makes{nearest(str(source), map(str, (*made, *there)))}"
+                    for spec, source in missing
+                )
+                + f". Declared are: {declared}"
+            )
+
+    def _check_foreign(self, specs: Sequence[Spec]) -> None:
+        own = {"/".join(s.table.parts) for s in specs}
+        wrong = [(s.table, key) for s in specs for key in s.shown.depends_on if key in own]
+        if wrong:
+            raise PipelineError(
+                "\n".join(
+                    f"pipeline {self.config.name!r}: {table}: `depends_on` names {key}, a table of the same pipeline: "
+                    "what is read is a dependency anyway, and `depends_on` is for assets of others"
+                    for table, key in wrong
+                )
+            )
+
+    def _tables(self, lake: LakeBase, stream: Stream, raw: TableId) -> Iterator[tuple[SourceTable, LayerTables]]:
+        named = [t for t in stream.tables if not t.is_pattern]
+        for declared in named:
+            yield SourceTable.parse(declared.table), declared
+        patterns = [t for t in stream.tables if t.is_pattern]
+        if not patterns:
+            return
+        taken = {t.table for t in named}
+        try:
+            found = routes(lake, raw)
+        except CorruptMetadataError:
+            return  # its own step reports the error, and tables of other streams continue
+        for source in found:
+            text = str(source)
+            if text in taken or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
+                continue
+            declared = next((p for p in patterns if fnmatch.fnmatchcase(text, p.table)), None)
+            if declared:
+                yield source, declared
+
+
+def _read_at(spec: Spec, source: TableId) -> str:
+    if not isinstance(spec, ModelSpec) or spec.origin is None:
+        return ""
+    return f"{spec.origin.at(line_of_table(spec.sql, source))}: "
+
+
+def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
+    """Combine the declared limits, innermost first."""
+    files, rows = (
+        next((n for d in declared if (n := getattr(d, what)) is not None), None) for what in ("max_files", "max_rows")
+    )
+    return BatchSize(files, rows, seconds_of(wait or 0))
+
+
+def _landing(lake: LakeBase, stream: Stream) -> Path:
+    folder = stream.landing or Path("landing") / stream.name
+    return lake.config.home / folder

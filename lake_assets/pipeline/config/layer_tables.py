@@ -1,0 +1,291 @@
+"""One table of a stream as the YAML declares it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from lake_assets.final.column_selection import read_columns
+from lake_assets.formats import SourceTable
+from lake_assets.formats.types.text_types import normal
+from lake_assets.pipeline.config.asset_settings import TableSettings
+from lake_assets.pipeline.config.audit_settings import Audits
+from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, said, seconds_of
+from lake_assets.tables.partitioning.partition_fields import PartitionField
+
+
+class Batches(Strict):
+    """How much is absorbed at once, and how long small changes wait for more."""
+
+    max_files: int | None = Field(
+        default=None,
+        description="start a step once this many files are pending, without waiting for max_wait; a step absorbs the "
+        "snapshots up to the one that reaches it; default: the enclosing setting, else any number",
+        gt=0,
+    )
+    max_rows: int | None = Field(
+        default=None, description="like max_files, by the approximate number of pending rows", gt=0
+    )
+    max_wait: str | float | None = Field(
+        default=None, description="how long less than a full batch waits for more (30s, 5m, 1h); default: not at all"
+    )
+
+    @field_validator("max_wait")
+    @classmethod
+    def _max_wait(cls, value: str | float | None) -> str | float | None:
+        if value is not None:
+            seconds_of(value)
+        return value
+
+
+def _one_or_several(value: object) -> object:
+    """Wrap a single column as a key; return a list of keys unchanged."""
+    if isinstance(value, list) and any(isinstance(v, list) for v in value):
+        if not all(isinstance(v, list) and v for v in value):
+            raise ValueError(
+                "write the columns of one key (`key: [tenant, id]`), or a list of keys, each of them a list"
+            )
+        return value
+    return [value] if isinstance(value, str) else value
+
+
+def _null(value: object) -> object:
+    """Return "null" for YAML's unquoted `null`."""
+    return "null" if value is None else value
+
+
+OnMisfit = Annotated[
+    Literal["reject", "null"], BeforeValidator(_null), WithJsonSchema({"enum": ["reject", "null", None]})
+]
+
+
+class LayerTables(Batches, TableSettings):
+    """One table of a stream, or all that a pattern matches: one `staging` and one `final` table each."""
+
+    table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
+    name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
+    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), OrText()] = Field(
+        default_factory=list,
+        description="key columns; default: the stream's key; a list of lists: the first of these keys whose columns "
+        "the table has; *: identify rows by a hash of all their values, and count copies of equal rows",
+    )
+    rename: dict[str, str] = Field(
+        default_factory=dict,
+        description="columns that the source renamed, old name: new name (no stream reports a rename); old name: old "
+        "name declares that the column was dropped, if that looks like a rename",
+    )
+    types: dict[str, str] = Field(
+        default_factory=dict,
+        description="types of columns, by name in the lake, such as decimal(12,2); they override the records' types",
+    )
+    start_position: int = Field(
+        default=0,
+        description="position in the raw table of the first record that counts; for a source table that was dropped "
+        "and created again: of the first record about the new table; default: all records count",
+        ge=0,
+    )
+    on_conflict: Literal["stop", "new-column", "reject"] | None = Field(
+        default=None,
+        description="values of a type to which their column cannot change: stop the table, write them to a separate "
+        "column (<column>__<type>; values of a key are rejected), or reject their records; default: the stream's",
+    )
+    on_misfit: Annotated[OnMisfit | None, BeforeValidator(_null)] = Field(
+        default=None,
+        description="a value that does not fit its column's type (a number of more than 38 digits, a date beyond "
+        "9999-12-31): reject its event, or set the value to null and give the reason in staging's column _misfits; "
+        "values of the key and of order_by are rejected; default: the stream's",
+    )
+    final: bool = Field(default=True, description="false: staging only")
+    mode: Literal["scd1", "scd2", "append"] = Field(
+        default="scd1",
+        description="contents of the final table: the current rows (scd1), all versions of each row (scd2), or one row "
+        "per insert (append)",
+    )
+    deletes: Literal["hard", "soft", "ignore"] = Field(
+        default="hard",
+        description="effect of a delete on the row of an scd1 table: remove it, set its column `__deleted`, or nothing",
+    )
+    on_change: Literal["stop", "ignore"] = Field(
+        default="stop",
+        description="effect of an update, delete or truncate on an append-only table: stop it, or nothing",
+    )
+    track: Names | None = Field(
+        default=None,
+        description="columns whose changes open a new version of an scd2 table's row; others are updated in place; "
+        "default: all",
+    )
+    columns: Names = Field(
+        default_factory=list,
+        description="columns of the final table, as a SELECT list over staging's columns: `* EXCEPT (photo)`, "
+        "`lower(email) AS email` (replaces the star's column); default: all",
+    )
+    partition_by: Names = Field(
+        default_factory=list,
+        description="partition fields of the final table: a column, years(c), months(c), days(c), hours(c), "
+        "bucket(16, c), truncate(4, c)",
+    )
+    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+        default=None,
+        description="partitions of the final table, in Iceberg and in Dagster: by time (by, every, timezone, start), "
+        "by listed values (by, values), or by each value of a column (its name)",
+    )
+    write: Literal["merge", "overwrite-partitions"] = Field(
+        default="merge",
+        description="how changes of an scd1 table are written: by MERGE, or by rewriting the partitions they touch",
+    )
+    sort_by: Names = Field(default_factory=list, description="sort order of the rows within a file")
+    order_by: Names = Field(
+        default_factory=list,
+        description="columns that order the changes, for formats without their own order (simplified, change-set, "
+        "change-feed): [updated_at, version]; ties stay in the order of the stream",
+    )
+    horizon: str | float | None = Field(
+        default="7d",
+        description="warn of events that arrive later than this behind newer ones, by the source's time; they are "
+        "absorbed in any case",
+    )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if the staging snapshot that the final table has absorbed is missing (expired), so that new "
+        "events cannot be told from old ones: stop the table, or rebuild it from the current staging table",
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if the staging table was dropped and created again, so that rows of the final table may have no "
+        "events any more: stop the table, or rebuild it from the current staging table",
+    )
+    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
+    audits: Audits = Field(
+        default_factory=list,
+        description="conditions that the final table must meet before a batch is published: unique, not_null, ...",
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, value: list[str]) -> list[str]:
+        with said():
+            read_columns(value)
+        return value
+
+    @field_validator("partition_by")
+    @classmethod
+    def _partition_by(cls, value: list[str]) -> list[str]:
+        with said():
+            for text in value:
+                PartitionField.parse(text)
+        return value
+
+    @field_validator("horizon")
+    @classmethod
+    def _horizon(cls, value: str | float | None) -> str | float | None:
+        if value is not None:
+            seconds_of(value)
+        return value
+
+    @field_validator("table")
+    @classmethod
+    def _table(cls, value: str) -> str:
+        with said():
+            SourceTable.parse(value)
+        return value
+
+    @field_validator("types")
+    @classmethod
+    def _types(cls, value: dict[str, str]) -> dict[str, str]:
+        with said():
+            return {name: normal(kind) for name, kind in value.items()}
+
+    @model_validator(mode="after")
+    def _audited(self) -> LayerTables:
+        if self.audits and not self.final:
+            raise ValueError(f"{self.table}: `audits` are of the final table, and `final: false` makes none")
+        return self
+
+    @model_validator(mode="after")
+    def _one_partitioning(self) -> LayerTables:
+        if self.partitions and self.partition_by:
+            raise ValueError(
+                f"{self.table}: `partitions` says the fields of Iceberg's partitions as well: leave `partition_by` out"
+            )
+        if self.partitions and not self.final:
+            raise ValueError(f"{self.table}: `partitions` are of the final table, and `final: false` makes none")
+        return self
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is a pattern, which matches tables as they appear in the stream."""
+        return any(c in self.table for c in "*?[")
+
+    @model_validator(mode="after")
+    def _one_name(self) -> LayerTables:
+        if self.is_pattern and self.name:
+            raise ValueError(f"{self.table} may match several tables: give `name` to single ones")
+        if self.is_pattern and self.start_position:
+            raise ValueError(f"{self.table} may match several tables: give `start_position` to single ones")
+        return self
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """The declared keys; empty for the stream's key, or with `by_row`."""
+        if self.by_row or not self.key:
+            return ()
+        return tuple(tuple(k) for k in self.key) if isinstance(self.key[0], list) else (tuple(map(str, self.key)),)
+
+    @model_validator(mode="after")
+    def _several_keys(self) -> LayerTables:
+        keys = self.keys
+        if len(keys) > 1 and any("*" in k for k in keys):
+            raise ValueError(f"{self.table}: `key: '*'` stands alone, not among other keys")
+        if len({frozenset(k) for k in keys}) < len(keys) or any(len(set(k)) < len(k) for k in keys):
+            raise ValueError(f"{self.table}: `key` names a column, or the same columns, twice")
+        return self
+
+    @model_validator(mode="after")
+    def _waits(self) -> LayerTables:
+        if self.max_wait is not None and not self.final:
+            raise ValueError(f"{self.table}: `max_wait` is for the final table, and `final: false` says there is none")
+        return self
+
+    @property
+    def by_row(self) -> bool:
+        """Whether all values of a row identify it."""
+        return self.key == ["*"]
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> LayerTables:
+        if "*" not in self.key:
+            return self
+        if len(self.key) > 1:
+            raise ValueError(f"{self.table}: `key: '*'` stands for all columns: no other can stand beside it")
+        if self.mode != "scd1" or self.columns:
+            raise ValueError(f"{self.table}: `key: '*'` goes with `mode: scd1` and without `columns`")
+        return self
+
+    @model_validator(mode="after")
+    def _options_of_mode(self) -> LayerTables:
+        if self.deletes != "hard" and self.mode != "scd1":
+            raise ValueError(
+                f"{self.table}: `deletes: {self.deletes}` is for `mode: scd1`: "
+                + ("scd2 keeps deleted rows anyway" if self.mode == "scd2" else "of `append`, `on_change` says it")
+            )
+        if self.track is not None and self.mode != "scd2":
+            raise ValueError(f"{self.table}: `track` is for `mode: scd2`, which keeps versions")
+        if self.write == "overwrite-partitions" and (self.mode != "scd1" or not (self.partition_by or self.partitions)):
+            raise ValueError(
+                f"{self.table}: `write: overwrite-partitions` is for `mode: scd1`, and for tables with `partition_by` "
+                "or `partitions`"
+            )
+        return self
+
+
+def table_entry(value: object) -> object:
+    """Turn a table's name into a mapping of settings."""
+    return {"table": value} if isinstance(value, str) else value

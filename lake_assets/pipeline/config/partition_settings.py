@@ -1,0 +1,92 @@
+"""Partitions of a table in a pipeline's YAML."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from lake_assets.pipeline.config.setting_types import Strict, said
+from lake_assets.tables.partitioning.table_partitions import Every, Partitions, check_hours, read_start, zone_of
+
+
+def by_column(value: object) -> object:
+    """Turn a column's name into partitions by its values."""
+    return {"by": value} if isinstance(value, str) else value
+
+
+def _as_text(value: Any) -> Any:
+    # YAML parses unquoted dates.
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _as_texts(value: Any) -> Any:
+    """Convert listed values to text, as partition keys are text."""
+    if not isinstance(value, list):
+        return value
+    return [str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int) else _as_text(v) for v in value]
+
+
+class PartitionSettings(Strict):
+    """How a table is partitioned, in Iceberg and in Dagster."""
+
+    by: str = Field(description="column to partition by", min_length=1)
+    every: Every | None = Field(
+        default=None, description="by time: the length of a partition; default: each value is a partition"
+    )
+    timezone: str | None = Field(
+        default=None,
+        description="with every: IANA name of the time zone of hours, days and months (Europe/Berlin); default: UTC",
+    )
+    start: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+        default=None,
+        description="with every: when the first partition begins (2024-01-31, 2024-01-31T08:00), in that time zone",
+    )
+    values: Annotated[list[str] | None, BeforeValidator(_as_texts)] = Field(
+        default=None,
+        description="values with their own partition; others are in the partition __other__; default: one partition "
+        "per value found",
+    )
+
+    @field_validator("timezone")
+    @classmethod
+    def _timezone(cls, value: str | None) -> str | None:
+        with said():
+            if value is not None:
+                zone_of(value)
+        return value
+
+    @field_validator("values")
+    @classmethod
+    def _values(cls, value: list[str] | None) -> list[str] | None:
+        if value is not None and not value:
+            raise ValueError("name values, or leave `values` out to have a partition for each value that turns up")
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("a value is named twice")
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> PartitionSettings:
+        if self.every is None:
+            if self.timezone is not None or self.start is not None:
+                raise ValueError("`timezone` and `start` go with `every` (hour, day or month)")
+            return self
+        if self.values is not None:
+            raise ValueError("partitions are by time (`every`) or by listed values (`values`), not by both")
+        if self.start is None:
+            raise ValueError("beside `every` goes `start`, when the first partition begins: start: 2024-01-01")
+        with said():
+            read_start(self.start, self.every)
+            if self.every == "hour":
+                check_hours(self.timezone or "UTC")
+        return self
+
+    @property
+    def declared(self) -> Partitions:
+        """The settings as `Partitions`."""
+        start = read_start(self.start, self.every) if self.start is not None and self.every else None
+        values = tuple(self.values) if self.values is not None else None
+        return Partitions(self.by, self.every, self.timezone or "UTC", start, values)

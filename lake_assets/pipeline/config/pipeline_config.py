@@ -1,0 +1,248 @@
+"""The shape of a pipeline's YAML, as pydantic models; the same for the Dagster component and for plain Python."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from lake_assets.formats.files.file_streams import Limits
+from lake_assets.lake import TableId
+from lake_assets.lake.paths import LocalPath
+from lake_assets.models.model_spec import Span
+from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
+from lake_assets.pipeline.config.audit_settings import ModelAudits
+from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
+from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, said, seconds_of
+from lake_assets.tables.specs import Limit
+
+
+class SourceOfRecords(Strict):
+    """An Iceberg table to which another system appends records."""
+
+    table: str = Field(description="namespace.table in the lake's catalog")
+    value: str = Field(default="value", description="column with the record, as text or bytes")
+    key: str | None = Field(default=None, description="column with the record's key, if it is separate")
+    order: Names = Field(
+        default_factory=list,
+        description="columns that order the records of one snapshot, for example [partition, offset]; default: as "
+        "stored",
+    )
+
+    @field_validator("table")
+    @classmethod
+    def _table(cls, value: str) -> str:
+        with said():
+            TableId.parse(value)
+        return value
+
+
+class Stream(Batches, TableSettings):
+    """A stream of change events: where its records arrive, their format, and its tables."""
+
+    name: str = Field(description="name of the stream; its raw table is raw.<name>", pattern=r"^\w+$")
+    format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
+        default="debezium", description="wire format of the records"
+    )
+    landing: LocalPath | None = Field(
+        default=None,
+        description="local folder where files of records arrive, relative to the lake's home; default: landing/<name>",
+    )
+    source: SourceOfRecords | None = Field(
+        default=None, description="an Iceberg table to read records from, instead of a folder"
+    )
+    namespace: str | None = Field(
+        default=None,
+        description="the tables are staging.<namespace>.<table> and final.<namespace>.<table>; default: no namespace",
+        pattern=r"^\w+$",
+    )
+    prefix: str = Field(default="", description="prefix of the tables' names in the lake", pattern=r"^\w*$")
+    max_rejected: str | int | None = Field(
+        default=None,
+        description="how many records of a batch may be rejected: a number (100) or a share (1%); beyond it, the table "
+        "stops; default: any number",
+    )
+    max_record: ByteSize = Field(
+        default=ByteSize(Limits.record), gt=0, description="largest size of a record; larger ones are rejected (64MiB)"
+    )
+    max_file: ByteSize = Field(
+        default=ByteSize(Limits.file), gt=0, description="largest size of a file, uncompressed; larger ones are errors"
+    )
+    max_depth: int = Field(
+        default=Limits.depth,
+        gt=0,
+        le=Limits.depth,
+        description="how deeply a record may be nested; deeper ones are rejected (default and maximum: 200)",
+    )
+    on_conflict: Literal["stop", "new-column", "reject"] = Field(
+        default="stop", description="default for the stream's tables: see their on_conflict"
+    )
+    on_misfit: OnMisfit = Field(default="reject", description="default for the stream's tables: see their on_misfit")
+    tables: list[Annotated[LayerTables, BeforeValidator(table_entry), OrText()]] = Field(
+        default_factory=list,
+        description="schema.table, a pattern, or a mapping with more settings; the first match applies, but exact "
+        "names win over patterns",
+    )
+    exclude: Names = Field(default_factory=list, description="tables or patterns to leave out")
+
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, value: str) -> str:
+        for end, what in (("_files", "files that were taken in"), ("_rejected", "rejected records")):
+            if value.lower().endswith(end):
+                raise ValueError(
+                    f"{value}: raw.{value} is where a stream {value[: -len(end)]} would list its {what}: choose a name "
+                    f"that does not end in {end}"
+                )
+        return value
+
+    @field_validator("max_rejected")
+    @classmethod
+    def _limit(cls, value: str | int | None) -> str | int | None:
+        with said():
+            if value is not None:
+                Limit.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Stream:
+        if self.source and self.landing:
+            raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
+        return self
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Stream:
+        own = self.format not in ("simplified", "change-set", "change-feed")
+        if own and (tables := [t.table for t in self.tables if t.order_by]):
+            raise ValueError(
+                f"{', '.join(tables)}: `order_by` is for formats that say no order, and {self.format} does"
+            )
+        return self
+
+    @property
+    def about(self) -> str | None:
+        """The stream's only table, to which records without a table name belong; None if it declares several."""
+        return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
+
+
+class RangeOfModel(Strict):
+    """The column by which a model is recomputed in ranges, and how far around a result row its source rows are."""
+
+    column: str = Field(description="output column: a date, timestamp or whole number")
+    back: str | float = Field(
+        default=0, description="how far before its column's value a row reads (7d, 12h; for numbers, in their unit)"
+    )
+    forward: str | float = Field(default=0, description="how far after its column's value a row reads")
+    cumulative: bool = Field(
+        default=False, description="a row reads all earlier rows: recompute everything from the earliest change on"
+    )
+
+    @field_validator("back", "forward")
+    @classmethod
+    def _span(cls, value: str | float) -> str | float:
+        seconds_of(value)
+        return value
+
+
+class SqlModel(Batches, TableSettings):
+    """A SELECT over tables of the lake, maintained as a table."""
+
+    name: str = Field(description="layer.table, for example agg.city_population")
+    sql: str = Field(default="", description="one SELECT in Spark SQL; tables are named with their layer")
+    sql_file: LocalPath | None = Field(
+        default=None, description="a file with the SELECT, instead of sql; relative to the YAML's folder"
+    )
+    key: Names = Field(default_factory=list, description="columns that identify a row; default: derived from the query")
+    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
+    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+        default=None,
+        description="partitions of the table, in Iceberg and in Dagster: by time (by, every, timezone, start), by "
+        "listed values (by, values), or by each value of a column (its name)",
+    )
+    range: RangeOfModel | None = Field(default=None, description="recompute ranges of a column instead of keys")
+    on_query_change: Literal["rebuild", "stop"] = Field(
+        default="rebuild", description="if the query has changed: rebuild the table on the next run, or stop it"
+    )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if the snapshot of a source that the table has absorbed is missing (expired): stop the table, or "
+        "rebuild it from the current contents of its sources",
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="if a source was dropped and created again: stop the table, or rebuild it from the current "
+        "contents of its sources",
+    )
+    audits: ModelAudits = Field(
+        default_factory=list,
+        description="conditions that the table must meet before a batch is published: unique, not_null, ...; and "
+        "equals_query, on a schedule",
+    )
+    full_above: float | None = Field(
+        default=None,
+        description="recompute everything from this share of changed rows on (0 to 1); default: estimated from past "
+        "runs",
+        ge=0,
+        le=1,
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        with said():
+            table = TableId.parse(value)
+        if table.namespace[0].lower() in ("icdc", "raw"):
+            raise ValueError(
+                f"{value}: tables in {table.namespace[0]} are made by lake_assets itself: name the model in another "
+                "namespace, for example agg"
+            )
+        return value
+
+    @field_validator("sql")
+    @classmethod
+    def _sql(cls, value: str, info: ValidationInfo) -> str:
+        name = str(info.data.get("name", ""))
+        with said():
+            sources_of(name, parse(name, value))
+        return value
+
+    @model_validator(mode="after")
+    def _one_text(self) -> SqlModel:
+        if ("sql" in self.model_fields_set) == (self.sql_file is not None):
+            raise ValueError(
+                f"{self.name}: its SELECT is in `sql` or in a file that `sql_file` names: exactly one of them"
+            )
+        return self
+
+    @property
+    def span(self) -> Span | None:
+        """The declared range as a `Span`."""
+        r = self.range
+        return Span(r.column, seconds_of(r.back), seconds_of(r.forward), r.cumulative) if r else None
+
+
+class PipelineConfig(Batches, AssetSettings):
+    """A pipeline: streams and models."""
+
+    name: str = Field(description="name of the pipeline, which owns its tables", pattern=r"^\w+$")
+    interval: str | float = Field(
+        default="15s", description="shortest time between two checks of the capture sensor for pending changes"
+    )
+    streams: list[Stream] = Field(default_factory=list)
+    models: list[SqlModel] = Field(default_factory=list)
+
+    @field_validator("interval")
+    @classmethod
+    def _interval(cls, value: str | float) -> str | float:
+        if seconds_of(value) < 1:
+            raise ValueError(f"{value!r}: a sensor looks once a second at most")
+        return value

@@ -1,0 +1,77 @@
+"""Resolve source tables that would share a name in the lake: one of them gets it, the others fail separately.
+
+A pattern such as `*.*` matches tables that nobody has named, and two schemas may have a table of the same name. The
+conflict stops only that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lake_assets.errors import CorruptMetadataError
+from lake_assets.formats import SourceTable
+from lake_assets.ingest.staging.staging_tables import source_of
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.tables.pending_windows import known_marks
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A source table and the names its tables would have.
+
+    Attributes:
+        source: the source table.
+        raw: the raw table with its records.
+        staging, final: its tables; `final` is None if it has none.
+        is_found: whether it matches a pattern, so nobody has chosen its name.
+    """
+
+    source: SourceTable
+    raw: TableId
+    staging: TableId
+    final: TableId | None
+    is_found: bool
+
+    @property
+    def instead(self) -> TableId:
+        """The name under which it fails if another claim has its name."""
+        return TableId(self.staging.namespace, f"{self.raw.name}.{self.source}")
+
+
+def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]) -> dict[Claim, str]:
+    """Return the claims whose name belongs to another table, each with that table.
+
+    The claim that created the staging table keeps it. If there is no such table, tables declared by name win over
+    matches of patterns, and among these the first.
+
+    Args:
+        lake: the lake of the tables.
+        claims: all claims of a pipeline.
+        models: the tables of its models.
+    """
+    by_name: dict[TableId, list[Claim]] = {}
+    for claim in claims:
+        by_name.setdefault(claim.staging, []).append(claim)
+    found: dict[Claim, str] = {}
+    for rivals in by_name.values():
+        keeper = _keeper(lake, rivals) if len(rivals) > 1 else rivals[0]
+        for claim in rivals:
+            if claim.is_found and (taken := {claim.staging, claim.final} & set(models)):
+                found[claim] = f"{', '.join(map(str, taken))} is a model of this pipeline"
+            elif claim != keeper and (claim.is_found or keeper.is_found):
+                found[claim] = f"{keeper.source} of {keeper.raw} has that name"
+    return found
+
+
+def _keeper(lake: LakeBase, rivals: Sequence[Claim]) -> Claim:
+    try:
+        table = lake.find(rivals[0].staging)
+    except CorruptMetadataError:
+        table = None  # its own step reports the error
+    if table is not None:
+        marks, source = known_marks(table), source_of(table)
+        makers = [c for c in rivals if str(c.source) == source]
+        if makers:
+            return next((c for c in makers if str(c.raw) in marks), makers[0])
+    return next((c for c in rivals if not c.is_found), rivals[0])

@@ -1,0 +1,89 @@
+"""Read a pipeline's YAML file outside Dagster, and report mistakes with line numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from lake_assets.errors import PipelineError
+from lake_assets.lake.setting_errors import setting_errors
+from lake_assets.lake.yaml_text import YamlError, load
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig
+from lake_assets.pipeline.config.sql_positions import model_mistakes
+
+COMPONENT = "lake_assets.LakePipeline"
+
+
+def read_pipeline(path: Path) -> PipelineConfig:
+    """Read the pipeline of a component file (`type: lake_assets.LakePipeline`, settings under `attributes`).
+
+    Raises:
+        PipelineError: no such file, not YAML, or wrong settings; lists all of them, each with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise PipelineError(f"cannot read the pipeline {path}: {e}") from e
+    try:
+        content, node = load(text)
+    except YamlError as e:
+        raise PipelineError(e.in_file(path)) from e
+    if not isinstance(content, dict) or content.get("type") != COMPONENT or "attributes" not in content:
+        raise PipelineError(
+            f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`, found "
+            f"{_shape(content)}"
+        )
+    mistakes = model_mistakes(path, node)
+    try:
+        config = PipelineConfig.model_validate(content["attributes"])
+    except ValidationError as e:
+        settings = [
+            f"{path}, line {_line(node, ('attributes', *place))}: {text}"
+            for place, text in setting_errors(PipelineConfig, e)
+            # Mistakes in a model's SQL are reported with the line in the SQL.
+            if not _is_sql(place) or not mistakes
+        ]
+        raise PipelineError("\n".join(settings + mistakes)) from e
+    if mistakes:
+        raise PipelineError("\n".join(mistakes))
+    return config
+
+
+def _shape(content: Any) -> str:
+    """Describe the contents of a file that is not a pipeline."""
+    if content is None:
+        return "an empty file"
+    if not isinstance(content, dict):
+        return f"a {type(content).__name__}"
+    kind = content.get("type")
+    listed = ", ".join(map(str, content))
+    return f"`type: {kind}`" if kind not in (None, COMPONENT) else f"only these settings at the top: {listed}"
+
+
+def _is_sql(at: Sequence[Any]) -> bool:
+    return len(at) == 3 and at[0] == "models" and at[2] == "sql"
+
+
+def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:
+    """Return the line of a setting, or of the nearest enclosing one in the file."""
+    line = 1
+    for step in path:
+        if node is None:
+            break
+        line = node.start_mark.line + 1
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(step):
+                    line, found = key.start_mark.line + 1, value
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            found = node.value[step]
+            line = found.start_mark.line + 1
+        if found is None:
+            break
+        node = found
+    return line

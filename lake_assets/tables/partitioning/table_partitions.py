@@ -1,0 +1,374 @@
+"""The partitions of a table: by time or by value, from one declaration.
+
+What Iceberg's partition spec is made of, the keys that Dagster knows partitions by, and which rows a key stands for.
+A value has exactly one key, whatever the time zone: docs/decisions/0019-partitions.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
+
+from lake_assets.errors import PipelineError
+from lake_assets.lake import TableId, quote
+from lake_assets.lake.names import literal
+from lake_assets.tables.partitioning.partition_fields import PartitionField
+
+Every = Literal["hour", "day", "month"]
+# The partition of values that a list does not name, and that of nulls where values are not listed.
+OTHER, NULL = "__other__", "__null__"
+
+_FORMATS: dict[Every, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m-%d"}
+_TRANSFORMS: dict[Every, str] = {"hour": "hours", "day": "days", "month": "months"}
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (wall clock)
+_HOUR = timedelta(hours=1)
+# What Dagster takes for something else, in keys or where people select them.
+_SPECIAL = re.compile(r"[%\x00-\x1f\x7f,\[\]\"]|\.(?=\.\.)|^_(?=_)")
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """How a table is partitioned.
+
+    Attributes:
+        by: the column.
+        every: the length of a partition, where it is by time; None: each value is one.
+        timezone: IANA name of the zone in which hours, days and months begin.
+        start: when the first partition begins, by the clock of the zone; given where it is by time.
+        values: those that have a partition of their own, others have `OTHER`; None: each value that turns up has one.
+    """
+
+    by: str
+    every: Every | None = None
+    timezone: str = "UTC"
+    start: datetime | None = None
+    values: tuple[str, ...] | None = None
+
+    @property
+    def field(self) -> PartitionField:
+        """The field of Iceberg's partition spec."""
+        return PartitionField(self.by, _TRANSFORMS[self.every] if self.every else "")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the partitions are those that turn up."""
+        return self.every is None and self.values is None
+
+    @cached_property
+    def zone(self) -> tzinfo:
+        """The time zone."""
+        return zone_of(self.timezone)
+
+    @property
+    def text(self) -> str:
+        """The declaration in a line: the same for two with the same keys and rows."""
+        if self.every:
+            return f"{self.by} every {self.every} in {self.timezone} from {self.first}"
+        return f"{self.by} in ({', '.join(sorted(self.values))})" if self.values is not None else self.by
+
+    @property
+    def first(self) -> str:
+        """The key of the first partition; empty where there is none."""
+        if self.every is None or self.start is None:
+            return ""
+        return self.start.strftime(_FORMATS[self.every])
+
+    # --- what does not fit ------------------------------------------------------------------------------------------
+
+    def check(self, table: TableId, types: Mapping[str, str]) -> None:
+        """Refuse a declaration that does not go with the table.
+
+        Args:
+            table: for messages.
+            types: its columns with Spark's types.
+
+        Raises:
+            PipelineError: no such column, or one of a type that has no such partitions.
+        """
+        at, by = f"{table}: `partitions`", self.by
+        if by not in types:
+            raise PipelineError(f"{at} names {by}, and the table has {', '.join(types)}")
+        kind = types[by]
+        if self.every and kind not in _TIMES:
+            raise PipelineError(
+                f"{at}: `every: {self.every}` is for dates and timestamps, and {by} is {kind}: name a column of such a "
+                "type, or leave `every` out to have a partition for each value"
+            )
+        if self.every == "hour" and kind == "date":
+            raise PipelineError(f"{at}: `every: hour`, and {by} is a date: declare `every: day` or `every: month`")
+        if self.every == "hour" and kind == "timestamp_ntz" and not _is_fixed(self.zone):
+            raise PipelineError(
+                f"{at}: `every: hour`, and {by} is a timestamp without a time zone: of the hour that the clock of "
+                f"{self.timezone} goes through twice it cannot be told which one is meant. Declare `timezone: UTC`, or "
+                "`every: day`"
+            )
+        if not self.every:
+            if kind in ("timestamp", "timestamp_ntz"):
+                raise PipelineError(
+                    f"{at}: {by} is {kind}, of which nearly every row has a value of its own: declare `every`"
+                )
+            if kind not in ("string", "boolean", "date", *_WHOLE):
+                raise PipelineError(
+                    f"{at}: {by} is {kind}: texts, whole numbers, dates and booleans have partitions by value"
+                )
+        for value in self.values or ():
+            if _as_value(value, kind) is None:
+                raise PipelineError(f"{at}: `values` has {value!r}, and {by} is {kind}")
+
+    def is_aligned(self, kind: str) -> bool:
+        """Whether no partition of Iceberg's holds rows of two keys: its hours, days and months are those of UTC.
+
+        Args:
+            kind: Spark's type of the column.
+        """
+        if self.every is None or kind != "timestamp":
+            return True
+        offset = self.zone.utcoffset(datetime(2000, 1, 1, tzinfo=UTC).astimezone(self.zone))
+        return _is_fixed(self.zone) and not offset
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def key_of(self, value: Any) -> str | None:
+        """The key of the partition that a value belongs to; None: it belongs to none (a time that is null).
+
+        Args:
+            value: of the column: a datetime (without a zone: by the clock of the zone), date, text, number, boolean.
+        """
+        if self.every is not None:
+            return None if value is None else self._time_key(value)
+        if value is None:
+            return OTHER if self.values is not None else NULL
+        text = _text_of(value)
+        if self.values is not None and text not in self.values:
+            return OTHER
+        return key_of_text(text)
+
+    def _time_key(self, value: date | datetime) -> str:
+        assert self.every is not None
+        if not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 (a day by any clock)
+        local = value if value.tzinfo is None else value.astimezone(UTC).replace(fold=0).astimezone(self.zone)
+        if self.every == "hour":
+            at = local.replace(minute=0, second=0, microsecond=0)
+            # Of two hours that are called the same, Dagster tells the second one by its offset.
+            offset = at.strftime("%z") if at.tzinfo is not None and at.fold else ""
+            return _formatted(at, "hour") + offset
+        return _formatted(local.replace(day=1) if self.every == "month" else local, self.every)
+
+    def is_before(self, key: str) -> bool:
+        """Whether a time's key comes before the first partition."""
+        return bool(self.every) and key < self.first
+
+    def condition(self, keys: Collection[str], kind: str) -> str:
+        """SQL of a boolean over the table's columns: a row belongs to one of the partitions.
+
+        Args:
+            keys: of the partitions.
+            kind: Spark's type of the column.
+
+        Raises:
+            PipelineError: a key is none of this declaration's.
+        """
+        column = quote(self.by)
+        if not keys:
+            return "false"
+        if self.every is None:
+            return self._value_condition(keys, kind, column)
+        parts = [
+            f"({column} >= {_literal(low, kind)} AND {column} < {_literal(high, kind)})"
+            for low, high in _joined(sorted(self._window(key, kind) for key in keys))
+        ]
+        return f"({' OR '.join(parts)})"
+
+    def _value_condition(self, keys: Collection[str], kind: str, column: str) -> str:
+        parts: list[str] = []
+        texts = [text_of_key(k) for k in keys if k not in (OTHER, NULL)]
+        if wrong := [t for t in texts if _as_value(t, kind) is None]:
+            raise PipelineError(f"`partitions` by {self.by}: {wrong[0]!r} is no {kind}")
+
+        def listed(values: Sequence[str]) -> str:
+            return ", ".join(_value_literal(v, kind) for v in values)
+
+        if texts:
+            parts.append(f"{column} IN ({listed(sorted(texts))})")
+        if NULL in keys or OTHER in keys:
+            parts.append(f"{column} IS NULL")
+        if OTHER in keys:
+            parts.append(f"{column} NOT IN ({listed(self.values or ())})" if self.values else "true")
+        # Where a value is null, a comparison is neither true nor false.
+        return f"coalesce({' OR '.join(parts)}, false)"
+
+    def _window(self, key: str, kind: str) -> tuple[datetime, datetime]:
+        """First moment and end of a partition: in UTC where the column has a zone, else by the clock."""
+        assert self.every is not None
+        try:
+            first = datetime.strptime(key, _FORMATS[self.every] + ("%z" if re.search(r"[+-]\d{4}$", key) else ""))  # noqa: DTZ007
+        except ValueError as e:
+            raise PipelineError(f"{key!r} is no {self.every} of `partitions` by {self.by}: {e}") from e
+        if kind != "timestamp":
+            return first, _next(first, self.every)
+        if first.tzinfo is None:
+            first = first.replace(tzinfo=self.zone)
+        if self.every == "hour":
+            start = first.astimezone(UTC)
+            return start, start + _HOUR
+        end = _next(first.replace(tzinfo=None), self.every).replace(tzinfo=self.zone)
+        return first.astimezone(UTC), end.astimezone(UTC)
+
+    # --- changed rows -----------------------------------------------------------------------------------------------
+
+    def place(self, kind: str) -> str:
+        """SQL of what rows are grouped by to find their keys: `values_of` a group have one key, but at the edges of
+        partitions that begin at odd minutes.
+
+        Args:
+            kind: Spark's type of the column.
+        """
+        number = self.number(kind)
+        # All offsets of today are whole quarters of an hour.
+        return f"floor({number} / 900000000)" if self.every and kind != "date" else number
+
+    def number(self, kind: str) -> str:
+        """SQL of a value as something that Python takes; see `value_of`."""
+        column = quote(self.by)
+        if self.every is None:
+            return f"CAST({column} AS STRING)"
+        if kind == "date":
+            return f"unix_date({column})"
+        if kind == "timestamp":
+            return f"unix_micros({column})"
+        return f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {column})"
+
+    def value_of(self, number: Any, kind: str) -> Any:
+        """The value that `number` stands for."""
+        if number is None or self.every is None:
+            return number
+        at = _EPOCH + (timedelta(days=number) if kind == "date" else timedelta(microseconds=number))
+        return at.replace(tzinfo=UTC) if kind == "timestamp" else at
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> tzinfo:
+    """A time zone.
+
+    Raises:
+        PipelineError: there is none of this name.
+    """
+    try:
+        return UTC if name.upper() == "UTC" else ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as e:
+        raise PipelineError(f"{name!r} is no time zone: write its IANA name, as Europe/Berlin") from e
+
+
+def read_start(text: str, every: Every) -> datetime:
+    """A declared start, moved to where its hour, day or month begins.
+
+    Raises:
+        PipelineError: it is no date or time.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise PipelineError(f"{text!r} is no date: write 2024-01-31, or 2024-01-31T08:00 for hours") from e
+    if at.tzinfo is not None:
+        raise PipelineError(f"{text!r}: write the start by the clock of `timezone`, without an offset")
+    at = at.replace(minute=0, second=0, microsecond=0)
+    at = at if every == "hour" else at.replace(hour=0)
+    return at.replace(day=1) if every == "month" else at
+
+
+def check_hours(name: str) -> None:
+    """Refuse a zone in which an hour may begin at half past another one.
+
+    Raises:
+        PipelineError: it is one.
+    """
+    zone = zone_of(name)
+    offsets = {zone.utcoffset(datetime(2020, month, 1)) for month in range(1, 13)}  # noqa: DTZ001 (by its clock)
+    if len({o.seconds % 3600 for o in offsets if o is not None}) > 1:
+        raise PipelineError(
+            f"the clock of {name} is put forward by less than an hour, so that hours overlap: declare `every: day`, or "
+            "`timezone: UTC`"
+        )
+
+
+def key_of_text(text: str) -> str:
+    """The key of a value: itself, but for what keys cannot hold."""
+    return _SPECIAL.sub(lambda m: f"%{ord(m[0]):02X}", text) or "%"
+
+
+def text_of_key(key: str) -> str:
+    """The value of a key; the other way round."""
+    return "" if key == "%" else unquote(key)
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _as_value(text: str, kind: str) -> Any:
+    """A text as a value of a type; None: it is none, or not as it would be written."""
+    if kind in _WHOLE:
+        return int(text) if re.fullmatch(r"-?(0|[1-9]\d*)", text) and text != "-0" else None
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text)
+    if kind == "date":
+        try:
+            found = date.fromisoformat(text)
+        except ValueError:
+            return None
+        return found if found.isoformat() == text else None
+    return text
+
+
+def _value_literal(text: str, kind: str) -> str:
+    if kind == "string":
+        return literal(text)
+    return f"CAST({literal(text)} AS {kind})"
+
+
+def _literal(at: datetime, kind: str) -> str:
+    if kind == "date":
+        return f"DATE'{at.date().isoformat()}'"
+    if kind == "timestamp":
+        return f"timestamp_micros({(at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)}L)"
+    return f"TIMESTAMP_NTZ'{at.isoformat(' ')}'"
+
+
+def _joined(windows: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    out: list[tuple[datetime, datetime]] = []
+    for low, high in windows:
+        if out and low <= out[-1][1]:
+            out[-1] = (out[-1][0], max(high, out[-1][1]))
+        else:
+            out.append((low, high))
+    return out
+
+
+def _next(first: datetime, every: Every) -> datetime:
+    if every == "month":
+        return first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return first + (_HOUR if every == "hour" else timedelta(days=1))
+
+
+def _formatted(at: datetime, every: Every) -> str:
+    # The C library writes a year before 1000 with fewer than four digits.
+    return f"{at.year:04}" + at.strftime(_FORMATS[every].removeprefix("%Y"))
+
+
+def _is_fixed(zone: tzinfo) -> bool:
+    """Whether the clock is never put forward or back."""
+    if zone is UTC:
+        return True
+    moments = (datetime(year, month, 1, tzinfo=UTC) for year in range(1970, 2038) for month in range(1, 13))
+    return len({m.astimezone(zone).utcoffset() for m in moments}) == 1
