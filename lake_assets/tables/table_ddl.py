@@ -35,6 +35,10 @@ DEFAULT_PROPERTIES = {
     # Batches are small: a shuffle in front of the write costs more than it saves.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
+    # Every batch adds manifests, and planning a scan opens all of them. Few are merged at a time, into small ones:
+    # a capture reads the merged manifest again.
+    "commit.manifest.min-count-to-merge": "8",
+    "commit.manifest.target-size-bytes": str(1 << 20),
     **VERSIONS,
 }
 
