@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -327,53 +326,10 @@ def test_a_resource_with_one_session_for_all_has_steps_one_after_the_other(plain
         assert build_definitions(pipeline, plain_lake, pyspark=resource).executor is executor
 
 
-PROGRAM = """
-    import sys, time
-    import dagster as dg
-    from dagster._core.execution.api import execute_run
-    from dagster._core.definitions.job_base import InMemoryJob
-    from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
-    from lake_assets.orchestration import threads_executor
-    from lake_assets.orchestration.runs import thread_executor
-
-    thread_executor._INTERRUPTED_SECONDS = 2.0
-
-    @dg.op
-    def loops(context):
-        print("begun", flush=True)
-        for _ in range(600):
-            time.sleep(0.1)
-
-    @dg.op
-    def deaf(context):
-        print("begun", flush=True)
-        time.sleep(60)
-
-    @dg.op(ins={"after": dg.In(dg.Nothing)})
-    def below(context):
-        print("below", flush=True)
-
-    @dg.job(executor_def=threads_executor)
-    def j():
-        below(loops())
-        if sys.argv[2] == "deaf":
-            deaf()
-
-    setup_interrupt_handlers()
-    with dg.DagsterInstance.from_config(sys.argv[1]) as instance, capture_interrupts():
-        run = instance.create_run_for_job(j)
-        try:
-            execute_run(InMemoryJob(j), run, instance)
-        except dg.DagsterError as e:
-            print(type(e).__name__)
-        print(instance.get_run_by_id(run.run_id).status.value, flush=True)
-"""
-
-
 @pytest.mark.parametrize("what", ["hears", "deaf"])
 def test_an_interrupted_run_ends_and_with_it_what_is_deaf(instance: dg.DagsterInstance, what: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), instance.root_directory, what],
+        [sys.executable, str(Path(__file__).with_name("interrupted_run.py")), instance.root_directory, what],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip
     assert process.stdout is not None

@@ -14,16 +14,6 @@ import pytest
 from lake_assets.runtime import jvm_folders
 from lake_assets.runtime.jvm_launch import with_folder
 
-PROGRAM = """
-import sys, time
-from lake_assets.runtime.jvm_folders import new_folder
-folder = new_folder()
-(folder / "blockmgr").mkdir()
-(folder / "blockmgr" / "rows").write_text("secret")
-print(folder, flush=True)
-sys.stdin.read()
-"""
-
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +22,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, str(Path(__file__).with_name("jvm_folder_owner.py"))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert process.stdout is not None

@@ -14,29 +14,12 @@ import pytest
 from lake_assets.runtime.jvm_launch import write_settings
 
 PLANTED = "planted=secret: #1 \\ ü"
-PROGRAM = """
-import json, os, sys
-from pathlib import Path
-from lake_assets.lake import LakeBase, LakeConfig, SparkConfig
-
-conf = {"spark.hadoop.fs.s3a.secret.key": os.environ["SECRET_FOR_TEST"], "spark.ui.enabled": "false"}
-config = LakeConfig(home=Path(sys.argv[1]), spark=SparkConfig(master="local[1]", driver_memory="600m", conf=conf))
-spark = LakeBase(config).spark()
-said = [p.read_bytes().decode(errors="replace") for p in Path("/proc").glob("[0-9]*/cmdline") if p.parent.name != "self"]
-mine = [s for s in said if "deploy.SparkSubmit" in s and "java" in s and "\\nimport" not in s]
-print(json.dumps({
-    "value": spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key"),
-    "memory": spark.conf.get("spark.driver.memory"),
-    "jvms": len(mine),
-    "shown": [s for s in said if os.environ["SECRET_FOR_TEST"] in s],
-}))
-"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="command lines are read from /proc")
 def test_a_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "lake")],
+        [sys.executable, str(Path(__file__).with_name("secret_setting.py")), str(tmp_path / "lake")],
         capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "TMPDIR": str(tmp_path), "SECRET_FOR_TEST": PLANTED},
     )  # fmt: skip
@@ -50,28 +33,9 @@ def test_a_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
     assert left == []
 
 
-INTERRUPTED = """
-import os, signal, threading, time
-import psutil
-import pyspark
-from lake_assets.runtime.jvm_launch import start_jvm
-
-def interrupt():
-    while not psutil.Process().children():
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGINT)
-
-threading.Thread(target=interrupt, daemon=True).start()
-try:
-    start_jvm({"spark.master": "local[1]"})
-except KeyboardInterrupt:
-    print(len([c for c in psutil.Process().children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]))
-"""
-
-
 def test_an_interrupt_while_a_jvm_starts_leaves_none_behind(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=100,
+        [sys.executable, str(Path(__file__).with_name("interrupted_start.py"))], capture_output=True, text=True, check=False, timeout=100,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert (done.stdout.strip(), done.returncode) == ("0", 0), done.stderr

@@ -25,20 +25,6 @@ from lake_assets.runtime.processes import identity
 from tests.conftest import JVM_OF_TESTS, SMALL
 
 SECONDS = 120.0
-# Borrows a JVM, says which, and reads what to do until its input ends.
-BORROWER = """
-import json, socket, sys
-from pathlib import Path
-from lake_assets.runtime import warm_jvm
-given = json.loads(sys.argv[1])
-warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
-assert not eval(given["before"])
-session = warm_jvm.session(given["conf"], Path(given["log"]))
-jvm = session.sparkContext._jvm
-print(jvm.java.lang.ProcessHandle.current().pid(), flush=True)
-for line in sys.stdin:
-    print(json.dumps(eval(line)), flush=True)
-"""
 REFERRED_TO = (
     "__import__('py4j').java_gateway.JavaObject('GATEWAY_SERVER', session.sparkContext._gateway._gateway_client)"
     ".getGateway().getBindings().size()"
@@ -58,7 +44,10 @@ class Borrower:
     def __init__(self, keeping: warm_jvm.Keeping, conf: dict[str, str], log: Path, before: str = "None") -> None:
         given = json.dumps({"keeping": vars(keeping), "conf": conf, "log": str(log), "before": before})
         self.process = subprocess.Popen(
-            [sys.executable, "-c", BORROWER, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(Path(__file__).with_name("jvm_borrower.py")), given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         started.append(self.process)
         assert self.process.stdout

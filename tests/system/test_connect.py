@@ -79,18 +79,13 @@ def test_the_shop_equals_postgres_over_spark_connect(
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY))
 
 
-STRANGER = """
-import sys
-from pyspark.sql import SparkSession
-print(SparkSession.builder.remote(sys.argv[1]).create().range(3).count())
-"""
-
-
 @pytest.mark.parametrize("with_what", ["", "/;token=guessed"])
 def test_a_client_without_the_token_is_turned_away(remote: str, tmp_path: Path, with_what: str) -> None:
     address = remote.replace("127.0.0.1", "localhost") + with_what
     log = tmp_path / "stranger.log"
-    with started([sys.executable, "-c", STRANGER, address], log) as stranger:
+    with started(
+        [sys.executable, str(Path(__file__).with_name("unauthenticated_client.py")), address], log
+    ) as stranger:
         assert stranger.wait(timeout=300) != 0
     assert "UNAUTHENTICATED" in log.read_text()
 

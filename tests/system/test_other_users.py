@@ -37,20 +37,6 @@ NOBODY = 65534
 PLANTED = "pl4nted-secret"
 SECRETS = {"s3.secret-access-key": PLANTED}
 SETTINGS = {"spark.hadoop.fs.s3a.secret.key": PLANTED}
-# Borrows a warm JVM, makes a table with it, and keeps it until its input ends.
-BORROWER = """
-import json, sys
-from pathlib import Path
-from lake_assets.runtime import warm_jvm
-given = json.loads(sys.argv[1])
-warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
-session = warm_jvm.session(json.load(open(given["conf"])), Path(given["log"]))
-session.sql("CREATE NAMESPACE lake.final") and None
-session.sql("CREATE TABLE lake.final.t USING iceberg AS SELECT 1 AS a") and None
-session.table("lake.final.t").groupBy("a").count().collect()
-print("at work", flush=True)
-sys.stdin.read()
-"""
 
 
 @dataclass
@@ -110,7 +96,7 @@ def _start(folder: Path, scope: contextlib.ExitStack) -> Everything:
     conf.write_text(json.dumps(session_conf(config)))
     given = {"keeping": keeping, "conf": str(conf), "log": str(config.home / "logs" / "spark.log")}
     borrower = subprocess.Popen(
-        [sys.executable, "-c", BORROWER, json.dumps(given)],
+        [sys.executable, str(Path(__file__).with_name("table_maker.py")), json.dumps(given)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     scope.callback(_end, borrower)
