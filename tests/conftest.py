@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
@@ -60,11 +61,10 @@ def _no_settings_of_the_user() -> Iterator[None]:
         yield
 
 
-def small_lake(home: Path) -> Lake:
+def small_lake(home: Path, session: Callable[[], SparkSession] | None = None) -> Lake:
     """An embedded lake in `home` with settings for little data."""
-    return Lake(
-        LakeConfig(home=home, spark=SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL | JVM_OF_TESTS))
-    )
+    spark = SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL | JVM_OF_TESTS)
+    return Lake(LakeConfig(home=home, spark=spark), session=session)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +82,8 @@ def new_lake(spark_lake: Lake, tmp_path: Path) -> Callable[[str], Lake]:
     def make(name: str) -> Lake:
         home = tmp_path / name
         home.mkdir(exist_ok=True)
-        lake = small_lake(home)
+        # A session of the JVM that runs: opening it by its settings would check the jars' sums for each lake.
+        lake = small_lake(home, spark_lake.spark().newSession)
         _small(lake)
         return lake
 
