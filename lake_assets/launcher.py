@@ -27,14 +27,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.events import JobFailureData, RunFailureReason
-from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
-from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, ManagedGrpcPythonEnvCodeLocationOrigin
-from dagster._utils import get_run_crash_explanation
+
+from lake_assets._compat import (
+    CheckRunHealthResult,
+    ConfigurableClassData,
+    DefaultRunLauncher,
+    ExecuteRunArgs,
+    GrpcServerCodeLocationOrigin,
+    JobFailureData,
+    LaunchRunContext,
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RunFailureReason,
+    WorkerStatus,
+    deserialize_value,
+    execute_run,
+    get_run_crash_explanation,
+    serialize_value,
+)
 
 if TYPE_CHECKING:
-    from dagster._serdes import ConfigurableClassData
-
     from lake_assets.runtime.processes import RunProcess
     from lake_assets.runtime.warm_jvm import Keeping
 
@@ -173,9 +184,6 @@ class WarmRunLauncher(DefaultRunLauncher):
         )
 
     def _start(self, run: dg.DagsterRun) -> None:
-        from dagster._grpc.types import ExecuteRunArgs
-        from dagster._serdes import serialize_value
-
         from lake_assets.runtime.processes import identity
         from lake_assets.runtime.warm_jvm import Keeping
 
@@ -268,10 +276,6 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
         args: Dagster's serialized arguments.
         keeping: settings of the borrowed JVM.
     """
-    from dagster._cli.api import execute_run_command
-    from dagster._grpc.types import ExecuteRunArgs
-    from dagster._serdes import deserialize_value
-
     from lake_assets.definitions import RUN_PROCESS
     from lake_assets.orchestration.runs.run_event_files import held_open
     from lake_assets.runtime import warm_jvm
@@ -288,7 +292,7 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
         # Said by the process itself: whoever has started it may be killed meanwhile.
         instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
         # Exits with 1 where the run failed.
-        execute_run_command.main([args], standalone_mode=False)
+        execute_run(args)
         run = instance.get_run_by_id(run_id)
     # Of one that was cancelled something may still be at work in the JVM, which ends then.
     if run is not None and run.status is dg.DagsterRunStatus.SUCCESS:

@@ -81,7 +81,7 @@ def new_lake(spark_lake: Lake, tmp_path: Path) -> Callable[[str], Lake]:
 
     def make(name: str) -> Lake:
         home = tmp_path / name
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         lake = small_lake(home)
         _small(lake)
         return lake

@@ -9,7 +9,13 @@ from typing import Any
 from pyiceberg.exceptions import CommitFailedException
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import ConcurrentWriteError, LakeError
+from lake_assets.errors import (
+    LOST_FILE_ADVICE,
+    ConcurrentWriteError,
+    CorruptMetadataError,
+    LakeError,
+    MissingDataFileError,
+)
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
 from lake_assets.lake.metadata import clock_skew, metadata_versions
@@ -20,6 +26,7 @@ from lake_assets.pipeline.table_graph import Spec
 from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers
 from lake_assets.tables.outcome import Outcome
+from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.snapshot_retention import keep_own, keep_sources
 
 ATTEMPTS = 4
@@ -64,7 +71,7 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
-            with attempt, named_errors(spec.table), _lost_files(lake, step):
+            with attempt, _lost_history(lake, step), named_errors(spec.table), _lost_files(lake, step):
                 for table in step.written:
                     _make_ready(lake, table)
                 with leftovers.at_work(lake, step.written):
@@ -91,6 +98,32 @@ def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
             if table is not None and (lost := lost_file(table, step.lost_file_advice(name))) is not None:
                 raise lost from e
         raise
+
+
+@contextlib.contextmanager
+def _lost_history(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
+    """Change the advice for a lost file that only past snapshots of a source name: the step's table can do without."""
+    try:
+        yield
+    except (CorruptMetadataError, MissingDataFileError) as e:
+        message, target = str(e), step.spec.table
+        if LOST_FILE_ADVICE not in message or step.why_not_rebuilt:
+            raise
+        for source in step.spec.sources:
+            table = lake.find(source)
+            if table is None or f"{_path(table.location())}/" not in message or lost_file(table) is not None:
+                continue
+            advice = (
+                f"Only past snapshots of {source} name it. Restore the file from a backup; or "
+                f"{rebuild_advice(target, *step.spec.sources)}"
+            )
+            raise type(e)(message.replace(LOST_FILE_ADVICE, advice)) from e
+        raise
+
+
+def _path(location: str) -> str:
+    """Return a location without its scheme, which errors of Java and Python write with one or three slashes."""
+    return location.partition(":")[2].strip("/") or location
 
 
 def _make_ready(lake: LakeBase, name: TableId) -> None:

@@ -10,7 +10,6 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -23,10 +22,9 @@ _OPTIONS = "spark.driver.defaultJavaOptions"
 
 def start_jvm(settings: Mapping[str, object]) -> None:
     """Start this process's JVM with settings, unless it has one."""
-    from pyspark import SparkContext
+    from lake_assets.runtime import _compat
 
-    context: Any = SparkContext
-    if context._gateway is not None:
+    if _compat.gateway() is not None:
         return
     before = os.environ.get(_ARGUMENTS)
     folder = new_folder()
@@ -34,11 +32,11 @@ def start_jvm(settings: Mapping[str, object]) -> None:
     write_settings(file, with_folder(settings, folder))
     os.environ[_ARGUMENTS] = f"{shlex.join(arguments_for(file))} {before or 'pyspark-shell'}"
     try:
-        context._ensure_initialized()
+        _compat.start_gateway()
     except BaseException:
         # PySpark has removed the folder in which a JVM that is still starting says where it listens: it would fail
         # there, and stay for ever.
-        if context._gateway is None:
+        if _compat.gateway() is None:
             _end_children(str(file))
         raise
     finally:

@@ -129,11 +129,10 @@ def _close_catalogs(session: Any) -> None:
     """Close a session's connections to catalogs, which Spark leaves open."""
     from py4j.java_gateway import is_instance_of
 
-    gateway = session.sparkContext._gateway
-    manager = session._jsparkSession.sessionState().catalogManager()
-    names = manager.listCatalogs(gateway.jvm.scala.Option.empty())
-    for n in range(names.size()):
-        catalog = manager.catalog(names.apply(n))
+    from lake_assets.runtime import _compat
+
+    gateway = _compat.gateway()
+    for catalog in _compat.java_catalogs(session):
         if is_instance_of(gateway, catalog, _ICEBERG_CATALOG) and is_instance_of(
             gateway, inner := catalog.icebergCatalog(), "java.io.Closeable"
         ):
@@ -183,6 +182,8 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    from lake_assets.runtime import _compat
+
     # What PySpark looks for where a JVM is there before Python (`spark-submit` of a Python program).
     given = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(given)
@@ -193,13 +194,11 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
         SparkContext(conf=SparkConf(_jvm=jvm, _jconf=context.sc().conf()), gateway=gateway, jsc=context)
         # The session that `getOrCreate` gives is this process's too.
         own: Any = SparkSession.builder.getOrCreate().newSession()
-        jvm.org.apache.spark.sql.classic.SparkSession.setDefaultSession(own._jsparkSession)
-        SparkSession._instantiatedSession = own  # pyright: ignore[reportPrivateUsage]
+        _compat.make_default(own)
     except (Py4JError, OSError):
         _log.warning("a borrowed JVM does not answer", exc_info=True)
         connection.close()
-        # PySpark keeps to the first JVM that it was given, also to one that is gone.
-        _pyspark()._gateway = _pyspark()._jvm = None
+        _compat.forget_gateway()
         return False
     finally:
         for setting in given:
@@ -238,8 +237,10 @@ def main() -> None:
     told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     keeping, path = Keeping(**given["keeping"]), Path(given["path"])
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
+
+    from lake_assets.runtime import _compat
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
     # A session too, so that the first loan does not wait for what comes with it.
@@ -249,8 +250,8 @@ def main() -> None:
     server = socket.socket(socket.AF_UNIX)
     try:
         start_jvm(conf)
-        SparkSession(_pyspark()(conf=SparkConf().setAll(list(conf.items()))))
-        gateway = _pyspark()._gateway
+        SparkSession(SparkContext(conf=SparkConf().setAll(list(conf.items()))))
+        gateway = _compat.gateway()
         server.bind(str(path))
         server.listen()
         with contextlib.suppress(BrokenPipeError), told:  # whoever waited was killed: it is there for the next one
@@ -315,13 +316,6 @@ def _sent(peer: socket.socket, what: bytes) -> bool:
     return True
 
 
-def _pyspark() -> Any:
-    """Return PySpark's context, typed to expose its private members."""
-    from pyspark import SparkContext
-
-    return SparkContext
-
-
 def _bound(gateway: Any, keep: Any = None) -> Any:
     """Return the names of the Java objects that Python references, as a Java set.
 
@@ -329,15 +323,14 @@ def _bound(gateway: Any, keep: Any = None) -> Any:
         gateway: the gateway to the JVM.
         keep: the objects to keep; all others are dropped.
     """
-    from py4j.java_gateway import JavaObject
+    from lake_assets.runtime import _compat
 
-    server: Any = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
-    names = server.getGateway().getBindings().keySet()
+    names = _compat.bindings(gateway)
     if keep is not None:
         names.retainAll(keep)
         return keep
     found = gateway.jvm.java.util.HashSet(names)
-    found.add(found._target_id)
+    found.add(_compat.java_id(found))
     return found
 
 

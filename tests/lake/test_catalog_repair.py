@@ -175,6 +175,16 @@ def test_a_table_made_again_in_the_same_folder_is_another_one(plain_lake: Lake) 
         repair(plain_lake, only(plain_lake), str(before))
 
 
+def test_a_table_made_again_in_the_same_folder_is_repaired_from_its_own_versions(plain_lake: Lake) -> None:
+    make(plain_lake, commits=9)
+    plain_lake.catalog.drop_table("raw.t")
+    make(plain_lake, commits=2)
+    named(plain_lake).unlink()
+    assert states(plain_lake) == {"raw.t": "unreadable"}
+    repair(plain_lake, only(plain_lake))
+    assert count(plain_lake) == 1
+
+
 def test_whoever_moves_a_table_meanwhile_is_not_undone(plain_lake: Lake) -> None:
     make(plain_lake)
     before = only(plain_lake)

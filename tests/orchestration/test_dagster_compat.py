@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dagster import DagsterLogManager
 
+from lake_assets import _compat as _launcher
 from lake_assets.orchestration import _compat
 
 
@@ -56,3 +58,18 @@ def test_names_that_are_read_are_there() -> None:
 
 def test_the_index_of_run_events_is_a_file_of_its_own() -> None:
     assert _compat.INDEX_SHARD_NAME == "index"
+
+
+def test_what_a_thread_of_steps_sets_is_read_by_dagster() -> None:
+    assert any("_event_loop" in inspect.getsource(c) for c in _compat.StepExecutionContext.__mro__[:-1])
+    assert "_dagster_handler" in inspect.getsource(DagsterLogManager)
+
+
+def test_what_the_launcher_calls_takes_the_arguments_that_it_is_given() -> None:
+    run = inspect.signature(_launcher.ExecuteRunArgs).parameters
+    assert {"job_origin", "run_id", "instance_ref", "set_exit_code_on_failure"} <= set(run)
+    assert {"socket", "port"} <= set(inspect.signature(_launcher.GrpcServerCodeLocationOrigin).parameters)
+    for method in ("launch_run", "terminate", "check_run_worker_health", "supports_check_run_worker_health"):
+        assert hasattr(_launcher.DefaultRunLauncher, method)
+    assert {"RUNNING", "FAILED"} <= {status.name for status in _launcher.WorkerStatus}
+    assert _launcher.get_run_crash_explanation("The process", 1).startswith("The process")

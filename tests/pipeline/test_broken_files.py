@@ -128,6 +128,23 @@ def test_a_table_whose_own_data_is_gone_goes_on_as_its_error_advises(
     faults.finish()
 
 
+def test_a_file_that_only_history_needs_is_done_without(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = People(lake, CITIES, AGES)
+    faults = Faults(people, tmp_path, monkeypatch)
+    people.land(30)
+    people.check()
+    for file in FILES["manifest"](lake, "final.people"):
+        cut(file)
+    assert faults.command("rebuild final.people")
+    for table in ("agg.cities", "agg.ages"):
+        outcome = next(o for o in faults.run() if o.table == table)
+        assert "`lake-assets rebuild final.people`" not in str(outcome.error)
+        faults.follow(outcome, f"rebuild {table}")
+    faults.finish()
+
+
 @pytest.mark.parametrize("length", [None, 0, 40, -8])
 @pytest.mark.parametrize("part", ["data", "manifest", "manifest list"])
 @pytest.mark.parametrize("table", ["raw.events", "raw.events_files"])

@@ -66,7 +66,7 @@ def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Exa
     """
     named = _named(_sql_catalog(lake))
     wanted = named if tables is None else {t: named[t] for t in tables if t in named}
-    return [_examined(lake, t, at) for t, at in sorted(wanted.items()) if tables or t.namespace != ("icdc",)]
+    return [_examined(lake, t, *at) for t, at in sorted(wanted.items()) if tables or t.namespace != ("icdc",)]
 
 
 def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
@@ -117,18 +117,21 @@ def _sql_catalog(lake: LakeBase) -> CachingSqlCatalog:
     return catalog
 
 
-def _named(catalog: CachingSqlCatalog) -> dict[TableId, str]:
-    """Return all tables of the catalog with their metadata files."""
+def _named(catalog: CachingSqlCatalog) -> dict[TableId, tuple[str, str | None]]:
+    """Return all tables of the catalog with their metadata files, each with the one before it."""
     rows = select(IcebergTables).where(IcebergTables.catalog_name == catalog.name)
     with Session(catalog.engine) as session:
         return {
-            TableId.parse((*Catalog.identifier_to_tuple(row.table_namespace), row.table_name)): row.metadata_location
+            TableId.parse((*Catalog.identifier_to_tuple(row.table_namespace), row.table_name)): (
+                row.metadata_location,
+                row.previous_metadata_location,
+            )
             for row in session.scalars(rows)
             if row.metadata_location
         }
 
 
-def _examined(lake: LakeBase, table: TableId, named: str) -> Examined:
+def _examined(lake: LakeBase, table: TableId, named: str, previous: str | None) -> Examined:
     io = _sql_catalog(lake).files_at(named)
     here = _read(io, named)
     number = version_of(named)
@@ -147,7 +150,9 @@ def _examined(lake: LakeBase, table: TableId, named: str) -> Examined:
     others = (v.location for v in versions(io, named))
     found = [(p, m) for p in others if p != named and (m := _read(io, p))]
     uuids = {m["table-uuid"] for _, m in found}
-    naming = {m["table-uuid"] for _, m in found if named in _log(m)}
+    # A table created again in its old folder shares it with versions of the old table.
+    known = {named, previous}
+    naming = {m["table-uuid"] for p, m in found if p in known or known & _log(m)}
     if not found:
         return Examined(table, "lost", named, why=f"{named} {gone}, and so is every other version")
     if len(naming or uuids) > 1:

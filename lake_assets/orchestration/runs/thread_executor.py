@@ -37,19 +37,21 @@ from lake_assets.orchestration._compat import (
     dagster_event_sequence_for_step,
     get_retries_config,
     get_step_dependency_config_field,
+    log_handler,
     serializable_error_info_from_exc_info,
+    set_event_loop,
     trigger_hook,
 )
 from lake_assets.orchestration.runs.resources import interrupt_sessions
 
 if TYPE_CHECKING:
-    from dagster._core.execution.context.system import (
+    from lake_assets.orchestration._compat import (
+        ActiveExecution,
+        ExecutionPlan,
         PlanExecutionContext,
         PlanOrchestrationContext,
         StepExecutionContext,
     )
-    from dagster._core.execution.plan.active import ActiveExecution
-    from dagster._core.execution.plan.plan import ExecutionPlan
 
 log = logging.getLogger(__name__)
 
@@ -181,14 +183,14 @@ class _Worker(threading.Thread):
         ident = threading.get_ident()
         self._idents.add(ident)
         # Records of Python's loggers go to the step of the logging thread. Dagster's handler ignores added filters.
-        handler: Any = context.log._dagster_handler  # pyright: ignore[reportPrivateUsage]
+        handler = log_handler(context.log)
         catches = handler.filter
         handler.filter = lambda record: (
             (record.thread == ident or record.thread not in self._idents) and catches(record)
         )
         # For users' asynchronous functions: each thread needs its own event loop.
         self._loop = self._loop or asyncio.new_event_loop()
-        context._event_loop = self._loop  # pyright: ignore[reportPrivateUsage]
+        set_event_loop(context, self._loop)
 
     def interrupt(self) -> None:
         """Raise Dagster's interruption in the thread, as soon as it executes Python again."""
