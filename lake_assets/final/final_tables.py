@@ -118,7 +118,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         | (_told(stats.old, spec) if stats.old else {})
         | written.batch.details
         | left_behind(pending)
-        | exactness.said_in(inexact)
+        | exactness.details_of(inexact)
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
     )
 

@@ -1,4 +1,4 @@
-"""What raw and staging tables are declared to be, as plain values."""
+"""Declared raw and staging tables, as plain values."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
 
 @dataclass(frozen=True)
 class RawSpec:
-    """A raw table and where it is filled from.
+    """A raw table and the source of its records.
 
     Attributes:
-        landing: the folder that files arrive in; None: it is filled from a table.
+        landing: the folder that files arrive in; None if the table is filled from another table.
         source: the Iceberg table that another system appends records to, instead of a folder.
         column: the column of that table that holds the record.
         key_column: the column that holds the record's key, as Kafka has it apart.
         order: columns of that table by which the records of one snapshot are ordered.
-        about: the source table that all records are about, for formats that do not say.
+        about: the source table of all records, for formats whose records do not name it.
         max_rejected: how many records of a batch may be unroutable; None: any number.
-        batch: what one commit takes in, in whole files, and how long less than that waits.
-        limits: what is read of what arrives.
+        batch: how much one commit lands, in whole files, and how long fewer files wait.
+        limits: limits on the size of files and records.
         shown: its asset.
     """
 
@@ -51,12 +51,12 @@ class RawSpec:
 
     @property
     def sources(self) -> tuple[TableId, ...]:
-        """The lake tables that it is made of."""
+        """Upstream lake tables."""
         return (self.source,) if self.source else ()
 
     @property
     def summary(self) -> str:
-        """What the table holds, in a sentence."""
+        """Description of the table in one sentence."""
         where = f"the table `{self.source}`" if self.source else f"the files in `{self.landing}`"
         return f"Records as they arrived ({self.format}), from {where}."
 
@@ -72,18 +72,18 @@ class StagingSpec:
     Attributes:
         rename: source names of columns to names in the lake.
         not_renamed: columns that the source dropped, however much it looks like a rename.
-        types: types of columns (names in the lake) that win over what the records say.
-        key: the key of records that do not say one.
-        keys: several that may be it: the first whose columns are all there is taken when the table is made.
-        start: `position` in the raw table of the first record that counts.
-        by_row: whether rows have no key, and are told apart by all of their values.
+        types: declared types by column (name in the lake); they override the types in the records.
+        key: the key, for records that do not name one.
+        keys: candidate keys; a new table takes the first whose columns all exist.
+        start: `position` in the raw table of the first record to read; earlier ones are ignored.
+        by_row: whether rows have no key and are identified by all of their values.
         on_conflict: what to do with values of a type that their column cannot become.
         on_misfit: what to do with single values that do not fit their column's type: reject their events, or make the
             values null.
-        order_by: columns whose values are the order of changes, instead of what the records say; see `FinalSpec`.
+        order_by: columns whose values order the changes, instead of the positions in the records; see `FinalSpec`.
         max_rejected: how many records of a batch may be rejected; None: any number.
-        refused: why it cannot have a table, since its name belongs to something else; the steps fail with that.
-        batch: how much of the raw table a step takes.
+        refused: why no table can be created: its name belongs to something else. Steps fail with this reason.
+        batch: how much of the raw table one step absorbs.
         shown: its asset.
     """
 
@@ -114,10 +114,10 @@ class StagingSpec:
 
     @property
     def sources(self) -> tuple[TableId, ...]:
-        """The lake tables that it is made of."""
+        """Upstream lake tables."""
         return (self.raw,)
 
     @property
     def summary(self) -> str:
-        """What the table holds, in a sentence."""
+        """Description of the table in one sentence."""
         return f"Every change of `{self.source_table}`, typed and in order, from `{self.raw}`."

@@ -38,8 +38,8 @@ def cut(window: Window, source: Table, size: BatchSize) -> Window:
 
 def left_behind(*windows: Window) -> dict[str, object]:
     """Return an outcome's detail with the number of snapshots left for the next run."""
-    left = sum(w.left for w in windows)
-    return {LEFT: left} if left else {}
+    remaining = sum(w.left for w in windows)
+    return {LEFT: remaining} if remaining else {}
 
 
 def seconds_left(source: Table, start: int | None, end: int, size: BatchSize, now: float | None = None) -> float:
@@ -56,12 +56,12 @@ def seconds_left(source: Table, start: int | None, end: int, size: BatchSize, no
     if not steps or any(full for _, full in _filling(steps, size)):
         return 0.0
     age = (time.time() if now is None else now) - steps[0].timestamp_ms / 1000
-    # A snapshot from the future means that the clock was set back.
+    # A snapshot is dated in the future if the clock was set back.
     return max(0.0, size.wait - age) if age >= 0 else 0.0
 
 
 def _steps(source: Table, start: int | None, end: int | None) -> tuple[Snapshot, ...] | None:
-    """The snapshots after `start` up to `end`, oldest first; None: the one does not lead to the other."""
+    """Return the snapshots after `start` up to `end`, oldest first; None if `start` is not an ancestor of `end`."""
     log = between(source.metadata, start, end)
     return log.steps if start is None or log.is_forward else None
 
@@ -76,12 +76,12 @@ def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -
     """
     files = rows = 0
     for n, snapshot in enumerate(steps):
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if n == 0 and is_all:
-            files, rows = (int(said.get(k) or 0) for k in ("total-data-files", "total-records"))
+            files, rows = (int(summary.get(k) or 0) for k in ("total-data-files", "total-records"))
         elif snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-            files += sum(int(said.get(k) or 0) for k in _FILES)
-            rows += sum(int(said.get(k) or 0) for k in _ROWS)
+            files += sum(int(summary.get(k) or 0) for k in _FILES)
+            rows += sum(int(summary.get(k) or 0) for k in _ROWS)
         yield snapshot, size.is_full(files, rows)
 
 

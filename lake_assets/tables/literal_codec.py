@@ -1,4 +1,4 @@
-"""Values on their way from Spark through Python and back, as what they were.
+"""Encode values that pass from Spark through Python into SQL literals, without changing them.
 
 Python's datetimes end in the year 9999 and, without a zone, are meant in the local one; Spark's driver binds decimals
 by their own digits. So each type says how it leaves Spark and how it comes back.
@@ -13,7 +13,7 @@ from lake_assets.lake.names import literal
 
 @dataclass(frozen=True)
 class Carried:
-    """How the values of a type are carried.
+    """How the values of a type are encoded.
 
     Attributes:
         leaves: SQL over `{c}` of what leaves Spark.
@@ -30,8 +30,8 @@ class Carried:
             value: what left.
             kind: the value's type in Spark.
         """
-        said = literal(value) if isinstance(value, str) else str(value).lower()
-        return self.comes.format(v=said, type=kind)
+        text = literal(value) if isinstance(value, str) else str(value).lower()
+        return self.comes.format(v=text, type=kind)
 
 
 _BY_TYPE = {

@@ -37,14 +37,14 @@ class Absorbed:
         )
 
 
-def range_text(found: FieldRange) -> str:
+def range_text(field_range: FieldRange) -> str:
     """Format a field range: `1..498`, with an open end if unknown, and `~` for truncated bounds."""
-    if not found.has_values:
+    if not field_range.has_values:
         return "null"
-    if not found.is_bounded and found.low is None and found.high is None:
+    if not field_range.is_bounded and field_range.low is None and field_range.high is None:
         return "unbounded"
-    low, high = ("" if v is None else str(v) for v in (found.low, found.high))
-    return f"{'' if found.exact else '~'}{low}..{high}{', null' if found.nulls else ''}"
+    low, high = ("" if v is None else str(v) for v in (field_range.low, field_range.high))
+    return f"{'' if field_range.exact else '~'}{low}..{high}{', null' if field_range.nulls else ''}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What keeps the snapshots that a pipeline needs from being expired, whoever runs `expire_snapshots`.
+"""Protect the snapshots that a pipeline needs from any run of `expire_snapshots`.
 
 Two things need keeping: in each source, the snapshot that a target has absorbed (a consumer's tag); in each target,
 the snapshot whose summary says so (the retention of its main branch, which counts for more than what a call of
@@ -15,12 +15,12 @@ from lake_assets.capture.consumers import PREFIX, Consumers
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 
-# Upkeep between two steps of a pipeline makes a snapshot or two; so many are kept.
+# Number of snapshots that main keeps; upkeep between two steps makes one or two.
 SNAPSHOTS_KEPT = 20
 
 
 def consumer_name(target: TableId) -> str:
-    """The consumer that a target is to its sources."""
+    """Return the consumer name of a target in its sources."""
     name = str(target)
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         return name
@@ -33,17 +33,17 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
     After every commit, though each move is a commit of the source's metadata: a target that is switched off for a week
     cannot move its tag any more, and needs the very snapshot that it absorbed last.
     """
-    written = lake.find(target)
-    if written is None:
+    loaded = lake.find(target)
+    if loaded is None:
         return
-    marks, name = read_marks(written), consumer_name(target)
+    marks, name = read_marks(loaded), consumer_name(target)
     for source in sources:
         mark = marks.get(str(source))
         if mark is None or mark.snapshot is None:
             continue
         table = lake.table(source)
         if PIPELINE_PROPERTY not in table.properties:
-            continue  # not ours to write: its own retention counts, and lost history is noticed
+            continue  # not written by a pipeline: its own retention applies, and lost history is detected
         ref = table.metadata.refs.get(PREFIX + name)
         if (ref is None or ref.snapshot_id != mark.snapshot) and table.snapshot_by_id(mark.snapshot):
             Consumers(lake).register(source, name, mark.snapshot)

@@ -15,7 +15,7 @@ from lake_assets.lake._compat import active_session
 
 @contextlib.contextmanager
 def temp_view(rows: DataFrame) -> Generator[str]:
-    """A name for `rows` in SQL, gone afterwards."""
+    """Name of a temporary view of `rows`, dropped afterwards."""
     name = new_name()
     rows.createOrReplaceTempView(name)
     try:
@@ -44,7 +44,7 @@ def over(
 
 
 def new_name() -> str:
-    """A name that is nothing else's."""
+    """Return a unique name for a view."""
     return f"lake_assets_{uuid.uuid4().hex}"
 
 
@@ -56,9 +56,9 @@ def held(frame: DataFrame, *, eager: bool = True) -> DataFrame:
     steps that build on each other would take the longer the more of them there are.
     """
     with active_session(frame.sparkSession):
-        kept = frame.localCheckpoint(eager=eager)
-    # Its columns are those of the frame to Spark: joined with it, they could not be told apart.
-    return kept.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in kept.columns))
+        checkpoint = frame.localCheckpoint(eager=eager)
+    # Without new aliases, Spark could not distinguish its columns from those of `frame` in a join.
+    return checkpoint.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in checkpoint.columns))
 
 
 def observed(rows: DataFrame, seen: Observation, *looks: Column) -> DataFrame:
@@ -70,5 +70,5 @@ def observed(rows: DataFrame, seen: Observation, *looks: Column) -> DataFrame:
 
 
 def together(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all `frames`, which have the same columns, in whatever order."""
+    """Return the rows of all `frames`; their columns have the same names, in any order."""
     return reduce(DataFrame.unionByName, frames)

@@ -20,13 +20,13 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.spark_session import set_all
 
 SMALL_BYTES, SMALL_ROWS = 32 << 20, 50_000
-# So many times as much may be captured, where it is known to be mostly of others.
+# A capture may be this many times larger if most of its rows are known to belong to other tables.
 _SKIPPED = 10
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _ONCE = {
     "spark.sql.adaptive.enabled": "false",
-    # What one side of a join says of the other one: the conditions that matter are there already.
+    # Infers conditions of one join side from the other; the conditions that matter are written out already.
     "spark.sql.constraintPropagation.enabled": "false",
 }
 _AS_ONE = {"spark.sql.shuffle.partitions": "1"}
@@ -67,30 +67,30 @@ def planned_once(lake: LakeBase, *, when: bool = True, as_one: bool = False) -> 
         as_one: whether what is shuffled becomes one partition, and what is written one file. Not where much is read:
             Iceberg splits what it reads into no more parts then than there are cores.
     """
-    wanted = _ONCE | (_AS_ONE if as_one else {})
-    with _set(lake, {k: v for k, v in wanted.items() if when and k not in lake.config.spark.conf}):
+    settings = _ONCE | (_AS_ONE if as_one else {})
+    with _set(lake, {k: v for k, v in settings.items() if when and k not in lake.config.spark.conf}):
         yield
 
 
 @contextlib.contextmanager
-def _set(lake: LakeBase, wanted: Mapping[str, str]) -> Generator[None]:
-    """In the body the session has these settings."""
+def _set(lake: LakeBase, settings: Mapping[str, str]) -> Generator[None]:
+    """Apply settings to the session within the body."""
     spark = lake.spark()
-    before = {key: spark.conf.get(key, None) for key in wanted}
-    # Each setting is a message to the server: within another body that fits as well, nothing is to be set.
-    wanted = {key: value for key, value in wanted.items() if before[key] != value}
-    set_all(spark, wanted)
+    before = {key: spark.conf.get(key, None) for key in settings}
+    # Each setting is a message to the server, so values that are already set are not sent again.
+    settings = {key: value for key, value in settings.items() if before[key] != value}
+    set_all(spark, settings)
     try:
         yield
     finally:
-        set_all(spark, {key: value for key in wanted if (value := before[key]) is not None})
-        for key in wanted:
+        set_all(spark, {key: value for key in settings if (value := before[key]) is not None})
+        for key in settings:
             if before[key] is None:
                 spark.conf.unset(key)
 
 
 def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:
-    # Rows as well: records of one kind are packed into a hundredth of their size.
+    # Rows are checked as well: similar records compress to a hundredth of their size.
     return sum(b for b, _ in sizes) <= SMALL_BYTES and sum(n for _, n in sizes) <= SMALL_ROWS
 
 
@@ -115,13 +115,13 @@ def is_small(captured: Capture, of_it: int | None = None) -> bool:
 
 
 def size(lake: LakeBase, table: TableId) -> tuple[int, int]:
-    """Bytes and rows of a table's current data files, as its summary says; 0 for one that is not there."""
-    found = lake.find(table)
-    return size_of(found) if found else (0, 0)
+    """Return bytes and rows of a table's current data files, from its snapshot summary; 0 if it does not exist."""
+    loaded = lake.find(table)
+    return size_of(loaded) if loaded else (0, 0)
 
 
 def size_of(table: Table) -> tuple[int, int]:
-    """The same of a table that is loaded."""
+    """Like `size`, for a loaded table."""
     current = table.current_snapshot()
-    said = current.summary.additional_properties if current and current.summary else {}
-    return int(said.get("total-files-size") or 0), int(said.get("total-records") or 0)
+    summary = current.summary.additional_properties if current and current.summary else {}
+    return int(summary.get("total-files-size") or 0), int(summary.get("total-records") or 0)

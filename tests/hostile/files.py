@@ -43,7 +43,7 @@ _FAR = pa.array([2**62, -(2**62)], pa.timestamp("us"))
 # By name, and what its records or its error say; None: nothing is wrong with it.
 FILES: dict[str, tuple[bytes, str | None]] = {
     "zero.jsonl": (b"", None),
-    "zero.jsonl.gz": (b"", "no gzip stream"),
+    "zero.jsonl.gz": (b"", "not a gzip stream"),
     "zero.csv": (b"", "Empty CSV"),
     "zero.csv.gz": (b"", "Empty CSV"),
     "zero.parquet": (b"", "no whole Parquet"),

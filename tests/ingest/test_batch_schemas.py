@@ -75,7 +75,7 @@ def test_an_interrupted_look_is_made_by_the_next_who_asks() -> None:
 def test_few_windows_are_remembered() -> None:
     for n in range(100):
         shared_schemas(window(n), lambda: FOUND)
-    assert len(batch_schemas._looks) <= 8  # pyright: ignore[reportPrivateUsage]
+    assert len(batch_schemas._cache) <= 8  # pyright: ignore[reportPrivateUsage]
 
 
 def change(table: str, id_: int, kind: str, value: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_a_table_reads_its_records_as_if_it_had_looked_at_them_alone(spark_lake:
         spec = StagingSpec(TableId(("staging",), name), TableId(("raw",), "r"), source, "wal2json-v1", "p", key=("id",),
                            on_conflict="new-column")  # fmt: skip
         own = about(records, spec)
-        alone, shared = parse(own, spec, {"id": "bigint"}), parse(own, spec, {"id": "bigint"}, found=found)
+        alone, shared = parse(own, spec, {"id": "bigint"}), parse(own, spec, {"id": "bigint"}, schemas_by_source=found)
         assert alone.rows is not None
         assert shared.rows is not None
         listed = [sorted(map(str, p.collect())) for p in (alone.rows, shared.rows)]

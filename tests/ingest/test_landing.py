@@ -133,7 +133,7 @@ def test_a_file_that_has_changed_is_named(plain_lake: Lake, folder: Path) -> Non
     size, before = file.stat().st_size, state(plain_lake)
     write_lines(folder / "a.jsonl", lines(1, 2))
     for look in (take_in, lambda lake, f: new_files(lake, spec(f))):
-        with pytest.raises(ChangedInputError, match=rf"a\.jsonl was taken in with {size} bytes and has \d+ now"):
+        with pytest.raises(ChangedInputError, match=rf"a\.jsonl was landed with {size} bytes and has \d+ now"):
             look(plain_lake, folder)
     assert state(plain_lake) == before
 

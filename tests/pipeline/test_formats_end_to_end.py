@@ -297,7 +297,7 @@ def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(l
     append(range(1))
     spark.sql("CALL lake.system.expire_snapshots(table => 'kafka.events', older_than => now(), retain_last => 1)")
     failed = next(o for o in p.run(lake) if o.table == "raw.events")
-    assert "has lost snapshots that were not taken in" in (failed.error or "")
+    assert "has lost snapshots that were not landed" in (failed.error or "")
 
 
 def test_records_of_a_python_iterator_are_taken_in_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

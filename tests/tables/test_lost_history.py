@@ -121,5 +121,5 @@ def test_staging_goes_on_without_history_and_a_raw_table_does_not(
     else:
         window, rebuild_reason = pending_of_staging(staging, target, source)
         assert (bool(window.lost), rebuild_reason) == (True, None)
-    with pytest.raises(error, match=r"lost snapshots that were not taken in\. Drop final\.t and run again"):
+    with pytest.raises(error, match=r"lost snapshots that were not landed\. Drop final\.t and run again"):
         pending_of_table(RawSpec(TARGET, None, "debezium", "p", source=SOURCE), target, SOURCE, source)

@@ -1,1 +1,1 @@
-"""Raw tables: which files and records are new, each of them landed once, and which source tables they brought."""
+"""Raw tables: which files and records are new, landing each once, and the source tables of their records."""

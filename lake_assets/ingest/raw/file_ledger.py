@@ -1,8 +1,8 @@
-"""Which files are in a raw table: a table of its own beside it, derived from the raw table's own commits.
+"""The ledger: a table next to a raw table that lists its files, derived from the raw table's commits.
 
-Each landing writes the list of its files into its snapshot's summary, in the commit that writes their records; the
-ledger is brought up to date from those summaries afterwards. So it can lag behind (and is caught up before it is
-asked), but it can never claim a file whose records are not there.
+Each landing writes the list of its files into its snapshot's summary, in the commit that writes their records. The
+ledger is brought up to date from those summaries afterwards. So it can lag behind (readers add the pending files), but
+it never lists a file whose records are missing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROPERTIES = {
 
 @dataclass(frozen=True)
 class LandedFile:
-    """A file that was taken in."""
+    """A landed file."""
 
     name: str
     size: int
@@ -52,28 +52,27 @@ class LandedFile:
     arrived_at: datetime
 
     def to_json(self) -> list[Any]:
-        """As it stands in a snapshot's summary."""
+        """Return the form stored in a snapshot's summary."""
         return [self.name, self.size, self.records, self.arrived_at.isoformat()]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> LandedFile:
-        """The reverse of `to_json`."""
+        """Inverse of `to_json`."""
         return cls(values[0], values[1], values[2], datetime.fromisoformat(values[3]))
 
 
 def ledger_of(raw: TableId) -> TableId:
-    """Where the ledger of a raw table is."""
+    """Return the name of a raw table's ledger."""
     return TableId(raw.namespace, f"{raw.name}_files")
 
 
 def seen(lake: LakeBase, raw: TableId) -> Mapping[str, int]:
-    """Names and sizes of all files in the raw table."""
+    """Return names and sizes in bytes of all files in the raw table; -1: the size is unknown."""
     return seen_by(lake, raw)[1]
 
 
 def seen_by(lake: LakeBase, raw: TableId) -> tuple[Table, Mapping[str, int]]:
-    """The raw table as it is now, and the files that are in it: what is committed to this very table cannot overlook
-    what another process has landed since."""
+    """Return the raw table and its files. A commit to this loaded table fails if another process has landed since."""
     state = _state(lake, raw)
     pending = {f.name: f.size for f in state.pending}
     if not (state.complete and state.ledger):
@@ -83,30 +82,29 @@ def seen_by(lake: LakeBase, raw: TableId) -> tuple[Table, Mapping[str, int]]:
 
 
 def _listed(ledger: Table) -> Mapping[str, int]:
-    """Names and sizes of the files in the ledger. Kept while the ledger stands where it is: a sensor that
-    looks every few seconds reads it once."""
-    at = (str(ledger.metadata.table_uuid), ledger.metadata.current_snapshot_id)
-    known = _known.get(at)
-    if known is None:
+    """Return names and sizes of the files in the ledger, cached per snapshot: a sensor reads them once, not each
+    tick."""
+    version = (str(ledger.metadata.table_uuid), ledger.metadata.current_snapshot_id)
+    sizes = _cache.get(version)
+    if sizes is None:
         rows = ledger.scan(selected_fields=("source_file", "bytes")).to_arrow()
-        found = dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
-        known = MappingProxyType(found)
-        for old in [k for k in list(_known) if k[0] == at[0]] + list(_known)[: -_MOST_LEDGERS + 1]:
-            _known.pop(old, None)
-        _known[at] = known
-    return known
+        sizes = MappingProxyType(dict(zip(rows["source_file"].to_pylist(), rows["bytes"].to_pylist(), strict=True)))
+        for old in [k for k in list(_cache) if k[0] == version[0]] + list(_cache)[: -_MOST_LEDGERS + 1]:
+            _cache.pop(old, None)
+        _cache[version] = sizes
+    return sizes
 
 
-_known: dict[tuple[str, int | None], Mapping[str, int]] = {}
+_cache: dict[tuple[str, int | None], Mapping[str, int]] = {}
 _MOST_LEDGERS = 20
 
 
 def bytes_a_record(lake: LakeBase, raw: TableId) -> float | None:
-    """The size of a record, from the files that were taken in; None: there is none."""
+    """Return the average bytes per record of landed files; None if there are none."""
     if not lake.exists(ledger_of(raw)):
         return None
-    known = lake.table(ledger_of(raw)).scan(row_filter="bytes >= 0", selected_fields=("bytes", "records"), limit=1_000)
-    rows = known.to_arrow()
+    scan = lake.table(ledger_of(raw)).scan(row_filter="bytes >= 0", selected_fields=("bytes", "records"), limit=1_000)
+    rows = scan.to_arrow()
     records = sum(rows["records"].to_pylist())
     return sum(rows["bytes"].to_pylist()) / records if records else None
 
@@ -115,15 +113,15 @@ def is_new(file: Path, files: Mapping[str, int]) -> bool:
     """Whether a file is not in the raw table yet.
 
     Raises:
-        ChangedInputError: it is, but was another one then.
+        ChangedInputError: the file has changed since it was landed.
     """
-    known = files.get(name_of(file))
-    if known is None:
+    landed_size = files.get(name_of(file))
+    if landed_size is None:
         return True
-    if known >= 0 and (size := file.stat().st_size) != known:
+    if landed_size >= 0 and (size := file.stat().st_size) != landed_size:
         raise ChangedInputError(
-            f"{file} was taken in with {known} bytes and has {size} now. A landed file must not change: "
-            "deliver what is new under a new name, and write files elsewhere before they are renamed into the folder"
+            f"{file} was landed with {landed_size} bytes and has {size} now. A landed file must not change: deliver "
+            "new records under a new name, and write files elsewhere before renaming them into the folder"
         )
     return False
 
@@ -132,7 +130,7 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
     """Bring the ledger to the raw table's current snapshot.
 
     Raises:
-        ConcurrentWriteError: another process does it at the same time.
+        ConcurrentWriteError: another process updates it at the same time.
     """
     state = _state(lake, raw)
     if state.complete and not state.pending:
@@ -153,7 +151,7 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
         )
         table.metadata.properties["commit.retry.num-retries"] = "0"
         if state.complete and _files(table) >= MOST_FILES:
-            # Each landing adds a file: read one by one, thousands of them would make every look slow.
+            # Each landing adds a data file; thousands of them would make every read slow.
             table.overwrite(pa.concat_tables([_cast(table.scan().to_arrow()), rows]), snapshot_properties=properties)
         elif state.complete:
             table.append(rows, snapshot_properties=properties)
@@ -165,8 +163,8 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
 
 def _files(table: Table) -> int:
     current = table.current_snapshot()
-    said = current.summary.additional_properties if current and current.summary else {}
-    return int(said.get("total-data-files") or 0)
+    summary = current.summary.additional_properties if current and current.summary else {}
+    return int(summary.get("total-data-files") or 0)
 
 
 def _cast(rows: pa.Table) -> pa.Table:
@@ -175,12 +173,12 @@ def _cast(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class _State:
-    """Both tables at one moment: what is written to them is refused where another process was quicker.
+    """Both tables, loaded together. Commits to them fail if another process commits first.
 
     Attributes:
         pending: files in the raw table that the ledger lacks.
-        complete: whether the ledger's own content still holds. It does not where the raw table was rolled back, made
-            again, or has lost the snapshots in between: then `pending` are all files, read from the raw table's rows.
+        complete: whether the ledger's content is still valid. If the raw table was rolled back, replaced or has lost
+            the snapshots in between, it is not, and `pending` are all files, read from the raw table's rows.
     """
 
     raw: Table
@@ -190,25 +188,25 @@ class _State:
 
 
 def _state(lake: LakeBase, raw: TableId) -> _State:
-    # The ledger first: the raw table is then never older than what the ledger says of it.
+    # Loaded first, so that the raw table is never older than the ledger's watermark.
     ledger = lake.table(ledger_of(raw)) if lake.exists(ledger_of(raw)) else None
     table = lake.table(raw)
     return _State(table, ledger, *_pending(table, read_marks(ledger).get(str(raw)) if ledger else None))
 
 
 def _pending(table: Table, mark: Watermark | None) -> tuple[list[LandedFile], bool]:
-    known = mark if mark and mark.uuid == str(table.metadata.table_uuid) else None
+    absorbed = mark if mark and mark.uuid == str(table.metadata.table_uuid) else None
     files: list[LandedFile] = []
     last = None
     for snapshot in ancestors(table):
-        if known and snapshot.snapshot_id == known.snapshot:
+        if absorbed and snapshot.snapshot_id == absorbed.snapshot:
             return files, True
         last = snapshot
-        if snapshot.summary and (said := snapshot.summary.additional_properties.get(PROPERTY)):
-            files += [LandedFile.from_json(f) for f in json.loads(said)]
+        if snapshot.summary and (landed := snapshot.summary.additional_properties.get(PROPERTY)):
+            files += [LandedFile.from_json(f) for f in json.loads(landed)]
     if last is None:
         return [], mark is None
-    # A table's first snapshot has sequence number 1. Expiry may cut the link to the snapshots that it removes.
+    # A table's first snapshot has sequence number 1; a snapshot whose parent has expired has a higher one.
     if mark is None and last.parent_snapshot_id is None and last.sequence_number == 1:
         return files, True
     return _from_rows(table), False
@@ -217,5 +215,5 @@ def _pending(table: Table, mark: Watermark | None) -> tuple[list[LandedFile], bo
 def _from_rows(raw: Table) -> list[LandedFile]:
     rows = raw.scan(selected_fields=("source_file", "arrived_at")).to_arrow()
     grouped = rows.group_by("source_file").aggregate([("arrived_at", "min"), ("arrived_at", "count")])
-    # The size is not in the rows: -1 says that it is not known.
+    # The rows do not hold the size: -1 is an unknown size.
     return [LandedFile(r["source_file"], -1, r["arrived_at_count"], r["arrived_at_min"]) for r in grouped.to_pylist()]

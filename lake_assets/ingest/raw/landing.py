@@ -1,8 +1,8 @@
-"""Landing: new records become rows of a raw table, as they came, each exactly once.
+"""Landing: write new records to a raw table unchanged, each exactly once.
 
-They come from files of a folder, from an Iceberg table that another system appends to, or from Python. What is taken
-in at once is one commit, which also says up to where: readers see all of its records or none. A record that cannot be
-routed to a table is kept as well, with the reason (see `rejects`); a file that is cut in the middle is left for later.
+Records come from files of a folder, from an Iceberg table that another system appends to, or from Python. One commit
+holds the records of a batch and the progress in their source. A record that cannot be routed to a source table is
+stored as well, with the reason (see `rejects`). A truncated file is not landed.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ ROWS_A_BATCH, BYTES_A_BATCH, FILES_A_COMMIT, ROWS_A_COMMIT = 50_000, 64 << 20, 1
 
 @dataclass(frozen=True)
 class Landed:
-    """What a landing took in.
+    """Counts of one landing.
 
     Attributes:
-        files: files, or snapshots of a table.
-        records: rows that the raw table got.
+        files: landed files, or snapshots of a source table.
+        records: rows added to the raw table.
         bytes: size of the files.
         snapshot: the raw table's snapshot afterwards.
         rejected: how many of the records cannot be routed.
-        left: how many snapshots of the table are left for the next run.
+        left: snapshots of the source table that remain for the next run.
     """
 
     files: int = 0
@@ -83,28 +83,28 @@ class Landed:
 
 
 def new_files(lake: LakeBase, spec: RawSpec) -> list[Path]:
-    """Files that are to be taken in now, by name. Reads metadata and the listing only.
+    """Return the files to land now, by name; none while new files are few and have not waited long enough.
 
-    None, where those that are new are few and have not waited for others long enough.
+    Reads metadata and the listing only.
     """
-    there = listing(spec.landing) if spec.landing else []
-    if not there:
+    files = listing(spec.landing) if spec.landing else []
+    if not files:
         return []
     if not lake.exists(spec.table):
-        new, size = there, None
+        new, size = files, None
     else:
-        new = _unseen(there, file_ledger.seen(lake, spec.table))
+        new = _unseen(files, file_ledger.seen(lake, spec.table))
         size = file_ledger.bytes_a_record(lake, spec.table) if new and spec.batch.wait and spec.batch.rows else None
     return new if is_due(new, spec.batch, size, limits=spec.limits) else []
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """Files of a landing folder that are not in the raw table yet.
+    """Files of a landing folder that have not landed yet.
 
     Attributes:
-        files, bytes: how many, and how large together.
-        records: about how many records they hold, from the files taken in before; None: no file was.
+        files, bytes: number and total size.
+        records: estimated number of records, from the files landed before; None if there are none.
     """
 
     files: int = 0
@@ -113,7 +113,7 @@ class Backlog:
 
 
 def backlog(lake: LakeBase, raw: TableId) -> Backlog:
-    """What waits in the folder of a raw table, whether or not it is due. Reads metadata and the listing only.
+    """Return the backlog of a raw table's folder, due or not. Reads metadata and the listing only.
 
     Raises:
         ChangedInputError, LandingFolderError: see `new_files`.
@@ -122,8 +122,8 @@ def backlog(lake: LakeBase, raw: TableId) -> Backlog:
     files = _unseen(listing(Path(folder)), file_ledger.seen(lake, raw)) if folder else []
     if not files:
         return Backlog()
-    size, each = sum(f.stat().st_size for f in files), file_ledger.bytes_a_record(lake, raw)
-    return Backlog(len(files), size, round(size / each) if each else None)
+    size, bytes_per_record = sum(f.stat().st_size for f in files), file_ledger.bytes_a_record(lake, raw)
+    return Backlog(len(files), size, round(size / bytes_per_record) if bytes_per_record else None)
 
 
 def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
@@ -131,15 +131,15 @@ def _unseen(files: Sequence[Path], seen: Mapping[str, int]) -> list[Path]:
 
 
 def land(lake: LakeBase, spec: RawSpec) -> Landed:
-    """Take in what is new: files of the landing folder, or rows of the source table.
+    """Land new files of the landing folder, or new rows of the source table.
 
     Raises:
-        TruncatedInputError, MalformedRecordError, InputTooLargeError: a file cannot be read. Files before it are taken
-            in.
-        ChangedInputError: a file that was taken in has another size now.
-        RejectedLimitError: more records than declared cannot be routed. Nothing of their commit is in the table.
-        UnsupportedEventError: the source table was not only appended to.
-        ConcurrentWriteError: another process landed beside this one; nothing of this batch is in the table.
+        TruncatedInputError, MalformedRecordError, InputTooLargeError: a file cannot be read. Files before it are
+            landed.
+        ChangedInputError: the size of a landed file has changed.
+        RejectedLimitError: more records than declared cannot be routed. Their commit is not made.
+        UnsupportedEventError: a commit of the source table rewrote rows.
+        ConcurrentWriteError: another process landed at the same time; nothing of this batch is in the table.
         TableClaimedError: the raw table belongs to another pipeline.
     """
     raw = ensure_raw(lake, spec.table, spec.pipeline)
@@ -151,11 +151,11 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
     record_landing(raw, spec.landing)
     file_ledger.catch_up(lake, spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
-    while there := listing(spec.landing):
-        # The table that the batch is committed to is the one that did not have its files: where another process lands
-        # them in between, the commit is refused.
+    while listed := listing(spec.landing):
+        # The commit is made to the loaded table that lacked these files: if another process lands them in between, the
+        # commit fails.
         raw, seen = file_ledger.seen_by(lake, spec.table)
-        files = _unseen(there, seen)[: min(FILES_A_COMMIT, spec.batch.files or FILES_A_COMMIT)]
+        files = _unseen(listed, seen)[: min(FILES_A_COMMIT, spec.batch.files or FILES_A_COMMIT)]
         if not files:
             break
         try:
@@ -175,18 +175,18 @@ def _caught_up(lake: LakeBase, table: TableId) -> None:
 
 
 def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python") -> Landed:
-    """Take in records that Python code yields, each exactly once.
+    """Land records that Python code yields, each exactly once.
 
     Args:
         lake: the lake.
         spec: the raw table.
-        read: called with the offset up to which this source was taken in (None at first), yields the records after it,
-            each with its own offset (anything that JSON can hold). The last offset of a commit is committed with it.
-        name: of the source, where a raw table has several.
+        read: called with the offset of the last landed record (None at first); yields the records after it as (offset,
+            record). Offsets are JSON values. Each commit stores the last offset of its records.
+        name: the name of the source, if a raw table has several.
 
     Raises:
         RejectedLimitError: more records than declared cannot be routed.
-        ConcurrentWriteError: another process landed beside this one; the records of the last commit are not in it.
+        ConcurrentWriteError: another process landed at the same time; the last batch is not in the table.
     """
     ensure_raw(lake, spec.table, spec.pipeline)
     check_owner(lake, spec.table, spec.pipeline)
@@ -194,9 +194,9 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
     total = Landed(snapshot=lake.table(spec.table).metadata.current_snapshot_id)
     while True:
         raw = lake.table(spec.table)
-        found = find_property(raw, OFFSETS_PROPERTY)
-        known = json.loads(found[0]) if found else {}
-        batch = PythonBatch(read, name, known, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT), spec.limits)
+        match = find_property(raw, OFFSETS_PROPERTY)
+        offsets = json.loads(match[0]) if match else {}
+        batch = PythonBatch(read, name, offsets, min(ROWS_A_COMMIT, spec.batch.rows or ROWS_A_COMMIT), spec.limits)
         if batch.first is None:
             return total
         landed = _commit(lake, spec, raw, batch)
@@ -207,18 +207,18 @@ def land_records(lake: LakeBase, spec: RawSpec, read: Read, name: str = "python"
 
 
 def pending_of_table(spec: RawSpec, raw: Table | None, source: TableId, loaded: Table) -> Window:
-    """What a raw table has still to take in of the table that it is filled from; reads metadata only.
+    """Return the window that a raw table has not landed of its source table. Reads metadata only.
 
     Raises:
-        TableReplacedError, SnapshotExpiredError: records that were not taken in cannot be told from those that were.
+        TableReplacedError, SnapshotExpiredError: new records cannot be distinguished from landed ones.
     """
-    found = window_of(spec.table, raw, source, loaded)
-    if found.lost:
-        raise found.lost.error(
-            f"{source} has lost snapshots that were not taken in. Drop {spec.table} and run again to take in all that "
+    window = window_of(spec.table, raw, source, loaded)
+    if window.lost:
+        raise window.lost.error(
+            f"{source} has lost snapshots that were not landed. Drop {spec.table} and run again to land all rows that "
             f"{source} holds now, then `lake-assets rebuild` the staging tables of this stream, and the final tables"
         )
-    return found
+    return window
 
 
 def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
@@ -240,25 +240,25 @@ def _land_table(lake: LakeBase, spec: RawSpec, source: TableId) -> Landed:
 
 
 def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
-    """Append a batch to the very table `raw`.
+    """Append a batch to the loaded table `raw`.
 
     Raises:
-        ConcurrentWriteError: it has moved meanwhile.
+        ConcurrentWriteError: the table has changed since it was loaded.
         RejectedLimitError: more records than declared cannot be routed.
     """
     routed = {str(r) for r in routes_of(raw)}
     reading = _Reading(spec, event_format(spec.format), next_position(lake, spec.table, raw), routed, read_open(raw))
-    # A commit that finds the table moved must not be tried again as it is: the other one may have landed the same
-    # files, and these positions would be given twice. Only this process's copy of the table's properties is changed.
+    # A failed commit must not be retried: the other process may have landed the same files, and positions would be
+    # assigned twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
-    # PyIceberg holds a file in memory until it is written, and counts its bytes there, not as they are on disk.
+    # PyIceberg buffers a file in memory, and compares its size in memory with this limit, not its size on disk.
     raw.metadata.properties["write.target-file-size-bytes"] = str(BYTES_A_FILE)
     transaction = raw.transaction()
     properties: dict[str, str] = {}
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from reading.batches(batch)
-        # The properties are filled before the snapshot's summary is made of them.
+        # PyIceberg reads the properties when it builds the summary, after it has read all batches.
         properties.update(batch.properties)
         properties.update(
             {
@@ -274,7 +274,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         transaction.append(pa.RecordBatchReader.from_batches(ARROW, batches()), snapshot_properties=properties)
         transaction.commit_transaction()
     except CommitFailedException as e:
-        raise ConcurrentWriteError(f"{spec.table}: another process landed files at the same time") from e
+        raise ConcurrentWriteError(f"{spec.table}: another process landed records at the same time") from e
     return Landed(
         batch.parts,
         reading.position - reading.first,
@@ -288,7 +288,7 @@ Row = tuple[int, str | None, str, int, datetime, str, str | None, str | None, st
 
 
 class _Reading:
-    """Makes record batches of records, routes them and counts positions on the way."""
+    """Routes the records of a batch, assigns their positions and builds Arrow batches."""
 
     def __init__(
         self,
@@ -299,12 +299,12 @@ class _Reading:
         open_: Mapping[str, Open | None],
     ) -> None:
         self.spec, self.event_format, self.routes = spec, event_format, routes
-        # By source, what was open once, too: that it no longer is has to be recorded.
+        # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
         self.open = dict(open_)
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
-        self.why = ""
+        self.first_reason = ""
         self.arrived_at = datetime.now(UTC)
 
     def batches(self, batch: Batch) -> Iterator[pa.RecordBatch]:
@@ -315,12 +315,12 @@ class _Reading:
             routed = self._route(record)
             if routed.problem:
                 self.rejected += 1
-                self.why = self.why or f"{file}, line {record.number}: {routed.problem}"
+                self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"
             if routed.source_table is not None:
                 self.arrived[routed.source_table] += 1
-            where = (self.position, routed.source_table, file, record.number, self.arrived_at)
+            prefix = (self.position, routed.source_table, file, record.number, self.arrived_at)
             transaction = self._follow(routed, batch.source_name)
-            rows.append((*where, record.text, routed.problem, routed.key, routed.payload, transaction))
+            rows.append((*prefix, record.text, routed.problem, routed.key, routed.payload, transaction))
             counts[file] = counts.get(file, 0) + 1
             self.position += 1
             size += len(record.text)
@@ -328,7 +328,7 @@ class _Reading:
                 yield _batch(rows)
                 rows, size = [], 0
         rejects.check_limit(
-            str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.why
+            str(self.spec.table), self.spec.max_rejected, self.rejected, self.position - self.first, self.first_reason
         )
         if rows:
             yield _batch(rows)
@@ -349,7 +349,7 @@ class _Reading:
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:
-    # Records of one table beside each other: a reader of one table skips the row groups and pages of all others.
+    # Sorted by source table, so that a reader of one table skips row groups and pages of the others.
     rows.sort(key=lambda r: (r[1] or "", r[0]))
     columns = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(

@@ -1,4 +1,4 @@
-"""What arrives: files of a landing folder, and the records in them."""
+"""Files of a landing folder, and their records."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from lake_assets.formats.files.file_streams import (
 from lake_assets.formats.format_base import is_too_deep
 from lake_assets.tables.specs import BatchSize
 
-# What files that are no UTF-8 begin with.
-_BEGINS = {
-    b"\x1f\x8b": ". It begins like a gzip stream: give it a name that ends in .gz",
-    b"\xff\xfe": ". It begins like UTF-16: write UTF-8",
-    b"\xfe\xff": ". It begins like UTF-16: write UTF-8",
+# First bytes of files that are not UTF-8.
+_HINTS = {
+    b"\x1f\x8b": ". It starts like a gzip stream: give it a name that ends in .gz",
+    b"\xff\xfe": ". It starts like UTF-16: write UTF-8",
+    b"\xfe\xff": ". It starts like UTF-16: write UTF-8",
 }
-_LEFT = "Nothing of it was taken in; files before it were. Deliver the whole file (write elsewhere, then rename)"
+_NOT_LANDED = "Nothing of it was landed; files before it were. Deliver the whole file (write elsewhere, then rename)"
 
 
 def listing(folder: Path) -> list[Path]:
-    """The landing folder's files in the order of their names; hidden and unfinished ones (`.`, `_`, `.tmp`) left out.
+    """Return a landing folder's files by name, without hidden and unfinished ones (`.`, `_`, `.tmp`, `.part`).
 
-    A folder that does not exist yet holds nothing: whoever fills it makes it.
+    A missing folder is empty: the program that fills it creates it.
 
     Raises:
-        LandingFolderError: it is a file, or cannot be read.
+        LandingFolderError: the folder is a file, or cannot be read.
     """
-    # A link to a file is listed, so that reading it says that links are not followed.
-    # The listing says what is a file: with 100,000 of them, asking for each takes longer than everything else.
+    # Links to files are listed, so that reading them raises the error about links. scandir knows which entries are
+    # files; one stat call per file would dominate with 100,000 files.
     try:
         with os.scandir(folder) as entries:
             names = [
@@ -69,14 +69,15 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
     except OSError:
-        # A link in a circle, or into a folder that this user cannot enter, leads to no file.
+        # A circular link, or one into a folder without permission, does not lead to a file.
         if entry.is_symlink():
             return False
         raise
 
 
 def name_of(file: Path) -> str:
-    """A file's name as it stands in tables: a byte of it that is no UTF-8 as `/xff`, which no other name has."""
+    """Return a file's name as stored in tables; bytes that are not UTF-8 become `/xff`, which no other name
+    contains."""
     name = file.name
     if name.isascii():
         return name
@@ -84,7 +85,7 @@ def name_of(file: Path) -> str:
 
 
 def records_of(file: Path, limits: Limits) -> Iterator[Record]:
-    """The records of a file: lines, or rows of CSV and Parquet.
+    """Yield the records of a file: lines, or rows of CSV and Parquet.
 
     Raises:
         TruncatedInputError, MalformedRecordError, InputTooLargeError: the file as a whole cannot be read.
@@ -96,21 +97,21 @@ def records_of(file: Path, limits: Limits) -> Iterator[Record]:
 
 
 def lines(file: Path, limits: Limits) -> Iterator[Record]:
-    """The lines of a file (gzip if it is named .gz) with their numbers from 1, blank ones left out.
+    """Yield the lines of a file (gzip if named .gz), numbered from 1, without blank ones.
 
     Raises:
         TruncatedInputError: the file ends in the middle of a record (or of its compressed stream).
         InputTooLargeError: the file is larger than allowed.
     """
-    number, begins = 0, b""
+    number, first_bytes = 0, b""
     if is_compressed(file) and not file.stat().st_size:
-        raise TruncatedInputError(f"{file}, after line 0: an empty file is no gzip stream. {_LEFT}")
+        raise TruncatedInputError(f"{file}, after line 0: an empty file is not a gzip stream. {_NOT_LANDED}")
     try:
         with opened(file, limits) as stream:
-            # In pieces: a line may be larger than the memory.
+            # With a limit: a line may be larger than the memory.
             while raw := stream.readline(limits.record + 2):
                 number += 1
-                begins = begins or raw[:2]
+                first_bytes = first_bytes or raw[:2]
                 text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 record = as_record(number, text, limits)
                 if not raw.endswith(b"\n"):
@@ -119,13 +120,13 @@ def lines(file: Path, limits: Limits) -> Iterator[Record]:
                     elif record.text and (record.problem or not _is_json(record.text)):
                         raise TruncatedInputError(
                             f"{file}, line {number}: the file ends in the middle of a record ({record.text[-60:]!r}). "
-                            f"{_LEFT}{_BEGINS.get(begins, '')}"
+                            f"{_NOT_LANDED}{_HINTS.get(first_bytes, '')}"
                         )
                 if record.text.strip():
                     yield record
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         raise TruncatedInputError(
-            f"{file}, after line {number}: the compressed stream is cut or damaged ({e}). {_LEFT}"
+            f"{file}, after line {number}: the compressed stream is cut or damaged ({e}). {_NOT_LANDED}"
         ) from e
 
 
@@ -135,14 +136,14 @@ def _skip_line(stream: IO[bytes]) -> None:
 
 
 def _within(record: Record, limits: Limits) -> Record:
-    # Four bytes are the most that a character takes.
+    # A character takes at most four bytes.
     if len(record.text) * 4 <= limits.record or len(record.text.encode()) <= limits.record:
         return record
     return Record(record.number, record.text[:KEPT], too_large(limits))
 
 
 def as_record(number: int, raw: bytes, limits: Limits) -> Record:
-    """Bytes as a record; what is no UTF-8 is kept in escapes."""
+    """Decode bytes as a record; bytes that are not UTF-8 are escaped, and the record has a problem."""
     if len(raw) > limits.record:
         return Record(number, raw[:KEPT].decode("utf-8", "backslashreplace"), too_large(limits))
     try:
@@ -155,7 +156,7 @@ def _is_json(text: str) -> bool:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as e:
-        # Complete, but deeper than is followed: a reject, not a cut file.
+        # Complete, but nested too deeply: a reject, not a truncated file.
         return text[-1:] in "}]" and is_too_deep(e)
     return True
 
@@ -167,20 +168,20 @@ def is_due(
     now: float | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> bool:
-    """Whether new files are to be taken in: the oldest has waited long enough, or together they are enough.
+    """Whether to land new files: the oldest has waited long enough, or together they fill a batch.
 
     Args:
-        files: the new ones.
-        batch: what is enough, and how long less than that waits.
-        bytes_a_record: from files that were taken in before; None: there is none, so that records are counted.
-        now: seconds since 1970.
-        limits: what is read of them, where records are counted.
+        files: the new files.
+        batch: the size of a full batch, and how long fewer files wait.
+        bytes_a_record: average of the files landed before; None if there are none, so that records are counted.
+        now: seconds since 1970; None: the clock.
+        limits: limits on the size of files and records, if records are counted.
     """
     if not files or not batch.wait or batch.is_full(len(files), 0):
         return bool(files)
     stats = [f.stat() for f in files]
     age = (time.time() if now is None else now) - min(s.st_mtime for s in stats)
-    # A file from the future is one of a clock that was set back.
+    # A file is dated in the future if the clock was set back.
     if age >= batch.wait or age < 0:
         return True
     if batch.rows is None:
@@ -199,5 +200,5 @@ def _holds(files: Sequence[Path], rows: int, limits: Limits) -> bool:
                 if count >= rows:
                     return True
         except InputError:
-            return True  # for the landing to say
+            return True  # landing raises the error
     return False

@@ -1,4 +1,4 @@
-"""Raw tables: what they hold, and what their commits say of it: places given out, source tables, offsets."""
+"""Raw tables: their schema and properties, and what their snapshots store: next position, source tables, offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
 ARRIVED_PROPERTY = "lake-assets.arrived"
-# The folder whose files are taken in, as a property of the table: who looks at a lake may not know its pipelines.
+# Table property: the landing folder, for commands that read a lake without its pipelines.
 LANDING_PROPERTY = "lake-assets.landing"
 ROWS_A_GROUP = 20_000
 
@@ -42,14 +42,14 @@ RAW_SCHEMA = Schema(
 ARROW: pa.Schema = pa.schema(
     [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in RAW_SCHEMA.as_arrow()]
 )
-# PyIceberg writes format version 2; the record itself needs no bounds, the table it is about needs them whole.
+# PyIceberg writes format version 2. The record needs no bounds; its source table needs bounds that are not truncated.
 _PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
     **VERSIONS,
     "write.metadata.metrics.column.record": "none",
     "write.metadata.metrics.column.payload": "none",
-    # Records of one kind are packed so well that one task would read them all, if they were split by bytes alone.
+    # Similar records compress so well that one task would read all of them if splits were sized by bytes alone.
     "write.parquet.row-group-limit": str(ROWS_A_GROUP),
     "read.split.target-size": str(4 << 20),
     "write.metadata.metrics.column.source_table": "full",
@@ -58,7 +58,7 @@ _PROPERTIES = {
 
 
 def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
-    """The raw table, made if it is not there."""
+    """Return the raw table, creating it if it is missing."""
     if not lake.exists(table):
         lake.ensure_namespace(table.namespace)
         try:
@@ -78,7 +78,7 @@ def ensure_raw(lake: LakeBase, table: TableId, pipeline: str) -> Table:
 
 
 def record_landing(raw: Table, folder: Path) -> None:
-    """Let the raw table say which folder its files come from.
+    """Store the landing folder as a property of the raw table.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
@@ -93,37 +93,38 @@ def record_landing(raw: Table, folder: Path) -> None:
 
 
 def routes(lake: LakeBase, table: TableId) -> list[SourceTable]:
-    """The source tables that records have come for so far, as the landings' commits say."""
+    """Return the source tables that have records in a raw table."""
     return routes_of(lake.table(table)) if lake.exists(table) else []
 
 
 def routes_of(raw: Table) -> list[SourceTable]:
-    """The same, of a table that is loaded."""
-    found = find_property(raw, ROUTES_PROPERTY)
-    return [SourceTable.parse(r) for r in json.loads(found[0])] if found else []
+    """Like `routes`, for a loaded table."""
+    match = find_property(raw, ROUTES_PROPERTY)
+    return [SourceTable.parse(r) for r in json.loads(match[0])] if match else []
 
 
 def offsets(lake: LakeBase, table: TableId) -> dict[str, Any]:
-    """By name of a Python source: up to where it was taken in."""
-    found = find_property(lake.table(table), OFFSETS_PROPERTY) if lake.exists(table) else None
-    return json.loads(found[0]) if found else {}
+    """Return the last landed offset of each Python source, by its name."""
+    match = find_property(lake.table(table), OFFSETS_PROPERTY) if lake.exists(table) else None
+    return json.loads(match[0]) if match else {}
 
 
 def next_position(lake: LakeBase, table: TableId, raw: Table) -> int:
-    """The place that the next record gets.
+    """Return the position of the next record.
 
     Raises:
-        SnapshotExpiredError: neither the commits nor the bounds of the data files say it any more.
+        SnapshotExpiredError: neither snapshots nor bounds of data files tell it.
     """
-    found = find_property(raw, POSITION_PROPERTY)
-    if found or raw.metadata.current_snapshot_id is None:
-        return int(found[0]) if found else 0
-    # The snapshots that said so have expired; the bounds of the data files still know.
-    with capture(lake, table, None, raw.metadata.current_snapshot_id) as everything:
-        highest = everything.ranges["position"].high
+    match = find_property(raw, POSITION_PROPERTY)
+    if match or raw.metadata.current_snapshot_id is None:
+        return int(match[0]) if match else 0
+    # The snapshots with the property have expired: use the bounds of the data files.
+    with capture(lake, table, None, raw.metadata.current_snapshot_id) as captured:
+        highest = captured.ranges["position"].high
     if highest is None:
         raise SnapshotExpiredError(
-            f"{table} does not tell which positions are taken: its landings' snapshots have expired and its data files "
-            "have no bounds of `position`. Rewrite its data files with metrics of that column (`full`), and run again"
+            f"the next position in {table} is unknown: the snapshots of its landings have expired and its data files "
+            "have no bounds for `position`. Rewrite its data files with metrics for that column (`full`), and run "
+            "again"
         )
     return highest + 1

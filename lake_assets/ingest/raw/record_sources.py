@@ -1,4 +1,4 @@
-"""Records on their way into a raw table: those of one commit, and what the commit says of where they came from."""
+"""Batches of records to land in one commit, from files, Python or a table, with the properties of that commit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ Read = Callable[[Any], Iterable[tuple[Any, str | bytes | Mapping[str, Any]]]]
 
 @dataclass
 class Batch:
-    """Records of one commit, part by part, and what the commit says of them.
+    """The records of one commit, and its properties.
 
     Attributes:
-        source_name: which of several sources they come from, each a sequence of records of its own.
+        properties: snapshot properties of the commit, complete after `end`.
+        parts: number of files, or of snapshots of a table.
+        bytes: their size.
+        source_name: the name of their source. Records of one source are ordered.
     """
 
     properties: dict[str, str] = field(default_factory=dict[str, str])
@@ -39,15 +42,15 @@ class Batch:
     source_name: str = ""
 
     def read(self) -> Iterator[tuple[str, Record]]:
-        """Each record with the name of the file (or what stands for one) that it is in."""
+        """Yield each record with the name of its file, source or snapshot."""
         raise NotImplementedError
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
-        """All is read: `counts` are the records by file."""
+        """Complete the properties after all records are read; `counts`: records by file."""
 
 
 class UnreadableFileError(Exception):
-    """A file as a whole cannot be read: which one of the batch, and why."""
+    """A file of a batch cannot be read: its index in the batch, and the cause."""
 
     def __init__(self, index: int, cause: InputError) -> None:
         super().__init__(str(cause))
@@ -55,7 +58,7 @@ class UnreadableFileError(Exception):
 
 
 class FileBatch(Batch):
-    """Whole files, up to the one with which there are `enough` records."""
+    """Whole files, up to the one that completes `enough` records."""
 
     def __init__(self, files: Sequence[Path], enough: int | None, limits: Limits) -> None:
         super().__init__(parts=len(files))
@@ -78,18 +81,18 @@ class FileBatch(Batch):
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
-        taken = [LandedFile(name_of(f), f.stat().st_size, counts.get(name_of(f), 0), arrived_at) for f in self.files]
-        self.bytes = sum(f.size for f in taken)
-        self.properties[file_ledger.PROPERTY] = json.dumps([f.to_json() for f in taken])
+        landed = [LandedFile(name_of(f), f.stat().st_size, counts.get(name_of(f), 0), arrived_at) for f in self.files]
+        self.bytes = sum(f.size for f in landed)
+        self.properties[file_ledger.PROPERTY] = json.dumps([f.to_json() for f in landed])
 
 
 class PythonBatch(Batch):
-    """What Python code yields, at most so many records: the rest is for the next commit."""
+    """Records that Python code yields, at most `most`; the rest is for the next commit."""
 
-    def __init__(self, source: Read, name: str, known: Mapping[str, Any], most: int, limits: Limits) -> None:
+    def __init__(self, source: Read, name: str, offsets: Mapping[str, Any], most: int, limits: Limits) -> None:
         super().__init__(parts=1, source_name=name)
-        self.name, self.known, self.most, self.limits = name, known, most, limits
-        self.offset = known.get(name)
+        self.name, self.offsets, self.most, self.limits = name, offsets, most, limits
+        self.offset = offsets.get(name)
         self.is_cut = False
         self.records = iter(source(self.offset))
         self.first = next(self.records, None)
@@ -109,11 +112,11 @@ class PythonBatch(Batch):
 
     def end(self, counts: Mapping[str, int], arrived_at: datetime) -> None:
         """See `Batch`."""
-        self.properties[OFFSETS_PROPERTY] = json.dumps({**self.known, self.name: self.offset})
+        self.properties[OFFSETS_PROPERTY] = json.dumps({**self.offsets, self.name: self.offset})
 
 
 class TableBatch(Batch):
-    """Rows that snapshots appended to a table of another system, in the order of the snapshots."""
+    """Rows that another system appended to a table, in the order of its snapshots."""
 
     def __init__(self, lake: LakeBase, spec: RawSpec, source: TableId, start: int | None, end: int) -> None:
         super().__init__()
@@ -121,15 +124,15 @@ class TableBatch(Batch):
 
     def read(self) -> Iterator[tuple[str, Record]]:
         """See `Batch`."""
-        lost = self._untold("has lost snapshots that were not taken in")
+        lost = self._unknown_records("has lost snapshots that were not landed")
         try:
-            with capture(self.lake, self.source, self.start, self.head) as whole:
-                window = whole.window
+            with capture(self.lake, self.source, self.start, self.head) as captured:
+                window = captured.window
         except SnapshotExpiredError as e:
             raise SnapshotExpiredError(lost) from e
-        # From the beginning, the oldest snapshot that is left stands for all before it.
+        # At the first landing, the oldest remaining snapshot holds the rows of all earlier ones.
         if self.start is not None and window.apart:
-            raise NotAnAncestorError(self._untold(f"has another history now ({window.apart.reason})"))
+            raise NotAnAncestorError(self._unknown_records(f"has another history now ({window.apart.reason})"))
         if self.start is not None and not window.is_complete:
             raise SnapshotExpiredError(lost)
         before = self.start
@@ -138,11 +141,11 @@ class TableBatch(Batch):
                 yield from self._appended(before, step)
             before = step.snapshot_id
 
-    def _untold(self, what: str) -> str:
+    def _unknown_records(self, what: str) -> str:
         return (
-            f"{self.source} {what}, so that the records appended since snapshot {self.start} cannot be told. Drop "
-            f"{self.spec.table} and run again to take in all that it holds now, then `lake-assets rebuild` the staging "
-            "tables of this stream, and the final tables"
+            f"{self.source} {what}, so the records appended since snapshot {self.start} are unknown. Drop "
+            f"{self.spec.table} and run again to land all rows that it holds now, then `lake-assets rebuild` the "
+            "staging tables of this stream, and the final tables"
         )
 
     def _appended(self, start: int | None, end: Point) -> Iterator[tuple[str, Record]]:
@@ -153,10 +156,10 @@ class TableBatch(Batch):
                 return  # rows were removed, as whole files or by delete files
             if before:
                 raise UnsupportedEventError(
-                    f"snapshot {end.snapshot_id} of {self.source} rewrote files ({end.operation}), so that its new "
-                    "records cannot be told from others: records can only be taken from a table that is appended to "
-                    "(and that old rows are removed from, as whole files or by merge-on-read deletes). Feed such a "
-                    "table to models instead"
+                    f"snapshot {end.snapshot_id} of {self.source} rewrote files ({end.operation}), so its new records "
+                    "cannot be distinguished from old ones. Records can only be landed from a table that is appended "
+                    "to (old rows may be removed as whole files or by merge-on-read deletes). Read such a table in "
+                    "models instead"
                 )
             if missing := [c for c in self._columns() if c not in step.columns]:
                 raise UnsupportedEventError(

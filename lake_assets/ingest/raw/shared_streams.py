@@ -1,4 +1,4 @@
-"""Which commits of a raw table brought records for one of the source tables that share it."""
+"""Find the commits of a shared raw table that brought records for one of its source tables."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def nothing_until(raw: Table, start: int | None, end: int | None, source: Source
     Returns:
         `start` if the very next snapshot may have brought some, `end` if none may.
     """
-    named = tuple(f"{json.dumps(name)}:" for name in (str(source), MANY))
+    names = tuple(f"{json.dumps(name)}:" for name in (str(source), MANY))
     for snapshot in _steps(raw, start, end) or ():
-        if _may_hold(snapshot, named):
+        if _may_hold(snapshot, names):
             break
         start = snapshot.snapshot_id
     return start
@@ -75,7 +75,7 @@ def _is_first(snapshot: Snapshot) -> bool:
     return summary.get("total-records", "") == summary.get("added-records")
 
 
-def _may_hold(snapshot: Snapshot, named: tuple[str, ...]) -> bool:
+def _may_hold(snapshot: Snapshot, names: tuple[str, ...]) -> bool:
     """Whether a commit counts records under one of the names (as JSON keys), or has no counts."""
     summary = snapshot.summary
     if summary is None:
@@ -84,4 +84,4 @@ def _may_hold(snapshot: Snapshot, named: tuple[str, ...]) -> bool:
         return False  # compaction brings no records
     counts = summary.additional_properties.get(ARRIVED_PROPERTY)
     # Searched as text: for an idle table, each sensor tick checks thousands of commits.
-    return counts is None or any(name in counts for name in named)
+    return counts is None or any(name in counts for name in names)

@@ -1,1 +1,1 @@
-"""Records of a batch: their source table, their schemas, the plan that types them, and those that cannot be read."""
+"""Records of a batch: their source table, their schemas, the plan that types them, and rejected records."""

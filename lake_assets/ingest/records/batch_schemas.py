@@ -1,8 +1,8 @@
-"""Schemas and shapes of the records in a batch: found once for all source tables of a stream.
+"""Schemas and shapes of the records in a batch, collected once for all source tables of a stream.
 
 Spark takes longer to plan a query over a small batch than to read it. The steps of a run that read the same window of a
-raw table therefore share what its records look like. A window never changes, so what was found stays true; each process
-looks for itself.
+raw table therefore share its schemas. A window never changes, so its schemas stay valid. Each process has its own
+cache.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lake_assets.formats.format_base import decode, schema_key
 from lake_assets.lake.names import literal
 
 log = logging.getLogger(__name__)
-# Windows whose schemas are remembered: the steps of a run that share one come soon after each other.
+# Number of cached windows. The steps of a run that share one follow each other closely.
 _MOST_WINDOWS = 8
 
 
 @dataclass(frozen=True)
 class BatchSchema:
-    """A schema in a batch.
+    """A schema that occurs in a batch.
 
     Attributes:
-        seen: the schema, and what its records look like where it does not say all.
-        last: the last position of a record with it.
-        is_short: whether all of its records are there without the schema as well.
+        seen: the schema, and the shape of its records if the schema is not complete.
+        last: the highest position of a record with this schema.
+        is_short: whether all of its records are also stored without their schema.
     """
 
     seen: Seen
@@ -42,47 +42,47 @@ class BatchSchema:
 
 
 BySource = Mapping[str, Sequence[BatchSchema]]
-"""By the `source_table` of records, the schemas that they have."""
+"""Schemas of a batch by the `source_table` of their records."""
 
 
 def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
-    """The schemas of all records, and what the records look like where that is not all."""
-    # One look: of a small batch, to plan a query takes Spark longer than to read it. What records without a schema look
-    # like is asked for anyway; with one, only where it does not say all.
+    """Return the schemas of all records, and the shapes of records whose schema is missing or not complete."""
+    # One query if possible: planning a query over a small batch takes Spark longer than reading it. The first query
+    # returns the shapes of records without a schema; a second one runs only for schemas that are not complete.
     by = ["source_table", "schema_key"]
     columns = [*by, "position", "payload", "record AS sample"]
-    looks = [
+    aggregates = [
         "max(position) AS last",
         "count(payload) = count(*) AS short",
-        # One record tells the schema of all that have the same key.
+        # Records with the same schema key have the same schema, so one sample is enough.
         "min_by(sample, position) AS sample",
     ]
     if reader.shape:
         columns.append(f"CASE WHEN coalesce(schema_key, '') = {literal(schema_key(''))} THEN record END AS record")
-        looks.append(f"{reader.shape} AS shape")
-    rows = records.selectExpr(*columns).groupBy(*by).agg(*map(F.expr, looks)).collect()
+        aggregates.append(f"{reader.shape} AS shape")
+    rows = records.selectExpr(*columns).groupBy(*by).agg(*map(F.expr, aggregates)).collect()
     schemas = {r["schema_key"]: reader.schema_of(decode(r["sample"])) for r in rows}
-    unsaid = [r for r in rows if reader.shape and not reader.says_all(schemas[r["schema_key"]])]
-    shapes = {(r["source_table"], r["schema_key"]): r["shape"] for r in unsaid if not r["schema_key"]}
-    if asked := sorted({r["schema_key"] for r in unsaid if r["schema_key"]}):
-        some = records.where(F.col("schema_key").isin(*asked)) if len(asked) < len(schemas) else records
-        of_key = some.groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
-        shapes |= {(r["source_table"], r["schema_key"]): r["shape"] for r in of_key.collect()}
-    found: dict[str, list[BatchSchema]] = {}
+    incomplete = [r for r in rows if reader.shape and not reader.says_all(schemas[r["schema_key"]])]
+    shapes = {(r["source_table"], r["schema_key"]): r["shape"] for r in incomplete if not r["schema_key"]}
+    if schema_keys := sorted({r["schema_key"] for r in incomplete if r["schema_key"]}):
+        selected = records.where(F.col("schema_key").isin(*schema_keys)) if len(schema_keys) < len(schemas) else records
+        shape_rows = selected.groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
+        shapes |= {(r["source_table"], r["schema_key"]): r["shape"] for r in shape_rows.collect()}
+    by_source: dict[str, list[BatchSchema]] = {}
     for r in rows:
         seen = Seen(schemas[r["schema_key"]], shapes.get((r["source_table"], r["schema_key"])))
-        found.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"]))
-    return found
+        by_source.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"]))
+    return by_source
 
 
-def schemas_of(found: BySource, table: SourceTable) -> list[BatchSchema]:
-    """Those of the records about one source table, alone or with others; oldest first."""
-    return sorted((*found.get(str(table), ()), *found.get(MANY, ())), key=lambda s: s.last)
+def schemas_of(schemas: BySource, table: SourceTable) -> list[BatchSchema]:
+    """Return the schemas of one source table's records, and of records about several tables; oldest first."""
+    return sorted((*schemas.get(str(table), ()), *schemas.get(MANY, ())), key=lambda s: s.last)
 
 
 @dataclass(frozen=True)
 class BatchWindow:
-    """A window of a raw table, by what identifies its records for ever."""
+    """A window of a raw table. Its records never change."""
 
     raw: str
     """The raw table's uuid."""
@@ -91,33 +91,36 @@ class BatchWindow:
     format: str
 
 
-class _Look:
+class _CachedSchemas:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.is_done = False
-        self.found: BySource | None = None
+        self.schemas: BySource | None = None
 
 
-_looks: OrderedDict[BatchWindow, _Look] = OrderedDict()
-_looks_lock = threading.Lock()
+_cache: OrderedDict[BatchWindow, _CachedSchemas] = OrderedDict()
+_cache_lock = threading.Lock()
 
 
 def shared_schemas(window: BatchWindow, find: Callable[[], BySource]) -> BySource | None:
-    """What `find` gives for a window, asked once in this process; other threads wait for the one that asks.
+    """Return `find()` for a window, called once in this process; other threads wait for the result.
 
-    None where it failed: records of one table that Spark cannot look at must not stop the others, so that each then
-    looks at its own.
+    Returns:
+        None if it failed. Each table then reads the schemas of its own records, so that records of one table that Spark
+        cannot read do not stop the others.
     """
-    with _looks_lock:
-        look = _looks.setdefault(window, _Look())
-        _looks.move_to_end(window)
-        while len(_looks) > _MOST_WINDOWS:
-            _looks.popitem(last=False)
-    with look.lock:
-        if not look.is_done:
+    with _cache_lock:
+        cached = _cache.setdefault(window, _CachedSchemas())
+        _cache.move_to_end(window)
+        while len(_cache) > _MOST_WINDOWS:
+            _cache.popitem(last=False)
+    with cached.lock:
+        if not cached.is_done:
             try:
-                look.found = find()
+                cached.schemas = find()
             except Exception as e:
-                log.warning("%s: its tables look at their records one by one: %s", window, e)
-            look.is_done = True
-        return look.found
+                log.warning(
+                    "%s: schemas cannot be read for all tables at once, so each table reads its own: %s", window, e
+                )
+            cached.is_done = True
+        return cached.schemas

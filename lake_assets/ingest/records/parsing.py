@@ -1,4 +1,4 @@
-"""From the records of a raw table to typed change events, in Spark: every record gives events, or says why not."""
+"""Parse the records of a raw table into typed change events in Spark; a record without events has a reason."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class Parsed:
     """The events of a batch.
 
     Attributes:
-        rows: columns of the table, the technical ones, and what is wrong with an event in `BAD`; None: no event.
-        key: names of the key's columns.
-        refused: `position` and `BAD` of records that give no event though they are about the table; None: none.
-        key_set: which of several declared keys is taken; empty: none fits, or one alone is declared.
-        defaults: columns that the source has added and filled in the rows that were there.
-        renames: old and new name of columns of which one went when the other came, and that no rename is declared for.
+        rows: columns of the table, technical columns, and the reason to reject an event in `BAD`; None if there is no
+            event.
+        key: names of the key columns.
+        refused: `position` and `BAD` of records about the table that no plan can read; None if all can be read.
+        key_set: the chosen one of several declared keys; empty if none fits or at most one is declared.
+        defaults: columns that the source added with a default for existing rows.
+        renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
     """
 
     rows: DataFrame | None
@@ -48,32 +49,34 @@ class Parsed:
 def parse(
     records: DataFrame,
     spec: StagingSpec,
-    known: Mapping[str, str],
+    existing: Mapping[str, str],
     key: tuple[str, ...] = (),
     key_set: tuple[str, ...] = (),
-    found: BySource | None = None,
+    schemas_by_source: BySource | None = None,
 ) -> Parsed:
     """Read records as the events of one source table.
 
     Args:
-        records: rows of the raw table that are about it (alone or with others).
+        records: rows of the raw table about this source table, alone or with others.
         spec: the table.
-        known: columns that the staging table has, with their types.
-        key: the key that it has.
-        key_set: which of several declared keys it has; empty: that is still to be found.
-        found: the schemas in the batch, where they are known already.
+        existing: columns of the staging table, with their types.
+        key: its key.
+        key_set: the one of several declared keys that it has; empty if that is not decided yet.
+        schemas_by_source: the schemas in the batch; None: read them from the records.
 
     Raises:
-        SchemaConflictError: a column's type cannot become what the records say now, and no policy says what then.
-        DefinitionChangedError: the records say different keys, and none is declared.
+        SchemaConflictError: a column's type cannot be widened to the new type, and no `on_conflict` policy is declared.
+        DefinitionChangedError: the records have different keys, and none is declared.
         UnsupportedEventError: the batch cannot be read as a whole.
     """
     reader = event_format(spec.format)
-    bases = _bases(known)
-    own = {name: kind for name, kind in known.items() if name not in bases}
-    names = LakeNames(spec.rename, [*spec.types, *known, *spec.rename.values()])
+    bases = _bases(existing)
+    own = {name: kind for name, kind in existing.items() if name not in bases}
+    names = LakeNames(spec.rename, [*spec.types, *existing, *spec.rename.values()])
     hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row)
-    schemas = schemas_of(found if found is not None else find_schemas(records, reader), spec.source_table)
+    schemas = schemas_of(
+        schemas_by_source if schemas_by_source is not None else find_schemas(records, reader), spec.source_table
+    )
     if not schemas:
         return Parsed(None, (), None)
     planned, unread, key_set = keyed_plans(records, reader, [s.seen for s in schemas], hints, spec.keys, key_set)
@@ -85,84 +88,84 @@ def parse(
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _spelled_alike(planned)
     check_key(records, planned, spec, key)
-    planned = [_judged(p, spec) for p in resolve_conflicts(planned, spec, known)]
+    planned = [_judged(p, spec) for p in resolve_conflicts(planned, spec, existing)]
     columns = unite(str(spec.table), [{c.name: c.type for c in p.plan.columns} for p in planned])
-    if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in known)]:
+    if clash := [c for c in columns if c.lower() in TECHNICAL or (is_reserved(c) and c not in existing)]:
         raise UnsupportedEventError(
             f"{spec.table}: the source has columns called {', '.join(clash)}, which staging, captures or Iceberg use "
             "themselves: declare other names for them (`rename`)"
         )
-    every = dict.fromkeys((*known, *columns))
-    bases = _bases({**known, **columns})
-    taken = _with_transactions(records if not unread else records.where(~is_unread(unread)))
+    every = dict.fromkeys((*existing, *columns))
+    bases = _bases({**existing, **columns})
+    readable = _with_transactions(records if not unread else records.where(~is_unread(unread)))
     parts: list[DataFrame] = []
     for p in planned:
-        part = taken if len(last) == 1 else taken.where(of_schemas(p.schemas))
-        # Most of a record with a schema is the schema: without it, a fifth has to be read.
+        part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
+        # Most of a record with a schema is the schema; the payload alone is about a fifth.
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
-        unsaid = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
+        absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan)
-        unavailable = _unsaid(unsaid, p.plan, bases)
+        unavailable = _absent_columns(absent, p.plan, bases)
         parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
-    rows, gone = _together(parts), _together(refused)
-    return Parsed(rows, _key(keys, parts), gone, key_set, *unreported(planned, known, spec.rename))
+    rows, refused_rows = _together(parts), _together(refused)
+    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename))
 
 
 # --- what no event reports --------------------------------------------------------------------------------------
 
 
 def unreported(
-    planned: Sequence[Planned], known: Mapping[str, str], rename: Mapping[str, str]
+    planned: Sequence[Planned], existing: Mapping[str, str], rename: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Return columns that were added with a default, and what may be renames that nobody has declared.
+    """Return columns that were added with a default, and (old, new) names of possible undeclared renames.
 
     Args:
         planned: the plans of a batch, in the order of their records.
-        known: columns that the table had, with their types.
+        existing: columns that the table had, with their types.
         rename: the declared renames.
     """
-    had, defaults, renames = dict(known), list[str](), list[tuple[str, str]]()
+    had, defaults, renames = dict(existing), list[str](), list[tuple[str, str]]()
     for p in planned:
         types = {c.name: c.type for c in p.plan.columns}
         added = [c for c in p.plan.columns if had and c.name not in had]
         defaults += [c.name for c in added if c.has_default]
-        forms = p.plan.forms or (frozenset(types),)
+        shapes = p.plan.forms or (frozenset(types),)
         for new in (c.name for c in added):
             renames += [
                 (old, new)
                 for old, kind in had.items()
-                if kind == types[new] and old not in rename and all(old not in f for f in forms if new in f)
+                if kind == types[new] and old not in rename and all(old not in f for f in shapes if new in f)
             ]
         had |= types
-    # Where several went or came, nothing says which became which.
-    alone = [(o, n) for o, n in renames if sum(o in r or n in r for r in renames) == 1]
-    return tuple(defaults), tuple(alone)
+    # If several columns appeared or disappeared, the pairs are ambiguous.
+    unambiguous = [(o, n) for o, n in renames if sum(o in r or n in r for r in renames) == 1]
+    return tuple(defaults), tuple(unambiguous)
 
 
 # --- names that differ in case only -----------------------------------------------------------------------------
 
 
 def _spelled_alike(planned: Sequence[Planned]) -> list[Planned]:
-    """Plans with one spelling of each column's name: case does not matter in the lake."""
+    """Return plans with one spelling per column name: names in the lake are case-insensitive."""
     spelled: dict[str, str] = {}
 
     def name_of(name: str) -> str:
         return spelled.setdefault(name.lower(), name)
 
-    found: list[Planned] = []
+    plans: list[Planned] = []
     for p in planned:
         columns = tuple(replace(c, name=name_of(c.name)) for c in p.plan.columns)
-        found.append(replace(p, plan=replace(p.plan, columns=columns, key=tuple(map(name_of, p.plan.key)))))
-    return found
+        plans.append(replace(p, plan=replace(p.plan, columns=columns, key=tuple(map(name_of, p.plan.key)))))
+    return plans
 
 
 # --- types that do not go together ------------------------------------------------------------------------------
 
 
 def _judged(planned: Planned, spec: StagingSpec) -> Planned:
-    """The plan with what its owner declared of values that do not fit, and of the order of changes."""
+    """Return the plan with the declared `on_misfit` and `order_by` applied."""
     plan = planned.plan
     needed = {*plan.key, *spec.order_by}
     columns = tuple(
@@ -173,7 +176,7 @@ def _judged(planned: Planned, spec: StagingSpec) -> Planned:
 
 
 def _bases(columns: Mapping[str, str]) -> dict[str, str]:
-    """By column that takes values which another one cannot hold, that other one."""
+    """Return the base column of each column that takes the values which the base's type cannot hold."""
     return {
         name: base
         for name, kind in columns.items()
@@ -182,21 +185,25 @@ def _bases(columns: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _unsaid(names: Sequence[str], plan: EventPlan, bases: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
-    """Columns of which the plan's events say nothing; and those whose value is in another column of the plan, by that
-    one's place: they are null, or as unavailable as it is."""
-    said = {bases.get(c.name, c.name): i for i, c in enumerate(plan.columns)}
-    elsewhere = {c: said[bases.get(c, c)] for c in names if bases.get(c, c) in said}
+def _absent_columns(
+    names: Sequence[str], plan: EventPlan, bases: Mapping[str, str]
+) -> tuple[list[str], dict[str, int]]:
+    """Return the columns that do not occur in the plan; and the columns whose value is in another column of the plan,
+    with the index of that one: they are null, or unavailable if it is."""
+    index_of = {bases.get(c.name, c.name): i for i, c in enumerate(plan.columns)}
+    elsewhere = {c: index_of[bases.get(c, c)] for c in names if bases.get(c, c) in index_of}
     return [c for c in names if c not in elsewhere], elsewhere
 
 
 def _with_transactions(records: DataFrame) -> DataFrame:
-    """The records with the transaction that lines around them say."""
-    # Raw tables that nothing has landed in since this is followed do not have the column.
+    """Return the records with the transaction that landing stored beside them."""
+    # Raw tables of earlier releases lack the column until the next landing.
     if "transaction" not in records.columns:
         return records
-    said = f"concat('{{{json.dumps(TRANSACTION)}:\"', transaction, '\",', substr(ltrim(record), 2))"
-    return records.withColumn("record", F.expr(f"CASE WHEN transaction IS NULL THEN record ELSE {said} END"))
+    with_transaction = f"concat('{{{json.dumps(TRANSACTION)}:\"', transaction, '\",', substr(ltrim(record), 2))"
+    return records.withColumn(
+        "record", F.expr(f"CASE WHEN transaction IS NULL THEN record ELSE {with_transaction} END")
+    )
 
 
 # --- from records to rows ---------------------------------------------------------------------------------------
@@ -212,7 +219,7 @@ def _together(parts: Sequence[DataFrame]) -> DataFrame | None:
 
 
 def _key(keys: Sequence[tuple[str, ...]], parts: Sequence[DataFrame]) -> tuple[str, ...]:
-    """The key of a batch's last schema; a truncate says none, whatever the table has."""
+    """Return the key of a batch's last schema; truncates have no key, so a schema with only truncates is skipped."""
     for key, part in zip(reversed(keys), reversed(parts), strict=True):
         if key or not any(keys) or part.where(F.col(OP) != TRUNCATE).limit(1).count():
             return key

@@ -1,8 +1,9 @@
-"""Rejected records: what could not be read, with the reason, in a table beside the raw one.
+"""The table of rejected records: those that could not be read or routed, with the reason, next to the raw table.
 
-A raw table keeps every record, so that a rejected one is never lost: `<raw>_rejected` says which of its records gave no
-row of a staging table (or could not be routed to one), and why. Whoever rejects writes there first and commits its own
-work afterwards, and writes in a way that may be repeated: killed in between, the next run finds the same rows there.
+A raw table keeps every record, so a rejected one is never lost: `<raw>_rejected` lists the records that gave no row of
+a
+staging table (or could not be routed to one), and why. A step writes rejects first, idempotently, and commits its own
+work afterwards: if it is killed in between, the next run writes the same rejects again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lake_assets.tables.commits import as_race
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.specs import Limit
 
-# How many records of a raw table could not be routed, ever: written by each landing, and by what copies them here.
+# Total number of unroutable records of a raw table: set by each landing, and by each copy to this table.
 PROPERTY = "lake-assets.rejected"
 _SCHEMA = Schema(
     NestedField(1, "position", LongType(), required=True, doc="the record's place in the raw table"),
@@ -53,12 +54,12 @@ _PROPERTIES = {
 
 
 def rejected_of(raw: TableId) -> TableId:
-    """Where the rejected records of a raw table are."""
+    """Return the name of a raw table's table of rejected records."""
     return TableId(raw.namespace, f"{raw.name}_rejected")
 
 
 def ensure_rejected(lake: LakeBase, raw: TableId) -> Table:
-    """The table of rejected records, made if it is not there."""
+    """Return the table of rejected records, creating it if it is missing."""
     name = rejected_of(raw)
     if not lake.exists(name):
         try:
@@ -69,17 +70,14 @@ def ensure_rejected(lake: LakeBase, raw: TableId) -> Table:
 
 
 def check_limit(name: str, limit: Limit | None, rejected: int, records: int, why: str) -> None:
-    """Raise where more records are rejected than was declared.
+    """Raise RejectedLimitError if more records are rejected than declared.
 
     Args:
         name: the table, for the message.
-        limit: what was declared; None: any number may be.
-        rejected: how many are.
-        records: of how many.
-        why: the first reason.
-
-    Raises:
-        RejectedLimitError: too many.
+        limit: the declared limit; None: no limit.
+        rejected: number of rejected records.
+        records: number of all records.
+        why: the reason of the first reject.
     """
     if limit is not None and limit.is_exceeded(rejected, records):
         raise RejectedLimitError(
@@ -92,33 +90,33 @@ def check_limit(name: str, limit: Limit | None, rejected: int, records: int, why
 
 
 def catch_up(lake: LakeBase, raw: TableId) -> None:
-    """Copy the raw table's unroutable records that are not there yet. Reads metadata only where there are none.
+    """Copy new unroutable records of the raw table. If there are none, only metadata is read.
 
     Raises:
-        ConcurrentWriteError: another process does it at the same time.
+        ConcurrentWriteError: another process copies them at the same time.
     """
     source = lake.table(raw)
-    said = unrouted(source)
-    if not said:
+    total = unrouted(source)
+    if not total:
         return
     table = ensure_rejected(lake, raw)
     uuid = str(source.metadata.table_uuid)
-    found = find_property(table, PROPERTY)
-    copied = json.loads(found[0]) if found else {}
-    if copied == {"uuid": uuid, "records": said}:
+    match = find_property(table, PROPERTY)
+    copied = json.loads(match[0]) if match else {}
+    if copied == {"uuid": uuid, "records": total}:
         return
     rows = source.scan(row_filter="problem IS NOT NULL").to_arrow().sort_by("position")
     is_same = copied.get("uuid", uuid) == uuid
     if is_same and len(rows):
-        # Positions of a raw table that was rolled back may be taken again: file and line tell them apart.
-        there = table.scan(
+        # After a rollback of the raw table, positions are assigned again: file and line identify a record.
+        stored = table.scan(
             row_filter=f"source_table IS NULL AND position >= {rows['position'][0]} "
             f"AND position <= {rows['position'][-1]}",
             selected_fields=("position", "source_file", "source_line"),
         ).to_arrow()
-        known = {tuple(r.values()) for r in there.to_pylist()}
+        copied_rows = {tuple(r.values()) for r in stored.to_pylist()}
     else:
-        known = set[tuple[Any, ...]]()
+        copied_rows = set[tuple[Any, ...]]()
     now = datetime.now(UTC)
     new = [
         {
@@ -127,9 +125,9 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
             "arrived_at": r["arrived_at"], "rejected_at": now,
         }
         for r in rows.to_pylist()
-        if (r["position"], r["source_file"], r["source_line"]) not in known
+        if (r["position"], r["source_file"], r["source_line"]) not in copied_rows
     ]  # fmt: skip
-    properties = {PROPERTY: json.dumps({"uuid": uuid, "records": said})}
+    properties = {PROPERTY: json.dumps({"uuid": uuid, "records": total})}
     table.metadata.properties["commit.retry.num-retries"] = "0"
     batch = pa.Table.from_pylist(new, schema=_SCHEMA.as_arrow())
     try:
@@ -142,13 +140,13 @@ def catch_up(lake: LakeBase, raw: TableId) -> None:
 
 
 def unrouted(raw: Table) -> int:
-    """How many records of a raw table could not be routed when they came."""
-    found = find_property(raw, PROPERTY)
-    return int(found[0]) if found else 0
+    """Return the number of records of a raw table that could not be routed when they arrived."""
+    match = find_property(raw, PROPERTY)
+    return int(match[0]) if match else 0
 
 
 def unrouted_positions(lake: LakeBase, raw: TableId) -> list[int]:
-    """Where the rejected records are that could not be routed."""
+    """Return the positions of rejected records that could not be routed."""
     name = rejected_of(raw)
     if not lake.exists(name):
         return []
@@ -157,7 +155,7 @@ def unrouted_positions(lake: LakeBase, raw: TableId) -> list[int]:
 
 
 def landed(raw: Table, more: int) -> dict[str, str]:
-    """The property of a landing's commit that takes in `more` records which cannot be routed."""
+    """Return the snapshot property of a landing that adds `more` unroutable records."""
     total = unrouted(raw) + more
     return {PROPERTY: str(total)} if total else {}
 
@@ -166,12 +164,12 @@ def landed(raw: Table, more: int) -> dict[str, str]:
 
 
 def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, first: int, last: int) -> None:
-    """Put down events of one table that could not be read, in place of what was said of them before.
+    """Record rejected events of one source table, replacing earlier reasons.
 
     Args:
         lake: the lake.
-        raw: the raw table that they came from.
-        source_table: the table that they are about.
+        raw: the raw table of the records.
+        source_table: their source table.
         rejects: `position`, `event_index`, `reason`, `record`, `source_file`, `source_line`, `arrived_at`.
         first: the lowest position.
         last: the highest.
@@ -194,7 +192,7 @@ def reject(lake: LakeBase, raw: TableId, source_table: str, rejects: DataFrame, 
 
 
 def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Sequence[int]) -> None:
-    """Take out all records of a source table but these: all that it has were read again.
+    """Remove all rejects of a source table except some positions, after all of its records were read again.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.
@@ -209,7 +207,7 @@ def forget_others(lake: LakeBase, raw: TableId, source_table: str, positions: Se
 
 
 def forget(lake: LakeBase, raw: TableId, source_table: str | None, positions: Sequence[int]) -> None:
-    """Take records out that are no longer rejected.
+    """Remove records that are no longer rejected.
 
     Raises:
         ConcurrentWriteError: another writer was quicker.

@@ -1,4 +1,4 @@
-"""Which source table a record is about; records of which that could not be told are routed once more."""
+"""Find the source table of a record, and route unroutable records again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lake_assets.tables.spark_frames import temp_view
 
 @dataclass(frozen=True)
 class Routed:
-    """Where a record belongs.
+    """The source tables and schema of a record.
 
     Attributes:
         tables: the source tables that it is about.
-        problem: why that cannot be told; None: it can.
-        key: what stands for its schema; None: it is about no table.
-        payload: the record without its schema, where it has one.
-        boundary: what it says of the transaction around it.
+        problem: why it cannot be routed; None if it can.
+        key: identifies its schema; None if it is about no table.
+        payload: the record without its schema, if it has one.
+        boundary: what it says about its transaction.
     """
 
     tables: tuple[SourceTable, ...] = ()
@@ -38,18 +38,18 @@ class Routed:
 
     @property
     def source_table(self) -> str | None:
-        """What stands in the raw table."""
+        """Value of `source_table` in the raw table."""
         return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
 
 
 def route(event_format: EventFormat, text: str, table: SourceTable | None, depth: int = DEPTH) -> Routed:
-    """The source tables and the schema of a record, or what is wrong with it.
+    """Return the source tables and the schema of a record, or the problem with it.
 
     Args:
-        event_format: what it is to be.
+        event_format: its format.
         text: the record.
-        table: what it is about, where it does not say so.
-        depth: how deeply it may be nested.
+        table: its source table, for records that do not name one.
+        depth: maximum nesting.
     """
     try:
         record = decode(text, depth)
@@ -65,8 +65,11 @@ def route(event_format: EventFormat, text: str, table: SourceTable | None, depth
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:
-    """Route the raw table's unroutable records again, after the declaration was corrected; returns how many have a
-    table (or are about none) now. They keep their places in the stream, and staging takes them in with its next run.
+    """Route the raw table's unroutable records again, after the declaration was corrected. They keep their positions in
+    the stream, and the next step of staging absorbs them.
+
+    Returns:
+        The number of records that are routed now, to a table or to none.
 
     Raises:
         ConcurrentWriteError: another process wrote at the same time; nothing is lost, run again.
@@ -75,11 +78,11 @@ def replay(lake: LakeBase, spec: RawSpec) -> int:
         return 0
     rejects.catch_up(lake, spec.table)
     routed = _route_again(lake, spec)
-    # Also those of a replay that was killed before it came here.
-    bad = lake.table(spec.table).scan(row_filter="problem IS NOT NULL", selected_fields=("position",)).to_arrow()
-    still = set(bad["position"].to_pylist())
-    if good := [p for p in rejects.unrouted_positions(lake, spec.table) if p not in still]:
-        rejects.forget(lake, spec.table, None, good)
+    # Includes records routed by a replay that was killed before this point.
+    unroutable = lake.table(spec.table).scan(row_filter="problem IS NOT NULL", selected_fields=("position",)).to_arrow()
+    unroutable_positions = set(unroutable["position"].to_pylist())
+    if routed_positions := [p for p in rejects.unrouted_positions(lake, spec.table) if p not in unroutable_positions]:
+        rejects.forget(lake, spec.table, None, routed_positions)
     return routed
 
 
@@ -87,23 +90,23 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     raw = lake.table(spec.table)
     reader = event_format(spec.format)
     rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
-    known = {str(r) for r in routes_of(raw)}
+    source_tables = {str(r) for r in routes_of(raw)}
     routed: list[tuple[int, str | None, str | None]] = []
     for row in rows.to_pylist():
-        # What stands in escapes was no UTF-8, and is none now; of others a part is there.
+        # Only a part of these records is stored (or their bytes were not UTF-8), so they cannot be routed.
         if row["problem"].startswith(KEPT_IN_PART):
             continue
-        found = route(reader, row["record"], spec.about, spec.limits.depth)
-        if found.problem is None:
-            known.update(str(r) for r in found.tables)
-            routed.append((row["position"], found.source_table, found.key))
+        routed_record = route(reader, row["record"], spec.about, spec.limits.depth)
+        if routed_record.problem is None:
+            source_tables.update(str(r) for r in routed_record.tables)
+            routed.append((row["position"], routed_record.source_table, routed_record.key))
     if not routed:
         return 0
     spark, name = lake.spark(), lake.sql_name(spec.table)
     positions = [p for p, *_ in routed]
-    more = {ROUTES_PROPERTY: json.dumps(sorted(known))}
+    properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables))}
     rows_of = spark.createDataFrame(routed, "position BIGINT, source_table STRING, schema_key STRING")
-    with temp_view(rows_of) as view, committing(spark, spec.table, None, more):
+    with temp_view(rows_of) as view, committing(spark, spec.table, None, properties):
         spark.sql(
             f"MERGE INTO {name} t USING {view} s ON t.position = s.position "
             f"AND t.position BETWEEN {min(positions)} AND {max(positions)} AND t.problem IS NOT NULL "

@@ -1,7 +1,7 @@
-"""Streams whose order is numbers or moments, as each record says: what cannot be compared with the rest is rejected.
+"""Reject events whose position cannot be compared: a stream may be ordered by numbers or by moments, not by both.
 
-The kind of the first event that has one is the table's, from that place in the stream on. An event of the other kind,
-or, after that place, of none, would stand before or after all others, and its row would stay as it is for ever.
+The first event with a position decides the kind of the table. A later event of the other kind, or without a position,
+would sort before or after all others, and its row would never change again.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.lake import LakeBase
 from lake_assets.lake.names import literal
 
-# Of a staging table: what orders its events, and since which place in the stream.
+# Table property of a staging table: what orders its events, and from which position in the stream on.
 PROPERTY = "lake-assets.order"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What orders a table's events.
+    """What a table's events are ordered by.
 
     Attributes:
         name: `numbers`, `moments` or `versions`.
-        since: position of the first event that has one.
+        since: `position` of the first event of the kind.
     """
 
     name: str
@@ -37,38 +37,38 @@ class Kind:
 
 
 def to_property(kind: Kind | None) -> str:
-    """The table property that records it."""
+    """Return the value of the table property."""
     return json.dumps(asdict(kind) if kind else None)
 
 
 def kind_sql(spec: StagingSpec) -> str | None:
-    """SQL over `_sequence` giving the kind of an event's; None: all events of the table are of one, or something else
-    orders them."""
+    """Return SQL over `_sequence` that gives the kind of an event; None if the format has one kind only, or `order_by`
+    is declared."""
     return None if spec.order_by else event_format(spec.format).kind
 
 
 def kind_of(lake: LakeBase, spec: StagingSpec) -> Kind | None:
-    """The kind of a staging table's events; None: it has none yet, or there can be but one."""
+    """Return the kind of a staging table's events; None if no event has one yet, or the format has one kind only."""
     sql, table = kind_sql(spec), lake.find(spec.table)
     if sql is None or table is None:
         return None
-    if said := table.properties.get(PROPERTY):
-        return Kind(**of) if (of := json.loads(said)) else None
-    # Made before kinds were told apart, or by a run that was killed.
+    if stored := table.properties.get(PROPERTY):
+        return Kind(**fields) if (fields := json.loads(stored)) else None
+    # The table was created by an earlier release, or by a run that was killed.
     reader = event_format(spec.format)
     rows = lake.spark().table(lake.sql_name(spec.table)).selectExpr(POSITION, f"{reader.stored} AS {SEQUENCE}")
     return first_kind(rows, sql)
 
 
 def first_kind(rows: DataFrame, sql: str) -> Kind | None:
-    """The kind of the first of some events that has one."""
-    of = rows.selectExpr(POSITION, f"{sql} AS kind").where("kind IS NOT NULL")
-    found = of.agg(F.min_by("kind", POSITION).alias("name"), F.min(POSITION).alias("since")).collect()[0]
-    return Kind(found["name"], found["since"]) if found["name"] is not None else None
+    """Return the kind of the first event that has one; None if none has."""
+    kinds = rows.selectExpr(POSITION, f"{sql} AS kind").where("kind IS NOT NULL")
+    first = kinds.agg(F.min_by("kind", POSITION).alias("name"), F.min(POSITION).alias("since")).collect()[0]
+    return Kind(first["name"], first["since"]) if first["name"] is not None else None
 
 
 def with_unplaced(rows: DataFrame, sql: str, kind: Kind) -> DataFrame:
-    """The events, those that cannot be compared with the others being bad."""
+    """Return the events, with a reason in `BAD` for those that cannot be compared with the others."""
     one = kind.name.removesuffix("s")
     other = (
         f"concat({literal('its place in the order of changes is one of the ')}, {sql}, "
@@ -83,14 +83,14 @@ def with_unplaced(rows: DataFrame, sql: str, kind: Kind) -> DataFrame:
 
 
 class Look:
-    """Whether a batch that is written in one pass holds events of one kind, told while it is written."""
+    """Aggregates that check, while a batch is written in one pass, that its events have one kind."""
 
     def __init__(self, sql: str | None, kind: Kind | None) -> None:
         self.sql, self.kind = sql, kind
 
     @property
     def columns(self) -> list[Column]:
-        """What is to be observed of the events."""
+        """Return the aggregates to observe."""
         if self.sql is None:
             return []
         good = f"{BAD} IS NULL"
@@ -101,22 +101,22 @@ class Look:
             F.expr(f"min(if({good} AND ({self.sql}) IS NOT NULL, {POSITION}, NULL)) AS first_kind"),
         ]
 
-    def found(self, seen: Observation) -> Kind | None:
-        """The kind of all events that have been written, and of those before.
+    def kind_from(self, seen: Observation) -> Kind | None:
+        """Return the kind of the observed events and of earlier ones.
 
         Raises:
-            MixedKindsError: they have several, or some have none.
+            MixedKindsError: there are several kinds, or some events have none.
         """
         if self.sql is None:
             return None
-        look = seen.get
-        here = look["least_kind"]
-        if here is None and (self.kind is None or not look["without_kind"]):
+        metrics = seen.get
+        kind = metrics["least_kind"]
+        if kind is None and (self.kind is None or not metrics["without_kind"]):
             return self.kind
-        if here != look["greatest_kind"] or look["without_kind"] or (self.kind and here != self.kind.name):
+        if kind != metrics["greatest_kind"] or metrics["without_kind"] or (self.kind and kind != self.kind.name):
             raise MixedKindsError
-        return self.kind or Kind(str(here), int(look["first_kind"]))
+        return self.kind or Kind(str(kind), int(metrics["first_kind"]))
 
 
 class MixedKindsError(Exception):
-    """A batch holds events that cannot be compared with each other; nothing of it was published."""
+    """A batch holds events that cannot be compared with each other. Nothing of it is published."""

@@ -1,7 +1,7 @@
-"""Which transaction the records of a stream belong to, where only the lines around them say it.
+"""Find the transaction of records that do not name it, from the BEGIN and COMMIT lines around them.
 
-Landing follows the lines in their order, over the ends of files and commits: staging reads the records of one table,
-and not in that order.
+Landing reads the lines in order, across files and commits. Staging could not: it reads the records of one table, in
+another order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from lake_assets.formats.event_model import Boundary
 from lake_assets.lake.metadata.watermark import find_property
 
-# Of a raw table's commit, by source: the transaction that its last record belongs to, if it may go on.
+# Snapshot property of a raw table, by source: the transaction of the last record, if it may continue.
 PROPERTY = "lake-assets.open-transactions"
 
 
@@ -25,8 +25,8 @@ class Open:
 
     Attributes:
         start: position of its first record.
-        commit: LSN of its commit, where the stream says it beforehand.
-        xid: its number, where the stream says it.
+        commit: LSN of its commit, if BEGIN carries it.
+        xid: its number, if the stream carries it.
     """
 
     start: int
@@ -34,33 +34,36 @@ class Open:
     xid: str | None = None
 
 
-def follow(current: Open | None, said: Boundary, position: int) -> tuple[Open | None, str | None]:
-    """What is open after a record, and the record's transaction: the LSN of its commit, or, in a stream without LSNs,
-    the position of its first record; None: unknown, or the record says it itself.
+def follow(current: Open | None, boundary: Boundary, position: int) -> tuple[Open | None, str | None]:
+    """Return the open transaction after a record, and the transaction of the record itself.
 
     Args:
-        current: what was open before it.
-        said: what the record says.
-        position: of the record.
+        current: the open transaction before the record.
+        boundary: what the record says about its transaction.
+        position: the position of the record.
+
+    Returns:
+        The transaction is named by the LSN of its commit or, in a stream without LSNs, by the position of its first
+        record; None: it is unknown, or the record names it itself.
     """
-    if said.kind == "begin":
-        return Open(position, said.lsn, said.xid), None
-    if said.kind == "commit":
+    if boundary.kind == "begin":
+        return Open(position, boundary.lsn, boundary.xid), None
+    if boundary.kind == "commit":
         return None, None
-    if current and not _may_hold(current, said):
+    if current and not _may_hold(current, boundary):
         current = None
     if current is None:
-        current = Open(position, None, said.xid) if said.xid else None
+        current = Open(position, None, boundary.xid) if boundary.xid else None
     if current is None:
         return None, None
-    return current, current.commit if said.lsn else str(current.start)
+    return current, current.commit if boundary.lsn else str(current.start)
 
 
-def _may_hold(current: Open, said: Boundary) -> bool:
-    """Whether a change can belong to a transaction: where lines are missing, it may be another one's."""
-    if said.xid and current.xid:
-        return said.xid == current.xid
-    return not (said.lsn and current.commit) or _number(said.lsn) <= _number(current.commit)
+def _may_hold(current: Open, boundary: Boundary) -> bool:
+    """Whether a change can belong to a transaction. If lines are missing, it may belong to another one."""
+    if boundary.xid and current.xid:
+        return boundary.xid == current.xid
+    return not (boundary.lsn and current.commit) or _number(boundary.lsn) <= _number(current.commit)
 
 
 def _number(lsn: str) -> int:
@@ -69,11 +72,11 @@ def _number(lsn: str) -> int:
 
 
 def read_open(raw: Table) -> dict[str, Open]:
-    """What was open at the end of the raw table's last landing, by source."""
-    found = find_property(raw, PROPERTY)
-    return {name: Open(*of) for name, of in json.loads(found[0]).items()} if found else {}
+    """Return the open transactions at the end of the raw table's last landing, by source."""
+    match = find_property(raw, PROPERTY)
+    return {name: Open(*fields) for name, fields in json.loads(match[0]).items()} if match else {}
 
 
 def to_properties(current: Mapping[str, Open | None]) -> dict[str, str]:
-    """The summary property that records what is open."""
-    return {PROPERTY: json.dumps({name: astuple(of) for name, of in current.items() if of})}
+    """Return the snapshot property that stores the open transactions."""
+    return {PROPERTY: json.dumps({name: astuple(open_) for name, open_ in current.items() if open_})}

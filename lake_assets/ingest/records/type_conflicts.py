@@ -1,4 +1,4 @@
-"""Values of a type that their column cannot become: stop, a column of their own, or reject (`on_conflict`)."""
+"""Values of a type that the column cannot be widened to: stop, add a column, or reject (`on_conflict`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.tables.schema_changes import routed_name
 
 
-def resolve_conflicts(planned: Sequence[Planned], spec: StagingSpec, known: Mapping[str, str]) -> list[Planned]:
-    """Plans whose columns go with each other and with those that are there.
+def resolve_conflicts(planned: Sequence[Planned], spec: StagingSpec, existing: Mapping[str, str]) -> list[Planned]:
+    """Return plans whose column types are compatible with each other and with existing columns.
 
     Raises:
-        SchemaConflictError: two types of a column have none in common, and the table is not to have a column for each.
+        SchemaConflictError: two types of a column have no common type, and `on_conflict` is `stop`.
     """
-    types, found = dict(known), []
+    types, resolved = dict(existing), []
     for p in planned:
         columns: list[EventColumn] = []
         for c in p.plan.columns:
@@ -29,17 +29,17 @@ def resolve_conflicts(planned: Sequence[Planned], spec: StagingSpec, known: Mapp
                 column = replace(c, name=routed_name(c.name, c.type))
                 wide = widest(types.get(column.name, c.type), c.type)
             if wide is None and spec.on_conflict != "stop":
-                # Each value of it is one that does not fit.
+                # No value of this type fits.
                 wide = types[c.name]
                 column = replace(c, type=wide, steps=(f"CAST(NULL AS {wide})",), is_conflict=True)
             if wide is None:
                 raise SchemaConflictError(
                     f"{spec.table}: column {c.name} is {types[c.name]} and becomes {c.type}, and no type holds both "
-                    f"without a loss. Nothing was written. Declare one type for all of its values, for example "
-                    f"`types: {{{c.name}: string}}` (records that are in staging already are read again with it), or "
-                    "say what becomes of such values (`on_conflict: new-column` or `reject`)"
+                    "without loss. Nothing was written. Declare one type for all of its values, for example `types: "
+                    f"{{{c.name}: string}}` (records that are in staging already are read again with it), or choose "
+                    "what happens to such values (`on_conflict: new-column` or `reject`)"
                 )
             types[column.name] = wide
             columns.append(column)
-        found.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))
-    return found
+        resolved.append(replace(p, plan=replace(p.plan, columns=tuple(columns))))
+    return resolved

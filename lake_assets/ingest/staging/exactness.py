@@ -1,8 +1,8 @@
-"""What is known to be inexact in a table: stored with it, so that outcomes, `status` and assets can say so.
+"""Reasons why a table is known to be inexact: stored with it and shown in outcomes, `status` and assets.
 
-A stream does not carry everything: a column that is added with a default fills rows that no event reports, a rename is
-no event at all, and a rejected record leaves its row as it was. Staging notes what it sees of this; a final table keeps
-those notes that still matter for its own rows, and whatever is made of a final table is as inexact as it is.
+A stream does not carry everything. A column added with a default fills rows without an event, a rename is not an event,
+and a rejected record does not change its row. Staging stores the reasons that it sees; a final table keeps those that
+still matter for its own rows, and tables downstream inherit the reasons of their sources.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Reason:
     Attributes:
         kind: `rejected`, `default`, `rename` or `deletes`.
         text: the sentence for people.
-        columns: those that it is about: of a rename, the old one and the new one.
-        count: how many records, where it is about some.
+        columns: the columns concerned; for a rename, the old one and the new one.
+        count: the number of records concerned, if any.
     """
 
     kind: str
@@ -44,11 +44,9 @@ class Reason:
 
 
 def rejected(count: int) -> Reason:
-    """Return the reason for a table of which some records are rejected."""
-    what = (
-        "1 record is rejected, and what it says" if count == 1 else f"{count} records are rejected, and what they say"
-    )
-    return Reason("rejected", f"{what} is missing (`lake-assets rejected`)", count=count)
+    """Return the reason for a table with rejected records."""
+    subject = "1 record is rejected, and its data" if count == 1 else f"{count} records are rejected, and their data"
+    return Reason("rejected", f"{subject} is missing (`lake-assets rejected`)", count=count)
 
 
 def added_with_default(column: str) -> Reason:
@@ -61,38 +59,38 @@ def added_with_default(column: str) -> Reason:
 
 
 def renamed(old: str, new: str) -> Reason:
-    """Return the reason for a rename that nobody has declared."""
+    """Return the reason for a possible rename that is not declared."""
     return Reason(
         "rename",
-        f"column {new} came when {old} went. If that was a rename, declare `rename: {{{old}: {new}}}`; until then "
-        f"rows that have not changed since have their value in {old}. If it was none, declare "
-        f"`rename: {{{old}: {old}}}`",
+        f"column {new} appeared when {old} disappeared. If that was a rename, declare `rename: {{{old}: {new}}}`; "
+        f"until then rows that have not changed since have their value in {old}. If it was not, declare `rename: "
+        f"{{{old}: {old}}}`",
         (old, new),
     )
 
 
 def deletes_without_row(count: int) -> Reason:
-    """Return the reason for a table without a key in which deleted rows were not found."""
+    """Return the reason for a table without a key where rows to delete were not found."""
     return Reason(
         "deletes", f"{count} deletes or updates were about rows with values that no row here has", count=count
     )
 
 
 def stored_in(table: Table) -> tuple[Reason, ...]:
-    """Return the reasons that are stored with a table."""
+    """Return the reasons stored with a table."""
     stored = json.loads(table.properties.get(PROPERTY, "[]"))
     return tuple(Reason(r["kind"], r["text"], tuple(r["columns"]), r["count"]) for r in stored)
 
 
 def store(lake: LakeBase, table: TableId, reasons: Sequence[Reason]) -> None:
-    """Store the reasons with the table, in place of those that it has."""
+    """Store the reasons with a table, replacing earlier ones."""
     loaded = lake.table(table)
     if tuple(reasons) != stored_in(loaded) or PROPERTY not in loaded.properties:
         set_property(lake, table, PROPERTY, json.dumps([asdict(r) for r in reasons]))
 
 
 def reasons_of(lake: LakeBase, table: TableId) -> list[str]:
-    """Return why a table is not exact: by its own reasons, or, where it notes none of its own, by those of its sources.
+    """Return why a table is not exact: its stored reasons or, if it does not store any, those of its sources.
 
     Reads metadata only.
     """
@@ -101,14 +99,14 @@ def reasons_of(lake: LakeBase, table: TableId) -> list[str]:
         return []
     if PROPERTY in loaded.properties:
         return [r.text for r in stored_in(loaded)]
-    # Tables that are filled from files have none.
+    # Tables filled from files have no watermark.
     marks = read_marks(loaded) if find_property(loaded, WATERMARK) else {}
     sources = (TableId.parse(source) for source in marks)
     return [f"{source}: {text}" for source in sources for text in reasons_of(lake, source)]
 
 
-def said_in(reasons: Iterable[Reason]) -> dict[str, object]:
-    """Return what an outcome's details say of it; nothing for a table that is exact."""
+def details_of(reasons: Iterable[Reason]) -> dict[str, object]:
+    """Return the details of an outcome; empty for an exact table."""
     return {INEXACT: texts} if (texts := [r.text for r in reasons]) else {}
 
 
@@ -118,29 +116,29 @@ def said_in(reasons: Iterable[Reason]) -> dict[str, object]:
 def of_staging(
     lake: LakeBase, spec: StagingSpec, seen: Sequence[Reason], *, has_rejects: bool, is_whole: bool
 ) -> tuple[Reason, ...]:  # fmt: skip
-    """Store and return what is inexact after a step.
+    """Store and return the reasons after a step.
 
     Args:
         lake: the lake.
         spec: the staging table.
-        seen: what the step saw.
-        has_rejects: whether the step rejected records, or took in rejected ones.
+        seen: the reasons that the step saw.
+        has_rejects: whether the step rejected records, or absorbed rejected ones.
         is_whole: whether it read all records.
     """
     loaded = lake.table(spec.table)
     stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
     before = () if is_whole else stored
-    found = [
+    reasons = [
         r
         for r in dict.fromkeys((*before, *seen))
         if r.kind != "rejected" and (r.kind != "rename" or _is_undeclared(r, spec)) and columns.issuperset(r.columns)
     ]
     if has_rejects or any(r.kind == "rejected" for r in stored):
         count = _rejected_records(lake, spec.raw, str(spec.source_table))
-        found += [rejected(count)] if count else []
-    if found or stored:
-        store(lake, spec.table, found)
-    return tuple(found)
+        reasons += [rejected(count)] if count else []
+    if reasons or stored:
+        store(lake, spec.table, reasons)
+    return tuple(reasons)
 
 
 def _is_undeclared(reason: Reason, spec: StagingSpec) -> bool:
@@ -152,8 +150,8 @@ def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
     rejects = lake.find(rejected_of(raw))
     if rejects is None:
         return 0
-    mine = EqualTo("source_table", source_table)  # pyright: ignore[reportCallIssue]
-    rows = rejects.scan(row_filter=mine, selected_fields=("position",)).to_arrow()
+    is_about = EqualTo("source_table", source_table)  # pyright: ignore[reportCallIssue]
+    rows = rejects.scan(row_filter=is_about, selected_fields=("position",)).to_arrow()
     return len(set(rows["position"].to_pylist()))
 
 
@@ -161,31 +159,31 @@ def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
 
 
 def of_final(
-    lake: LakeBase, table: TableId, staging: TableId, called: Mapping[str, str], without_row: int, *, is_new: bool
+    lake: LakeBase, table: TableId, staging: TableId, names: Mapping[str, str], without_row: int, *, is_new: bool
 ) -> tuple[Reason, ...]:
-    """Store and return what is inexact after a step: what staging notes and still matters, and what the step found.
+    """Store and return the reasons after a step: those of staging that still matter, and deletes that found no row.
 
     Args:
         lake: the lake.
         table: the final table.
         staging: its staging table.
-        called: names of its columns by those of staging's that they are as they stand there.
+        names: names of its columns by the staging column that they copy unchanged.
         without_row: how many deletes of the step found no row.
-        is_new: whether the step made the table anew.
+        is_new: whether the step created or replaced the table.
     """
-    noted, before = stored_in(lake.table(staging)), stored_in(lake.table(table))
-    found = [r for r in noted if not r.columns or _shows(lake, table, [called.get(c) for c in r.columns])]
-    earlier = [] if is_new else [r for r in before if r.kind == "deletes"]
+    upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
+    reasons = [r for r in upstream if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
+    earlier = [] if is_new else [r for r in stored if r.kind == "deletes"]
     if without_row:
         earlier = [deletes_without_row(without_row + sum(r.count for r in earlier))]
-    found += earlier
-    if found or before or noted:
-        store(lake, table, found)
-    return tuple(found)
+    reasons += earlier
+    if reasons or stored or upstream:
+        store(lake, table, reasons)
+    return tuple(reasons)
 
 
 def _shows(lake: LakeBase, table: TableId, columns: Sequence[str | None]) -> bool:
-    """Whether some row still lacks the value: that of the last column, where those before it hold one."""
+    """Whether some row is still affected: the last column is null, and the earlier columns are not."""
     if None in columns:
         return False
     *old, new = (F.col(quote(c or "")) for c in columns)

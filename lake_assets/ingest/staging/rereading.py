@@ -1,9 +1,10 @@
-"""When a staging table has to be read again from its raw table: what is declared now reads earlier records differently.
+"""When a staging table must be read again from raw: the declaration has changed so that earlier records read
+differently.
 
-Most declarations only matter for what comes next. Some decide what a record means, so that rows from before would
-contradict those that follow: the key by which updates are split into a delete and an insert, the type of a column that
-staging already has, the position that the table starts at, and an order that took in records without a place in their
-own, once it is no longer declared. What a table was read with is kept in its properties.
+Most declarations only affect later records. Some decide what a record means, so earlier rows would contradict later
+ones: the key by which updates are split into a delete and an insert, the type of an existing column, the position that
+the table starts at, and `order_by` once it is removed, since it accepted records without a position of their own. The
+table's properties store the declaration with which it was read.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from lake_assets.tables.table_ddl import key_set_of, types_in
 
 # The declared key by which updates are split into a delete and an insert.
 PARTED_PROPERTY = "lake-assets.parted-by"
-# Declared types and start with which the table's records were read, and whether columns were declared as their order.
+# Declared types and start with which the table's records were read, and whether `order_by` was declared.
 READ_PROPERTY = "lake-assets.read-as"
-# How many times all records were read again: what is computed of the table is computed again then.
+# How many times all records were read again; each time, tables downstream are computed again.
 GENERATION_PROPERTY = "lake-assets.generation"
 _EVERY_COLUMN = ["*"]
 
 
 def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
-    """Return why all records have to be read again; None if later ones can be appended to what is there."""
+    """Return why all records have to be read again; None if new ones can be appended."""
     if starts_elsewhere(spec, table):
-        return f"it starts at record {spec.start} now"
+        return f"it now starts at record {spec.start}"
     parted = table.properties.get(PARTED_PROPERTY)
     if parted is not None:
         before = {spec.rename.get(k, k) for k in json.loads(parted)}
@@ -42,35 +43,36 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
     if changed := retyped(spec, table):
         return f"another type is declared for {', '.join(changed)}"
     if _read_as(table).get("ordered") and not spec.order_by and event_format(spec.format).kind:
-        return "the records' own order counts now"
+        return "`order_by` is no longer declared"
     return None
 
 
 def starts_elsewhere(spec: StagingSpec, table: Table) -> bool:
-    """Whether the table is declared to start at another record than it does."""
+    """Whether the declared start differs from the record that the table starts at."""
     return spec.start != _read_as(table).get("start", 0)
 
 
 def retyped(spec: StagingSpec, table: Table) -> list[str]:
-    """Columns that are declared to have a type which their stored values cannot simply be widened to."""
+    """Return columns whose stored values cannot simply be widened to the declared type."""
     had: Mapping[str, str] = _read_as(table).get("types", {})
     columns = types_in(table)
-    found: list[str] = []
+    changed: list[str] = []
     for name, kind in spec.types.items():
         names = [n for n in columns if spec.rename.get(n, n) == name]
         if had.get(name) == kind or not names:
             continue
         has = columns[names[0]]
         apart = [c for n in names for c in (*formers(n, columns), *routed(n, columns))]
-        # A value that did not fit the narrower type is null in its event, and nowhere else: no replay brings it.
+        # A value that did not fit the narrower type was stored as null and is not among the rejects, so no replay finds
+        # it.
         if apart or (has != kind and (MISFITS in columns or not _reads_alike(has, kind))):
-            found.append(name)
-    return found
+            changed.append(name)
+    return changed
 
 
 def _reads_alike(narrow: str, wide: str) -> bool:
-    """Whether values that were read as a type are, widened, what the wider type would have made of them."""
-    # The float next to 0.1 is another number as a double.
+    """Whether values read as the narrow type and then widened equal values read as the wide type."""
+    # The float nearest to 0.1 is not the double nearest to 0.1.
     return promotes(narrow, wide) and narrow != "float"
 
 
@@ -85,7 +87,7 @@ def generation_of(table: Table) -> int:
 
 
 def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]:
-    """Return the properties that say what the table is read with."""
+    """Return the properties that store how the table is read."""
     read: dict[str, Any] = {"types": dict(sorted(spec.types.items())), "start": spec.start}
     if spec.order_by:
         read["ordered"] = True

@@ -1,4 +1,4 @@
-"""Staging: the change events of one source table, with its types, every one kept exactly once."""
+"""Staging: the typed change events of one source table, each stored exactly once."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ from lake_assets.tables.table_ddl import check_owner, key_in, key_set_of
 
 
 def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -> Outcome:
-    """Append what the raw table has received for this source table; what cannot be read is rejected.
+    """Append the events of new raw records of this source table; reject records that cannot be read.
 
     Args:
         lake: the lake.
         spec: the table.
-        rebuild: whether all records that the raw table holds are read again, and the table is replaced by their events.
+        rebuild: whether to read all records of the raw table again and replace the table.
 
     Raises:
-        TableReplacedError: the raw table is another one than the one that was absorbed.
-        RecordsGoneError: all records have to be read again, and some that the table was made of are gone. Nothing is
-            written.
+        TableReplacedError: the raw table was replaced by another one.
+        RecordsGoneError: all records have to be read again, and raw no longer holds some of them. Nothing is written.
         RebuildError: there is no event to rebuild the table from. Nothing is written.
         RejectedLimitError: more records than declared cannot be read. Nothing is written.
-        SchemaConflictError: a column's type cannot become what the stream says now. Nothing is written.
-        TableClaimedError: the table's name belongs to something else: another pipeline, or another source table.
+        SchemaConflictError: a column cannot be widened to its new type in the stream. Nothing is written.
+        TableClaimedError: the table belongs to another pipeline or another source table.
     """
     began = time.monotonic()
     name = str(spec.table)
@@ -58,13 +57,13 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
     table = lake.find(spec.table)
     check_source(spec, table)
     rebuild = rebuild and table is not None
-    again: str | None
+    reread_reason: str | None
     if rebuild:
         check_owner(lake, spec.table, spec.pipeline)
-        pending, again = Window(spec.raw, None, head_of(raw)), "a rebuild was requested"
+        pending, reread_reason = Window(spec.raw, None, head_of(raw)), "a rebuild was requested"
     else:
-        pending, again = pending_of(spec, table, raw)
-    if not again:
+        pending, reread_reason = pending_of(spec, table, raw)
+    if not reread_reason:
         pending = cut(pending, raw, spec.batch)
     if pending.is_absorbed or pending.head.snapshot is None:
         if table is None:
@@ -72,15 +71,17 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         return Outcome(name, "nothing")
     base = known_marks(table)
     marks = {**({} if rebuild else base), str(spec.raw): pending.head}
-    batch = _Batch(lake, spec, raw, table, pending, again or "", rebuild)
+    batch = _Batch(lake, spec, raw, table, pending, reread_reason or "", rebuild)
     absorbed, parsed, written = batch.write(marks, base)
     details = written.details() | left_behind(pending)
-    is_there = lake.exists(spec.table)
-    if is_there:
-        details |= exactness.said_in(_inexact(lake, spec, parsed, bool(written.rejected), is_whole=bool(again)))
-    if written.events is None and not is_there:
+    exists = lake.exists(spec.table)
+    if exists:
+        details |= exactness.details_of(
+            _inexact(lake, spec, parsed, bool(written.rejected), is_whole=bool(reread_reason))
+        )
+    if written.events is None and not exists:
         if pending.left:
-            # Without a table there is no watermark: the next run would begin with the same batch.
+            # Without a table there is no watermark, so the next run would read the same batch again.
             return absorb_events(lake, replace(spec, batch=spec.batch.doubled))
         why = "no event of it could be read" if written.rejected else "no event has arrived yet"
         return Outcome(name, "waiting", (absorbed,), why=f"{spec.source_table}: {why}", details=details)
@@ -102,8 +103,8 @@ class _Batch:
 
     Attributes:
         table: the staging table; None: it does not exist yet.
-        again: why every record is read again; empty: new ones are.
-        is_fresh: whether the table gets the columns and the key that the records have now, whatever it had before.
+        reread_reason: why every record is read again; empty: only new ones are.
+        is_fresh: whether the table gets the columns and key of the records, ignoring those it has.
     """
 
     lake: LakeBase
@@ -111,88 +112,89 @@ class _Batch:
     raw: Table
     table: Table | None
     pending: Window
-    again: str
+    reread_reason: str
     is_fresh: bool
 
     @property
     def described(self) -> tuple[str, str]:
-        """Strategy and reason."""
-        if self.again:
-            return "rebuild", f"{self.again}: every record is read again"
+        """Strategy, and the reason for it."""
+        if self.reread_reason:
+            return "rebuild", f"{self.reread_reason}: every record is read again"
         if self.pending.lost:
-            return "append", f"{self.pending.lost.why}: records are known by their positions"
+            return "append", f"{self.pending.lost.why}: new records are found by their positions"
         return "append", "every event is kept"
 
     def write(self, marks: Watermarks, base: Watermarks) -> tuple[Absorbed, Parsed, Written]:
         """Read the records, and write their events."""
         lake, spec, pending = self.lake, self.spec, self.pending
-        # A raw table may be that of many: what counts is how much of it is about this one.
-        mine = arrived(self.raw, pending.start, pending.head.snapshot, spec.source_table)
+        # Many source tables may share a raw table: settings depend on the number of records about this one.
+        own_rows = arrived(self.raw, pending.start, pending.head.snapshot, spec.source_table)
         with (
             capture(lake, spec.raw, pending.start, pending.head.snapshot) as captured,
-            tuned_for(lake, (), captured, mine),
+            tuned_for(lake, (), captured, own_rows),
         ):
-            # Rows that the raw table had before come again where it was rolled back, or where they were routed anew.
+            # After a rollback, or after records were routed again, the window holds rows that were absorbed before.
             is_new = captured.window.is_forward and all(f.side == "after" for f in captured.files)
-            everything = in_one_piece(captured.upserts(lake.spark()), captured, mine)
-            records = about(everything, spec)
-            # Where some records do not count, the others may look different from all of them.
-            counts_all = not spec.start and (self.again or not pending.lost)
-            found = _schemas(spec, pending, everything) if counts_all and is_small(captured) else None
-            if pending.lost and not self.again:
-                records, is_new = _unknown(lake, spec, records), False
+            captured_rows = in_one_piece(captured.upserts(lake.spark()), captured, own_rows)
+            records = about(captured_rows, spec)
+            # Schemas are only shared if every record counts.
+            counts_all = not spec.start and (self.reread_reason or not pending.lost)
+            schemas = _schemas(spec, pending, captured_rows) if counts_all and is_small(captured) else None
+            if pending.lost and not self.reread_reason:
+                records, is_new = _without_absorbed(lake, spec, records), False
             if self.is_fresh:
-                parsed = parse(records, spec, {}, found=found)
+                parsed = parse(records, spec, {}, schemas_by_source=schemas)
             else:
-                parsed = _parsed(lake, spec, records, again=bool(self.again), found=found)
-            if self.again:
+                parsed = _parsed(lake, spec, records, is_reread=bool(self.reread_reason), schemas=schemas)
+            if self.reread_reason:
                 assert self.table is not None
                 written = replace_table(lake, spec, self.table, records, parsed, marks, is_fresh=self.is_fresh)
-            elif is_new and may_append(lake, spec, parsed, is_small(captured, mine)):
+            elif is_new and may_append(lake, spec, parsed, is_small(captured, own_rows)):
                 written = append_batch(lake, spec, records, parsed, marks, base)
             else:
                 written = merge_batch(lake, spec, records, parsed, marks)
             if self.table is None and written.events is not None:
-                # Until there was a table, each run read the same records, and what was declared may have changed since.
+                # Earlier runs without a table read the same records, perhaps with another declaration: remove their
+                # rejects.
                 positions = [r["position"] for r in written.bad]
                 rejects.forget_others(lake, spec.raw, str(spec.source_table), positions)
             return Absorbed.of(str(spec.raw), captured), parsed, written
 
 
 def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Window, str | None]:
-    """Return what has still to be absorbed of the raw table, and why that is all of it once more (see `rereading`).
+    """Return the pending window of the raw table, and why all of it must be read again, if so (see `rereading`).
 
-    Many tables share a raw table: the window begins where its commits say that they brought something for this one.
-    Where none has, nothing is pending, and the watermark stays where it is.
+    Many tables share a raw table: the window begins at the first commit that may have brought records for this one. If
+    there is none, nothing is pending, and the watermark does not move.
 
-    Where the raw table's history is lost, the window is all that it holds: its records are known by their positions.
+    If the raw table's history is lost, the window is the whole table: positions tell which records are new.
 
     Raises:
-        TableReplacedError: the raw table is another one than the one that was absorbed.
+        TableReplacedError: the raw table was replaced by another one.
     """
-    found = window_of(spec.table, table, spec.raw, raw)
-    if found.lost and found.lost.option == "on_replaced":
-        raise found.lost.error(rebuild_advice(spec.table, spec.raw))
-    reached = nothing_until(raw, found.start, found.head.snapshot, spec.source_table)
-    if reached != found.start and not _has_former_names(spec, table):
-        found = replace(found, mark=replace(found.mark or found.head, snapshot=reached))
-    again = reason_to_reread(spec, table) if table is not None else None
-    return (replace(found, mark=None, lost=None), again) if again else (found, None)
+    window = window_of(spec.table, table, spec.raw, raw)
+    if window.lost and window.lost.option == "on_replaced":
+        raise window.lost.error(rebuild_advice(spec.table, spec.raw))
+    reached = nothing_until(raw, window.start, window.head.snapshot, spec.source_table)
+    if reached != window.start and not _has_former_names(spec, table):
+        window = replace(window, mark=replace(window.mark or window.head, snapshot=reached))
+    reason = reason_to_reread(spec, table) if table is not None else None
+    return (replace(window, mark=None, lost=None), reason) if reason else (window, None)
 
 
 def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
-    """Whether columns are declared to be called otherwise: what lies below follows with the next step, of whatever."""
+    """Whether a declared rename of a column is not applied yet: tables downstream then need a step of this one."""
     return table is not None and not spec.rename.keys().isdisjoint(f.name for f in table.schema().fields)
 
 
 def about(records: DataFrame, spec: StagingSpec) -> DataFrame:
-    """The records of a raw table that are about the source table, alone or with others, and count."""
-    mine = records.where(F.col("source_table").isin(str(spec.source_table), MANY))
-    return mine.where(F.col("position") >= spec.start) if spec.start else mine
+    """Return the records about the source table, alone or with others, from `start_position` on."""
+    own = records.where(F.col("source_table").isin(str(spec.source_table), MANY))
+    return own.where(F.col("position") >= spec.start) if spec.start else own
 
 
 def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
-    """Read the table's rejected records again, and take in those that can be read now.
+    """Read the table's rejected records again, and absorb those that can be read now.
 
     Raises:
         ConcurrentWriteError: another writer was quicker; nothing is lost, run again.
@@ -210,14 +212,14 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
         table = lake.find(spec.table)
         check_source(spec, table)
         if table is None or reason_to_reread(spec, table):
-            # Read alone, they would pass for all records of what is declared now.
+            # All records have to be read anyway, not only the rejected ones.
             return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})
         raw = about(spark.table(lake.sql_name(spec.raw)), spec)
         records = raw.join(F.broadcast(before), "position", "left_semi")
-        # They were within the limit of their batch: those that are left must not keep the others out.
+        # They were within the limit of their batch: records that still cannot be read must not block the others.
         unlimited = replace(spec, max_rejected=None)
         written = merge_batch(lake, unlimited, records, _parsed(lake, unlimited, records), None)
-        # A record is rejected no longer if every event of it is in staging.
+        # A record is no longer rejected once all of its events are in staging.
         bad = {r["position"] for r in written.bad}
         good = [r["position"] for r in before.collect() if r["position"] not in bad]
     finally:
@@ -236,37 +238,37 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
 
 
 def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) -> Outcome:
-    """Absorb all records, the rejected ones among them; `before`: the positions of these."""
-    read = absorb_events(lake, spec)
+    """Absorb all records again; `before`: positions of the rejected ones."""
+    outcome = absorb_events(lake, spec)
     if not lake.exists(spec.table):
-        return replace(read, status="nothing")
+        return replace(outcome, status="nothing")
     spark, source = lake.spark(), str(spec.source_table)
     listed = spark.table(lake.sql_name(rejects.rejected_of(spec.raw))).where(F.col("source_table") == source)
     bad = before & {r["position"] for r in listed.select("position").collect()}
     good = spark.createDataFrame([(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
     events = spark.table(lake.sql_name(spec.table)).join(F.broadcast(good), POSITION, "left_semi")
-    why = f"{len(before - bad)} records can be read now, {len(bad)} cannot; {read.why}"
-    return replace(read, inserted=events.count(), deleted=0, why=why)
+    why = f"{len(before - bad)} records can be read now, {len(bad)} cannot; {outcome.why}"
+    return replace(outcome, inserted=events.count(), deleted=0, why=why)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
 
 
-def _unknown(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
-    """The records of which there is neither an event in the table nor a rejected one."""
+def _without_absorbed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
+    """Return the records that are neither in the table nor rejected."""
     spark = lake.spark()
-    known = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
+    absorbed = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
     rejected = rejects.rejected_of(spec.raw)
     if lake.exists(rejected):
         listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
-        known = known.unionAll(listed.select("position"))
-    return records.join(known.distinct(), "position", "left_anti")
+        absorbed = absorbed.unionAll(listed.select("position"))
+    return records.join(absorbed.distinct(), "position", "left_anti")
 
 
 def _inexact(
     lake: LakeBase, spec: StagingSpec, parsed: Parsed | None, has_rejects: bool, *, is_whole: bool = False
 ) -> tuple[exactness.Reason, ...]:
-    """Store and return why the table, and what is made of it, is not exact."""
+    """Store and return the reasons why the table, and tables downstream, are not exact."""
     seen: list[exactness.Reason] = []
     if parsed is not None:
         seen += [exactness.added_with_default(c) for c in parsed.defaults]
@@ -275,9 +277,9 @@ def _inexact(
 
 
 def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource | None:
-    """The schemas of all records of a small window, which the steps of the stream's other tables share.
+    """Return the schemas of all records of a small window, shared with the steps of the stream's other tables.
 
-    Of a big one each table looks at its own: records of one table lie beside each other, and the others are skipped.
+    In a big window, each table reads its own records only: they are stored together, and the others are skipped.
     """
     assert window.head.snapshot is not None
     key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, spec.format)
@@ -287,17 +289,17 @@ def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource 
 
 
 def _parsed(
-    lake: LakeBase, spec: StagingSpec, records: DataFrame, *, again: bool = False, found: BySource | None = None
+    lake: LakeBase, spec: StagingSpec, records: DataFrame, *, is_reread: bool = False, schemas: BySource | None = None
 ) -> Parsed:
     table = lake.find(spec.table)
-    if table is None or (again and starts_elsewhere(spec, table)):
-        return parse(records, spec, {}, found=found)
-    known = projection(lake, spec.table, spec.rename)
-    # Under the names that they are to have: an event that says the new one leaves nothing out.
-    columns = {spec.rename.get(name, name): kind for name, (kind, _) in known.items()}
-    if again:
+    if table is None or (is_reread and starts_elsewhere(spec, table)):
+        return parse(records, spec, {}, schemas_by_source=schemas)
+    projected = projection(lake, spec.table, spec.rename)
+    # With the declared names, so that an event that uses the new name does not count as leaving the column out.
+    columns = {spec.rename.get(name, name): kind for name, (kind, _) in projected.items()}
+    if is_reread:
         for name in retyped(spec, table):
             columns = {c: kind for c, kind in columns.items() if c != name and c not in routed(name, columns)}
     key_set = key_set_of(table, spec.keys, spec.rename) if spec.keys else ()
-    key = () if again else tuple(spec.rename.get(k, k) for k in key_in(table))
-    return parse(records, spec, columns, key, key_set, found)
+    key = () if is_reread else tuple(spec.rename.get(k, k) for k in key_in(table))
+    return parse(records, spec, columns, key, key_set, schemas)

@@ -1,4 +1,4 @@
-"""What of a staging batch cannot be read, counted and recorded."""
+"""Count and record the events of a staging batch that cannot be read."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lake_assets.lake import LakeBase
 def record_rejects(
     lake: LakeBase, spec: StagingSpec, rows: DataFrame | None, parsed: Parsed, records: DataFrame
 ) -> list[Row]:
-    """Write what cannot be read to the table of rejected records; returns `position` and `reason` of each."""
-    bad = _bad(rows, parsed)
-    found = bad.select("position", "reason").orderBy("position").collect() if bad is not None else []
-    if bad is None or not found:
+    """Write unreadable records and events to the table of rejected records; return `position` and `reason` of each."""
+    rejected = _bad(rows, parsed)
+    reasons = rejected.select("position", "reason").orderBy("position").collect() if rejected is not None else []
+    if rejected is None or not reasons:
         return []
     name = str(spec.table)
-    rejects.check_limit(name, spec.max_rejected, len(found), records.count(), found[0]["reason"])
-    first, last = found[0]["position"], found[-1]["position"]
-    rejects.reject(lake, spec.raw, str(spec.source_table), _described(bad, records), first, last)
-    return found
+    rejects.check_limit(name, spec.max_rejected, len(reasons), records.count(), reasons[0]["reason"])
+    first, last = reasons[0]["position"], reasons[-1]["position"]
+    rejects.reject(lake, spec.raw, str(spec.source_table), _described(rejected, records), first, last)
+    return reasons
 
 
 def batch_stats(rows: DataFrame | None) -> Row | None:
-    """Counts and positions of a batch; None: it holds no event."""
+    """Return counts, and the first and last position, of a batch; None if it holds no event."""
     if rows is None:
         return None
     stats = rows.agg(
@@ -41,7 +41,7 @@ def batch_stats(rows: DataFrame | None) -> Row | None:
 
 
 def event_counts(rows: DataFrame) -> list[Column]:
-    """Aggregates: `events`, `bad` ones, and those with `misfits`."""
+    """Return the aggregates `events`, `bad` (events to reject) and `misfits` (events with values that do not fit)."""
     misfits = f"{BAD} IS NULL AND {MISFITS} IS NOT NULL" if MISFITS in rows.columns else "false"
     return [
         F.count(F.lit(1)).alias("events"),
@@ -51,14 +51,14 @@ def event_counts(rows: DataFrame) -> list[Column]:
 
 
 def _bad(rows: DataFrame | None, parsed: Parsed) -> DataFrame | None:
-    """`position`, `event_index` and `reason` of everything that is rejected."""
-    found: list[DataFrame] = []
+    """Return `position`, `event_index` and `reason` of all rejects; None if there can be none."""
+    parts: list[DataFrame] = []
     if rows is not None:
         bad = rows.where(F.col(BAD).isNotNull())
-        found.append(bad.select(F.col(POSITION).alias("position"), F.col(INDEX).alias("event_index"), _reason()))
+        parts.append(bad.select(F.col(POSITION).alias("position"), F.col(INDEX).alias("event_index"), _reason()))
     if parsed.refused is not None:
-        found.append(parsed.refused.select("position", F.lit(0).alias("event_index"), _reason()))
-    return found[0].unionAll(found[1]) if len(found) > 1 else found[0] if found else None
+        parts.append(parsed.refused.select("position", F.lit(0).alias("event_index"), _reason()))
+    return parts[0].unionAll(parts[1]) if len(parts) > 1 else parts[0] if parts else None
 
 
 def _reason() -> Column:

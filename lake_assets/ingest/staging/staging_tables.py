@@ -1,4 +1,4 @@
-"""Staging tables: made, and made to follow what the stream says of their columns and key."""
+"""Create staging tables, and evolve their columns and key with the stream."""
 
 from __future__ import annotations
 
@@ -36,67 +36,68 @@ PARTITIONED_BY = f"days({ARRIVED_AT})"
 
 
 def source_of(table: Table) -> str | None:
-    """Return the source table whose events a staging table was made for."""
+    """Return the source table whose events a staging table holds."""
     return table.properties.get(SOURCE_TABLE_PROPERTY)
 
 
 def check_source(spec: StagingSpec, table: Table | None) -> None:
-    """Raise TableClaimedError where a source table's name in the lake belongs to something else.
+    """Raise TableClaimedError if a source table's name in the lake belongs to something else.
 
     Args:
         spec: the staging table as it is declared.
-        table: the table of that name; None: there is none.
+        table: the existing table of that name, if any.
     """
     advice = f"Declare another `name` for {spec.source_table}, or `exclude` it from the stream"
     if spec.refused:
-        raise TableClaimedError(f"no table is made for {spec.source_table} of {spec.raw}: {spec.refused}. {advice}")
+        raise TableClaimedError(f"no table is created for {spec.source_table} of {spec.raw}: {spec.refused}. {advice}")
     if table is None or source_of(table) in (None, str(spec.source_table)):
         return
     raise TableClaimedError(
         f"{spec.table} holds the events of {source_of(table)}, and {spec.source_table} is declared for it. {advice}. "
-        f"To make {spec.table} again of {spec.source_table}, drop it and the tables that are made of it"
+        f"To use {spec.table} for {spec.source_table} instead, drop it and the tables downstream"
     )
 
 
 def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) -> list[Change]:
-    """Make the table, or let its columns follow. Killed in between, the next run goes on from where the table is.
+    """Create the table, or evolve its columns. After a kill in between, the next run continues from the state of the
+    table.
 
     Args:
         lake: the lake.
         spec: the table.
-        rows: its events, perhaps with what is wrong with them.
-        parsed: what is known of them.
+        rows: its events, with or without the column `BAD`.
+        parsed: the parsed batch.
 
     Raises:
-        DefinitionChangedError: the events say another key than those before, and none is declared.
-        SchemaConflictError: a column's type cannot become what it has to be.
+        DefinitionChangedError: the key of the events has changed, and none is declared.
+        SchemaConflictError: a column cannot be widened to its new type.
     """
-    key, properties, wanted = parsed.key, properties_for(spec, parsed), columns_in(rows)
-    # Killed in between, the table is there without the order: nothing but the order of rows in files depends on it.
+    key, properties, columns = parsed.key, properties_for(spec, parsed), columns_in(rows)
+    # After a kill in between, the table lacks its sort order, which only affects the order of rows in files.
     is_new = not lake.exists(spec.table)
     if not key and not is_new:
         _check_keyless(spec, rows, key_of(lake, spec.table))
-    create(lake, spec.table, wanted, pipeline=spec.pipeline, key=key,
+    create(lake, spec.table, columns, pipeline=spec.pipeline, key=key,
            properties={SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties, **spec.properties},
            partitioned_by=PARTITIONED_BY)  # fmt: skip
     if is_new and key:
         sort_by(lake, spec.table, key)
     if key and not key_of(lake, spec.table):
-        # Inserts may say none, and a source table may be given one: what is below is made again with it.
+        # The first events with a key: tables downstream are rebuilt with it.
         sort_by(lake, spec.table, key)
     if key:
         properties[KEY_PROPERTY] = json.dumps(key)
-    has = lake.table(spec.table).properties
+    stored = lake.table(spec.table).properties
     for name, value in properties.items():
-        if has.get(name) != value:
+        if stored.get(name) != value:
             set_property(lake, spec.table, name, value)
     finish_renames(lake, spec.table)
     existing = columns_of(lake, spec.table)
     current = {c: t for c, t in existing.items() if not is_former(c, existing)}
-    changes = evolve(str(spec.table), current, wanted, spec.rename)
+    changes = evolve(str(spec.table), current, columns, spec.rename)
     for change in changes:
         if change.kind == "replace":
-            # Staging is history and never rewritten: earlier values stay under a name of their own, with their type.
+            # Staging is never rewritten: earlier values stay in a renamed column with their type.
             old = former_name(change.column, change.was or "")
             alter(lake, spec.table, Change("rename", old, change.was or "", was=change.column))
             alter(lake, spec.table, Change("add", change.column, change.type))
@@ -106,70 +107,71 @@ def prepare(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed) 
 
 
 def make(lake: LakeBase, spec: StagingSpec, rows: DataFrame, parsed: Parsed, marks: Watermarks) -> None:
-    """Make the table of its first events.
+    """Create the table from its first events.
 
     Args:
         lake: the lake.
         spec: the table.
-        rows: its events, good ones alone.
-        parsed: what is known of them.
+        rows: its events, without rejects.
+        parsed: the parsed batch.
         marks: the watermarks that the commit carries.
 
     Raises:
-        ConcurrentWriteError: another run has made it meanwhile.
+        ConcurrentWriteError: another run has created it meanwhile.
     """
     properties = {SOURCE_TABLE_PROPERTY: str(spec.source_table), **properties_for(spec, parsed), **spec.properties}
     create_with(lake, spec.table, rows, marks, pipeline=spec.pipeline, key=parsed.key, properties=properties,
                 partitioned_by=PARTITIONED_BY)  # fmt: skip
-    # Killed before this, the table is there without the order: nothing but the order of rows in files depends on it.
+    # After a kill before this, the table lacks its sort order, which only affects the order of rows in files.
     if parsed.key:
         sort_by(lake, spec.table, parsed.key)
 
 
 def properties_for(spec: StagingSpec, parsed: Parsed) -> dict[str, str]:
-    """Return the properties that later steps read the table's records by."""
+    """Return the properties that later steps need to read the table's records."""
     key_set = {KEY_SET_PROPERTY: json.dumps(parsed.key_set)} if parsed.key_set else {}
     return {**key_set, **properties_of(spec, parsed.key_set)}
 
 
 def columns_in(rows: DataFrame) -> dict[str, str]:
-    """Return the columns that a table of these events has."""
+    """Return name and type of the columns of a table of these events."""
     return {f.name: f.dataType.simpleString() for f in rows.schema.fields if f.name != BAD}
 
 
 def _check_keyless(spec: StagingSpec, rows: DataFrame, had: tuple[str, ...]) -> None:
-    """Raise DefinitionChangedError where events about rows say no key any more, and nobody declares one."""
+    """Raise DefinitionChangedError if events no longer have a key, and none is declared."""
     if spec.key or spec.keys or spec.by_row or not had:
         return
-    # A truncate says no key, whatever the table has.
+    # Truncates never have a key.
     first = rows.where(F.col(OP) != TRUNCATE).agg(F.min(POSITION)).collect()[0][0]
     if first is not None:
-        raise key_changed(str(spec.table), f"the events' key was {', '.join(had)}, and they say none", first)
+        raise key_changed(str(spec.table), f"the events' key was {', '.join(had)}, and now they have none", first)
 
 
 def set_property(lake: LakeBase, table: TableId, name: str, value: str) -> None:
     """Set one property of a table."""
-    said = f"{literal(name)} = {literal(value)}"
-    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({said})")
+    assignment = f"{literal(name)} = {literal(value)}"
+    lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} SET TBLPROPERTIES ({assignment})")
 
 
 def sort_by(lake: LakeBase, table: TableId, key: tuple[str, ...]) -> None:
-    """Let writers sort the rows of a file by the key."""
-    # All of a key's events are looked up where some come late.
+    """Make writers sort the rows within a file by the key."""
+    # Late events make a step look up all events of their keys.
     by = ", ".join(quote(k) for k in key)
     lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} WRITE LOCALLY ORDERED BY {by}")
 
 
 def projection(lake: LakeBase, table: TableId, rename: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Type and SQL of each source column of a staging table, earlier types and names of it included."""
+    """Return type and SQL of each source column of a staging table; the SQL includes values under earlier types and
+    names."""
     columns = columns_of(lake, table)
     names = [c for c in columns if c not in TECHNICAL and not is_former(c, columns)]
     names = [c for c in names if rename.get(c) not in names]
-    found: dict[str, tuple[str, str]] = {}
+    result: dict[str, tuple[str, str]] = {}
     for name in names:
         aliases = [name, *(old for old, new in rename.items() if new == name and old in columns)]
         others = [c for a in aliases for c in (a, *formers(a, columns)) if c != name]
         casts = [f"CAST({quote(c)} AS {columns[name]})" for c in others]
         sql = f"coalesce({', '.join([quote(name), *casts])})" if casts else quote(name)
-        found[name] = (columns[name], sql)
-    return found
+        result[name] = (columns[name], sql)
+    return result

@@ -51,14 +51,14 @@ from lake_assets.tables.table_ddl import KEY_PROPERTY, by_key, columns_of, key_i
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a batch.
+    """Counts and changes of a written batch.
 
     Attributes:
-        events: how many good events it held; None: no event could be told from the others, so that no table was made.
-        rejected: how many records or events were rejected.
-        bad: their `position`s.
-        changes: how the table's columns followed.
-        misfits: how many good events have values that do not fit, and are null instead.
+        events: number of good events; None if there was none to create the table from.
+        rejected: number of rejected records and events.
+        bad: rows with their `position`.
+        changes: changes of the table's columns.
+        misfits: number of good events with values that do not fit and are null instead.
     """
 
     events: int | None
@@ -68,37 +68,37 @@ class Written:
     misfits: int = 0
 
     def details(self) -> dict[str, object]:
-        """For the outcome."""
-        found: dict[str, object] = {"rejected": self.rejected} if self.rejected else {}
+        """Details of the outcome."""
+        details: dict[str, object] = {"rejected": self.rejected} if self.rejected else {}
         if self.misfits:
-            found["misfits"] = self.misfits
+            details["misfits"] = self.misfits
         if self.changes:
-            found["schema_changes"] = [f"{c.kind} {c.column} {c.type}" for c in self.changes]
-        return found
+            details["schema_changes"] = [f"{c.kind} {c.column} {c.type}" for c in self.changes]
+        return details
 
 
 def may_append(lake: LakeBase, spec: StagingSpec, parsed: Parsed, is_little: bool) -> bool:
-    """Whether nothing has to be known of a batch before it is written."""
+    """Whether a batch can be written in one pass, without counting its rejects first."""
     if parsed.rows is None or spec.max_rejected is not None:
-        return False  # too many rejects: then nothing is written
-    # A table is made of its first event: a batch without one says nothing of its columns and key.
-    # To read a small one, count its events and make the table with them is less work than to make an empty table first.
+        return False  # with too many rejects, nothing must be written
+    # A new table needs an event for its columns and key. For a small batch, creating the table with its rows is cheaper
+    # than creating an empty table first.
     return lake.exists(spec.table) or (not is_little and bool(parsed.rows.where(F.col(BAD).isNull()).limit(1).count()))
 
 
 def append_batch(
     lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks, base: Watermarks
 ) -> Written:
-    """Write a batch of new records in one pass, to a branch; put down what cannot be read; publish."""
+    """Write a batch of new records to a branch in one pass, record the rejects, and publish."""
     assert parsed.rows is not None
     changes = prepare(lake, spec, parsed.rows, parsed)
     seen, look = Observation(), Look(kind_sql(spec), kind_of(lake, spec))
     good = observed(parsed.rows, seen, *event_counts(parsed.rows), *look.columns)
-    rows = _fitted(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
+    rows = _with_table_columns(lake, spec.table, good.where(F.col(BAD).isNull()), parsed.rows.columns)
     rejected: list[Row] = []
 
     def before_publishing() -> None:
-        _record_kind(lake, spec, look.found(seen))
+        _record_kind(lake, spec, look.kind_from(seen))
         if seen.get["bad"] or parsed.refused is not None:
             rejected.extend(record_rejects(lake, spec, parsed.rows, parsed, records))
 
@@ -112,7 +112,8 @@ def append_batch(
 
 
 def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
-    """Before the events are published: killed in between, the next run finds the same of them."""
+    """Store the kind of the table's order. Called before events are published, so a repeated run finds the same
+    kind."""
     if kind_sql(spec) is None or not lake.exists(spec.table):
         return
     if lake.table(spec.table).properties.get(ORDER_PROPERTY) != to_property(kind):
@@ -122,7 +123,7 @@ def _record_kind(lake: LakeBase, spec: StagingSpec, kind: Kind | None) -> None:
 def merge_batch(
     lake: LakeBase, spec: StagingSpec, records: DataFrame, parsed: Parsed, marks: Watermarks | None
 ) -> Written:
-    """Write what is not there yet."""
+    """Write the events that the table does not hold yet."""
 
     def write(good: DataFrame, stats: Row) -> list[Change] | None:
         if stats["events"] == stats["bad"] and (marks is None or not lake.exists(spec.table)):
@@ -134,7 +135,7 @@ def merge_batch(
         _merge(lake, spec.table, good, stats["first"], stats["last"], marks)
         return changes
 
-    return _sifted(lake, spec, records, parsed, kind_of(lake, spec), write)
+    return _split_and_write(lake, spec, records, parsed, kind_of(lake, spec), write)
 
 
 def replace_table(
@@ -147,22 +148,22 @@ def replace_table(
     *,
     is_fresh: bool,
 ) -> Written:
-    """Make the table of all events again, in one commit: readers see the old table or the new one.
+    """Replace the table by the events of all records, in one commit.
 
-    What is computed of the table notices by its generation, which the same commit sets: events that were staged before
-    may be gone, and a window of new events does not tell that.
+    The same commit raises the table's generation, which tells tables downstream to read all of it: events may have
+    disappeared, and a window of new events does not show that.
 
     Args:
         lake: the lake.
         spec: the table.
-        table: the same, as it is.
+        table: the loaded table.
         records: all records about it.
-        parsed: the same, read.
-        marks: the watermarks that the commit carries.
-        is_fresh: whether it gets the columns and the key that the records have now, whatever it had before.
+        parsed: their events.
+        marks: the watermarks to commit.
+        is_fresh: whether it gets the columns and key of the records, ignoring those it has.
 
     Raises:
-        RecordsGoneError: the raw table no longer holds all that the table was made of.
+        RecordsGoneError: the raw table no longer holds the records of all events in the table.
         RebuildError: there is no event to rebuild it from.
     """
     _check_complete(lake, spec, table, records)
@@ -178,22 +179,22 @@ def replace_table(
             KEY_PROPERTY: json.dumps(key),
             GENERATION_PROPERTY: str(generation_of(table) + 1),
         }
-        said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        assignments = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
         rows = good.select(*(F.col(quote(c)) for c in columns))
         with temp_view(by_key(rows, key)) as view, committing(lake.spark(), spec.table, marks):
             lake.spark().sql(
                 f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg PARTITIONED BY ({PARTITIONED_BY}) "
-                f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+                f"TBLPROPERTIES ({assignments}) AS SELECT * FROM {view}"
             )
         if key:
             sort_by(lake, spec.table, key)
         return []
 
-    written = _sifted(lake, spec, records, parsed, None, write)
+    written = _split_and_write(lake, spec, records, parsed, None, write)
     if written.events is None and is_fresh:
         raise RebuildError(
             f"{spec.table}: {spec.raw} holds no event of {spec.source_table} that can be read, so there is nothing to "
-            f"rebuild it from. {spec.table} is left as it is; drop it if it is no longer wanted"
+            f"rebuild it from. {spec.table} is unchanged; drop it if it is no longer needed"
         )
     if written.events is None:
         write(lake.spark().table(lake.sql_name(spec.table)).limit(0))
@@ -203,10 +204,10 @@ def replace_table(
 
 
 def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: DataFrame) -> None:
-    """Raise RecordsGoneError where staging has events whose records the raw table no longer holds.
+    """Raise RecordsGoneError if the raw table no longer holds the records of some events in staging.
 
-    The positions of a raw table that was dropped and made again say nothing about the one before: a rebuild of its
-    staging tables is requested because of that.
+    Not checked if the raw table was dropped and created again: positions then refer to another table, and that is why
+    the rebuild was requested.
     """
     mark, raw = known_marks(table).get(str(spec.raw)), lake.table(spec.raw)
     if mark is not None and mark.uuid != head_of(raw).uuid:
@@ -220,21 +221,22 @@ def _check_complete(lake: LakeBase, spec: StagingSpec, table: Table, records: Da
         if not is_unreadable(e, table.location()):
             raise
         raise RebuildError(
-            f"{spec.table} is left as it is: a file of it cannot be read ({as_named(e, str(spec.table)) or e}), so "
-            f"that nothing tells whether {spec.raw} still holds the records of all its events. If it does, drop "
-            f"{spec.table}, run the pipeline, then `lake-assets rebuild` what is made of it"
+            f"{spec.table} is unchanged: one of its files cannot be read ({as_named(e, str(spec.table)) or e}), so it "
+            f"is unknown whether {spec.raw} still holds the records of all its events. If it does, drop {spec.table}, "
+            "run the pipeline, then `lake-assets rebuild` the tables downstream"
         ) from e
     if row["n"]:
         raise RecordsGoneError(
             f"{spec.table} holds {row['n']:,} events whose records {spec.raw} no longer holds (positions {row['low']} "
             f"to {row['high']}), so reading all records again would lose them. Nothing was written. Restore these "
-            f"records: run the pipeline if {spec.raw} was rolled back and can take them in again, or roll it back to "
-            "a snapshot that has them. If this follows a change of `key`, `types` or `start_position`, undoing the "
-            f"change works as well. To begin with what {spec.raw} holds now, drop {spec.table} and run the pipeline"
+            f"records: run the pipeline if {spec.raw} was rolled back and can land them again, or roll it back to a "
+            "snapshot that has them. If this follows a change of `key`, `types` or `start_position`, undoing the "
+            f"change works as well. To start from the records that {spec.raw} holds now, drop {spec.table} and run the "
+            "pipeline"
         )
 
 
-def _sifted(
+def _split_and_write(
     lake: LakeBase,
     spec: StagingSpec,
     records: DataFrame,
@@ -242,16 +244,16 @@ def _sifted(
     kind: Kind | None,
     write: Callable[[DataFrame, Row], list[Change] | None],
 ) -> Written:
-    """Put down what cannot be read, and then write the good events; in this order, so that a run that is killed in
-    between has lost nothing.
+    """Record the rejects, and then write the good events: in this order, a run killed in between loses nothing.
 
     Args:
         lake: the lake.
         spec: the table.
         records: the batch.
-        parsed: the same, read.
-        kind: what orders the events before these; None: none are, or it does not matter.
-        write: called with the good events and what is known of the batch; None: there was nothing to write.
+        parsed: its events.
+        kind: what the earlier events are ordered by; None: there are none, or the format has one kind only.
+        write: called with the good events and `batch_stats`; returns the column changes, or None if there was nothing
+            to write.
     """
     rows = parsed.rows.persist() if parsed.rows is not None else None
     sql = kind_sql(spec)
@@ -269,28 +271,29 @@ def _sifted(
             changes = write(rows.where(F.col(BAD).isNull()).drop(BAD), stats)
         if stats is None or changes is None:
             return Written(None, len(bad), tuple(bad))
-        _record_kind(lake, spec, kind)  # the table may have been made just now
+        _record_kind(lake, spec, kind)  # the table may just have been created
         return Written(stats["events"] - stats["bad"], len(bad), tuple(bad), tuple(changes), stats["misfits"])
     finally:
         if parsed.rows is not None:
             parsed.rows.unpersist()
 
 
-def _fitted(lake: LakeBase, table: TableId, rows: DataFrame, there: Collection[str]) -> DataFrame:
-    """All columns of the table, in its order and with its types; `there`: those that the rows have."""
+def _with_table_columns(lake: LakeBase, table: TableId, rows: DataFrame, present: Collection[str]) -> DataFrame:
+    """Return the rows with all columns of the table, in its order and with its types; `present`: columns of the
+    rows."""
     return rows.selectExpr(
         *(
-            f"CAST({quote(n) if n in there else 'NULL'} AS {kind}) AS {quote(n)}"
+            f"CAST({quote(n) if n in present else 'NULL'} AS {kind}) AS {quote(n)}"
             for n, kind in columns_of(lake, table).items()
         )
     )
 
 
 def _merge(lake: LakeBase, table: TableId, rows: DataFrame, first: int, last: int, marks: Watermarks | None) -> None:
-    """Insert the rows whose place in the stream is not there yet.
+    """Insert the rows whose position in the stream is not in the table yet.
 
-    A plain append would do, were there never two runs at once: Iceberg lets both append. This MERGE reads (and is
-    validated against) the positions of the window only, so that the second one finds a conflict instead.
+    Not a plain append, since Iceberg lets two concurrent runs both append. This MERGE reads the positions of the window
+    only, and Iceberg validates them, so the second run fails with a conflict.
     """
     names = [f.name for f in rows.schema.fields]
     types = columns_of(lake, table)
