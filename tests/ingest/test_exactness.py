@@ -94,7 +94,7 @@ def test_a_rename_that_was_none_is_dismissed_as_the_message_says(lake: Lake) -> 
     first, second = Table({"id": BIGINT, "name": TEXT}), Table({"id": BIGINT, "title": TEXT})
     feed.deliver([Event(first, "c", (i, i), {"id": i, "name": "a"}) for i in (10, 20)])
     (rename,) = said(feed.deliver([Event(second, "u", (30, 31), {"id": 10, "title": "b"})]), "final.t")
-    assert rename.endswith("If it was none, declare `rename: {name: name}`")
+    assert rename.endswith("If it was not, declare `rename: {name: name}`")
     feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "name"}})
     for at in (40, 50):
         outcomes = feed.deliver([Event(second, "u", (at, at + 1), {"id": 20, "title": f"c{at}"})])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket  # noqa: F401  # for what is evaluated
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from lake_assets.runtime import warm_jvm
 given = json.loads(sys.argv[1])
 warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
 assert not eval(given["before"])
+# What is evaluated may name them.
+NAMES = {"json": json, "socket": socket, "warm_jvm": warm_jvm}
 session = warm_jvm.session(given["conf"], Path(given["log"]))
 jvm: Any = session.sparkContext._jvm
 print(jvm.java.lang.ProcessHandle.current().pid(), flush=True)
