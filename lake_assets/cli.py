@@ -1,4 +1,4 @@
-"""`lake-assets`: the commands, and how their errors are shown."""
+"""`lake-assets`: the commands, and the display of their errors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Not left to `main`: Click would make an exit code of its own of it.
-            _say_interrupted()
+            # Handled here: Click would turn it into its own exit code before `main` sees it.
+            _report_interrupt()
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _say_interrupted() -> None:
-    print("interrupted: what was committed stays, and the next run goes on from there", file=sys.stderr)
+def _report_interrupt() -> None:
+    print("interrupted: what was committed stays, and the next run continues from there", file=sys.stderr)
 
 
 @functools.cache
@@ -79,18 +79,18 @@ def main() -> None:
     try:
         application()()
     except KeyboardInterrupt:  # while commands are imported, which takes seconds
-        _say_interrupted()
+        _report_interrupt()
         sys.exit(INTERRUPTED)
     except Exception as e:
         if os.environ.get("LAKE_DEBUG"):
             raise
-        # Imported when it is needed: PySpark comes with it, and takes seconds in which somebody may press Ctrl-C.
+        # Imported late: it imports PySpark, which takes seconds in which Ctrl-C may be pressed.
         from lake_assets.commands.printing import stderr
 
         stderr.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         stderr.print(str(e), markup=False, soft_wrap=True)
         if not isinstance(e, LakeError):
-            stderr.print("This is no error that lake-assets expects: LAKE_DEBUG=1 shows where it comes from.")
+            stderr.print("This error is unexpected: LAKE_DEBUG=1 shows its traceback.")
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""The code location: the shipped pipelines, and those of the folder that LAKE_PIPELINES names."""
+"""The code location: the shipped pipelines and the pipelines in the folder LAKE_PIPELINES."""
 
 import os
 from importlib import import_module
@@ -18,14 +18,14 @@ def defs() -> dg.Definitions:
     """Build the assets, jobs and sensors of every pipeline.
 
     Raises:
-        ConfigError: LAKE_PIPELINES names no folder.
-        PipelineError: a pipeline of that folder is wrong; says where, all mistakes at once.
+        ConfigError: LAKE_PIPELINES is not a folder.
+        PipelineError: a pipeline in that folder is invalid; lists all mistakes with their places.
         TableClaimedError: two pipelines declare one table.
     """
     examples = import_module("lake_assets.examples.defs")
     tree = dg.ComponentTree.from_module(defs_module=examples, project_root=Path(__file__).parent.parent)
-    # The whole tree includes a description of every component type, for the UI, which takes as long as many tables.
+    # The whole tree also describes every component type for the UI, which takes as long as many tables.
     only = Path(examples.__path__[0]) if RUN_PROCESS in os.environ else None
-    made = [tree.build_defs(only), *(build_definitions(p) for p in own_pipelines())]
-    check_claims(made)
-    return dg.Definitions.merge(*made)
+    parts = [tree.build_defs(only), *(build_definitions(p) for p in own_pipelines())]
+    check_claims(parts)
+    return dg.Definitions.merge(*parts)

@@ -151,7 +151,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         with self._lock:
             why: str | None = None
             try:
-                # A fork of what was imported before the package was changed would run the old code.
+                # A fork of modules imported before the package was changed would run the old code.
                 if _newest() != self._code:
                     why = "the code of lake_assets was changed since Dagster was started"
                 else:
@@ -177,8 +177,8 @@ class WarmRunLauncher(DefaultRunLauncher):
         assert remote is not None
         name = remote.repository_origin.code_location_origin.location_name
         origin = context.workspace.get_code_location(name).origin
-        # Those that Dagster has started itself, which `dagster dev` speaks to through sockets. Any other server may
-        # have an environment of its own.
+        # Servers that Dagster started itself: `dagster dev` talks to them over sockets. Any other server may have
+        # another environment.
         return isinstance(origin, ManagedGrpcPythonEnvCodeLocationOrigin) or (
             isinstance(origin, GrpcServerCodeLocationOrigin) and origin.socket is not None and origin.port is None
         )
@@ -196,7 +196,7 @@ class WarmRunLauncher(DefaultRunLauncher):
             target=execute, args=(run.run_id, serialize_value(args), keeping), name=f"run {run.run_id[:8]}"
         )
         process.start()
-        # Else this process would, at its end, wait for the end of its runs.
+        # Otherwise this process would wait for its runs before it exits.
         processes._children.discard(process)  # pyright: ignore[reportAttributeAccessIssue]
         self._run_ids.add(run.run_id)
         watch = threading.Thread(target=self._look_after, args=(process, run.run_id), daemon=True, name=process.name)
@@ -207,7 +207,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         process.join()
         assert process.exitcode is not None
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
-        # The fork server tells of the end. When it is killed itself, it seems to be the end of all its forks.
+        # The fork server reports the end of a fork. If the fork server is killed, all its forks seem to have ended.
         while run is not None and (at := process_of(run)) and at.is_here and at.is_there():
             time.sleep(1)
             run = self._instance.get_run_by_id(run_id) if self.has_instance else None
@@ -249,14 +249,14 @@ class WarmRunLauncher(DefaultRunLauncher):
         at = process_of(run)
         if at is None or (at.is_here and at.is_there()):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
-        # Runs are where the daemon is, and there is one. Where it was before, a container or the machine's last start,
-        # is no more.
+        # There is one daemon, and runs are on its machine. A process of another host belongs to an earlier container
+        # or boot, which has ended.
         return CheckRunHealthResult(WorkerStatus.FAILED, f"its process {at.pid} is gone")
 
     def dispose(self) -> None:
         """Clean up."""
         if "_sockets" in vars(self):
-            with contextlib.suppress(OSError):  # JVMs are still in there; the last one removes it
+            with contextlib.suppress(OSError):  # JVMs still use it; the last one removes it
                 Path(self._sockets).rmdir()
         super().dispose()
 
@@ -281,7 +281,7 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     from lake_assets.runtime import warm_jvm
     from lake_assets.runtime.processes import RunProcess
 
-    # What was imported stays: looking through it for garbage again and again doubles what loading definitions takes.
+    # Imported modules stay: collecting garbage among them doubles the time to load definitions.
     gc.freeze()
     os.environ[RUN_PROCESS] = run_id
     ref = deserialize_value(args, ExecuteRunArgs).instance_ref
@@ -289,18 +289,18 @@ def execute(run_id: str, args: str, keeping: Keeping) -> None:
     if keeping.idle_seconds > 0:
         warm_jvm.keep(keeping)
     with dg.DagsterInstance.from_ref(ref) as instance, held_open(instance, run_id):
-        # Said by the process itself: whoever has started it may be killed meanwhile.
+        # Tagged by the process itself, since its parent may be killed meanwhile.
         instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
-        # Exits with 1 where the run failed.
+        # Exits with 1 if the run failed.
         execute_run(args)
         run = instance.get_run_by_id(run_id)
-    # Of one that was cancelled something may still be at work in the JVM, which ends then.
+    # A cancelled run may have left work in the JVM, so the JVM is not returned and ends.
     if run is not None and run.status is dg.DagsterRunStatus.SUCCESS:
         warm_jvm.give_back()
 
 
 def _environment(executable: str) -> Path:
-    """What an interpreter belongs to: those of two virtual environments may be links to one file."""
+    """Return the environment of an interpreter; interpreters of two environments may be links to one file."""
     return Path(executable).parent.resolve()
 
 

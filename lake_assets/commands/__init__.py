@@ -1,5 +1,4 @@
-"""The commands of `lake-assets`, a module each; `lake_assets.cli` puts them together.
+"""The commands of `lake-assets`, one module each; `lake_assets.cli` combines them.
 
-What a command prints is made here; what it knows comes from the packages below. With `--json` nothing but JSON goes to
-stdout.
+These modules only format output; the values come from the other packages. With `--json`, stdout holds nothing but JSON.
 """

@@ -54,11 +54,11 @@ def capture(
 ) -> None:
     """Show which data files of TABLE changed between two snapshots, and their field ranges (without Spark)."""
     lake = Lake.load_existing()
-    with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as found:
+    with lake.capture(table, _bound(lake, table, start), _bound(lake, table, end)) as captured:
         if as_json:
-            print(json.dumps(_facts(found), default=str, indent=2))
+            print(json.dumps(_facts(captured), default=str, indent=2))
         else:
-            _show(found)
+            _show(captured)
 
 
 def changes(
@@ -85,19 +85,19 @@ def changes(
         check_folder_of(out, "--out")
     lake = Lake.load_existing()
     first, last = _bound(lake, table, start), _bound(lake, table, end)
-    with lake.capture(table, first, last, granularity="snapshot" if by_snapshot else "net") as found:
-        keys = key or sorted(found.schema.identifier_field_names())
+    with lake.capture(table, first, last, granularity="snapshot" if by_snapshot else "net") as captured:
+        keys = key or sorted(captured.schema.identifier_field_names())
         if images is not Images.before_after and not keys:
             raise KeyMissingError(
-                f"{table} has no identifier fields: say which columns are its key with --key, or write all images"
+                f"{table} has no identifier fields: name its key columns with --key, or write all images"
             )
-        frame = _rows(lake, found, form, images, keys, key)
+        frame = _rows(lake, captured, form, images, keys, key)
         if out is None:
             for line in _lines(frame):
                 sys.stdout.write(visible_json(line) + "\n")
         else:
-            written = _write(frame, out)
-            console.print(f"{written} {'row' if written == 1 else 'rows'} written to {out}", markup=False)
+            rows = _write(frame, out)
+            console.print(f"{rows} {'row' if rows == 1 else 'rows'} written to {out}", markup=False)
 
 
 def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | None:
@@ -111,15 +111,15 @@ def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | N
         return text  # an unknown tag or branch: the capture's error names the existing ones
 
 
-def _facts(found: Capture) -> dict[str, Any]:
-    w = found.window
+def _facts(captured: Capture) -> dict[str, Any]:
+    w = captured.window
     return {
         "table": str(w.table),
         "table_uuid": w.table_uuid,
         "start": {"snapshot_id": w.start_snapshot_id, "sequence_number": w.start_sequence_number},
         "end": {"snapshot_id": w.end_snapshot_id, "sequence_number": w.end_sequence_number},
         "operations": w.operations,
-        "is_empty": found.is_empty,
+        "is_empty": captured.is_empty,
         "files": [
             {
                 "path": f.path,
@@ -129,7 +129,7 @@ def _facts(found: Capture) -> dict[str, Any]:
                 "side": f.side,
                 "why": f.why,
             }
-            for f in found.files
+            for f in captured.files
         ],
         "ranges": {
             name: {
@@ -140,31 +140,31 @@ def _facts(found: Capture) -> dict[str, Any]:
                 "nans": r.nans,
                 "has_values": r.has_values,
             }
-            for name, r in found.ranges.items()
+            for name, r in captured.ranges.items()
         },
     }
 
 
-def _show(found: Capture) -> None:
-    w = found.window
+def _show(captured: Capture) -> None:
+    w = captured.window
     first, last = w.start_snapshot_id or "the beginning", w.end_snapshot_id or "nothing"
     console.print(f"[bold]{escape(str(w.table))}[/] from {first} to {last}")
     console.print(f"operations inside: {', '.join(w.operations) or 'none'}")
-    if found.is_empty:
+    if captured.is_empty:
         console.print("nothing changed")
         return
     files = Table("side", "why", "partition", "records", "bytes", "path")
-    for f in found.files[:SHOWN_FILES]:
+    for f in captured.files[:SHOWN_FILES]:
         partition = ", ".join(f"{k}={v}" for k, v in f.partition.items())
         counted = (f"{f.records:,}", f"{f.bytes:,}")
         files.add_row(f.side, escape(f.why), escape(partition), *counted, escape(f.path.rsplit("/", 1)[-1]))
     console.print(files)
-    if len(found.files) > SHOWN_FILES:
-        console.print(f"... and {len(found.files) - SHOWN_FILES} more (--json lists all)")
-    total = sum(f.bytes for f in found.files), sum(f.records for f in found.files)
-    console.print(f"{len(found.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
+    if len(captured.files) > SHOWN_FILES:
+        console.print(f"... and {len(captured.files) - SHOWN_FILES} more (--json lists all)")
+    total = sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
+    console.print(f"{len(captured.files)} files, {total[0]:,} bytes, {total[1]:,} records before deletes")
     ranges = Table("field", "low", "high", "exact", "nulls")
-    for name, r in found.ranges.items():
+    for name, r in captured.ranges.items():
         ranges.add_row(escape(name), *map(escape, _ends(r)), "yes" if r.exact else "no", "maybe" if r.nulls else "no")
     console.print(ranges)
 
@@ -176,12 +176,12 @@ def _ends(r: FieldRange) -> tuple[str, str]:
 
 
 def _rows(
-    lake: Lake, found: Capture, form: Format, images: Images, keys: list[str], asked: list[str] | None
+    lake: Lake, captured: Capture, form: Format, images: Images, keys: list[str], declared: list[str] | None
 ) -> DataFrame:
     spark = lake.spark()
     # With fewer images, only the key identifies an update, so a key change must be a delete and an insert.
-    by = asked if images is Images.before_after else keys
-    frame = found.events(spark, by) if form is Format.debezium else found.feed(spark, by)
+    by = declared if images is Images.before_after else keys
+    frame = captured.events(spark, by) if form is Format.debezium else captured.feed(spark, by)
     if images is Images.before_after:
         return frame
     from lake_assets.capture.rows.change_events import reduced

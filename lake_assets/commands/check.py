@@ -21,14 +21,14 @@ def check(
     """Check the models and audits of PIPELINE against the lake's tables, and list all mistakes (without Spark)."""
     loaded, lake = find_pipeline(pipeline), Lake.load()
     if not lake.is_there:
-        console.print(f"there is no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
+        console.print(f"no lake at {lake.config.home} yet", markup=False, soft_wrap=True)
         lake = Lake(lake.config.model_copy(update={"catalog": {"type": "sql", "uri": _NO_LAKE}}))
-    found = checked(loaded, lake)
-    for said in found.mistakes:
-        console.print(said, markup=False, soft_wrap=True)
-    for said in found.open:
-        console.print(f"not checked yet: {said}", markup=False, soft_wrap=True)
-    if found.mistakes:
+    result = checked(loaded, lake)
+    for message in result.mistakes:
+        console.print(message, markup=False, soft_wrap=True)
+    for message in result.open:
+        console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
+    if result.mistakes:
         raise typer.Exit(1)
     streams, models = len(loaded.config.streams), len(loaded.config.models)
     parts = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((streams, "stream"), (models, "model"))]

@@ -31,19 +31,19 @@ def demo(
     ] = False,
     reset: Annotated[bool, typer.Option("--reset", help="drop the demo's tables first and start over")] = False,
 ) -> None:
-    """Feed a recorded change stream of Postgres in micro-batches and compare every table with Postgres's; then join
+    """Feed a recorded change stream of Postgres in micro-batches and compare every table with Postgres; then join
     and count two change feeds, and print the figures of each step."""
     lake, pipeline = Lake.load(), Pipeline.load(shop.PIPELINE)
     landing = lake.config.home / "landing" / "shop_events"
     if reset:
         _reset(lake, pipeline, "shop_events")
         _reset(lake, Pipeline.load(population.PIPELINE), "user_name_feed", "user_city_feed")
-    left = [c for c in shop.checkpoints() if c not in list(shop.fed(landing))]
+    remaining = [c for c in shop.checkpoints() if c not in list(shop.fed(landing))]
     steps = [s for s in population.STEPS if s not in population.fed(lake.config.home)]
-    if not left and not steps:
-        console.print("All checkpoints have been fed already; `lake-assets demo --reset` begins again.\n")
+    if not remaining and not steps:
+        console.print("All checkpoints have been fed already; `lake-assets demo --reset` starts over.\n")
     if feed_only:
-        for checkpoint in left[:1] if next_only else left:
+        for checkpoint in remaining[:1] if next_only else remaining:
             files = shop.feed(landing, checkpoint)
             console.print(f"{files} files of {checkpoint.name} are in {landing}: {checkpoint.what}")
         for step in steps[:1] if next_only else steps:
@@ -52,13 +52,13 @@ def demo(
         return
     began = time.monotonic()
     with console.status("starting Spark"):
-        lake.catalog  # noqa: B018 (opened here, so that a broken one is named before Spark is started)
+        lake.catalog  # noqa: B018 (opened first, so that a broken catalog is reported before Spark starts)
         lake.spark()
     times: list[tuple[str, float]] = [("Spark session", time.monotonic() - began)]
     equal = True
-    for checkpoint in (left[:1] if next_only else left) or shop.checkpoints()[-1:]:
+    for checkpoint in (remaining[:1] if next_only else remaining) or shop.checkpoints()[-1:]:
         equal &= _checkpoint(lake, pipeline, landing, checkpoint, times)
-    _city_population(lake, done=not next_only or len(left) <= 1)
+    _city_population(lake, done=not next_only or len(remaining) <= 1)
     equal &= _population(lake, (steps[:1] if next_only else steps) or population.STEPS[-1:], times)
     _result(lake, times, equal)
     if not equal:
@@ -77,7 +77,7 @@ def _checkpoint(
     if failed := [o for o in outcomes if o.status == "failed"]:
         console.print(outcome_table(failed))
         if isinstance(failed[0].exception, InputError):
-            console.print("[bold]The input was refused: nothing of the batch is in any table.[/]")
+            console.print("[bold]The input was rejected: no table holds anything of this batch.[/]")
         raise typer.Exit(1)
     began = time.monotonic()
     with console.status("comparing with Postgres"):
@@ -97,8 +97,8 @@ def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Ta
         table.add_column(
             header, justify="right" if header == "s" else "left", no_wrap=header in ("table", "rows", "Postgres")
         )
-    shown = outcome_table(outcomes)
-    cells = list(zip(*(list(c.cells) for c in shown.columns), strict=True))
+    printed = outcome_table(outcomes)
+    cells = list(zip(*(list(c.cells) for c in printed.columns), strict=True))
     for outcome, (name, captured, _, how, seconds) in zip(outcomes, cells, strict=True):
         comparison = comparisons.get(outcome.table)
         verdict = (
@@ -113,7 +113,7 @@ def _absorbed(outcomes: list[Outcome], comparisons: dict[str, Comparison]) -> Ta
 
 
 def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[str, float]]) -> bool:
-    """The worked example, a line a step: who moved, and what that did to the cities."""
+    """Absorb the worked example, one line per step: who moved, and how the cities' counts changed."""
     console.print(Rule("[bold]population[/]: user_name ⋈ user_city, counted by city", align="left"))
     pipeline = Pipeline.load(population.PIPELINE)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -129,8 +129,8 @@ def _population(lake: Lake, steps: Sequence[population.Step], times: list[tuple[
             raise typer.Exit(1)
         wrong = population.differences(lake, step)
         equal &= not wrong
-        for said in wrong:
-            console.print(said, markup=False)
+        for message in wrong:
+            console.print(message, markup=False)
         counts = ", ".join(f"{city} {count}" for city, count in sorted(step.population.items()))
         joined, counted = (absorbed(outcomes[t]) for t in (population.NAME_CITY, population.POPULATION))
         table.add_row(step.what, counts, joined, counted, "[bold red]no[/]" if wrong else "[green]yes[/]")
@@ -171,7 +171,7 @@ def _result(lake: Lake, times: list[tuple[str, float]], equal: bool) -> None:
     verdict = (
         "[bold green]Every final table equals Postgres, and every step of population its numbers.[/]"
         if equal
-        else "[bold red]Some table differs from what it should be.[/]"
+        else "[bold red]Some tables differ from the expected rows.[/]"
     )
     console.print(f"{verdict} The lake is in {lake.config.home}.")
     console.print(
@@ -179,8 +179,8 @@ def _result(lake: Lake, times: list[tuple[str, float]], equal: bool) -> None:
         "  make ui                                        the same tables as Dagster assets, on http://127.0.0.1:3000\n"
         "  lake-assets status                             rows, watermarks, how far behind\n"
         "  lake-assets capture final.users                what changed last, from metadata alone\n"
-        "  lake-assets verify agg.city_population         the table beside its query, computed afresh\n"
-        "  lake-assets demo --reset --next                begin again, one checkpoint at a time (again: --next)\n"
+        "  lake-assets verify agg.city_population         compare the table with a fresh run of its query\n"
+        "  lake-assets demo --reset --next                start over, one checkpoint at a time (then: --next)\n"
         "  lake-assets demo --next --feed-only            only deliver the files; the sensor in the UI does the rest\n"
         "(in the project folder `lake-assets` is .venv/bin/lake-assets)"
     )

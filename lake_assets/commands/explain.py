@@ -32,11 +32,11 @@ def explain(
 ) -> None:
     """Explain how a SQL model is maintained, and how pending changes would be absorbed. Reads metadata only."""
     lake, name = Lake.load_existing(), TableId.parse(table)
-    found = explained(lake, _spec(lake, name, pipeline))
+    explanation = explained(lake, _spec(lake, name, pipeline))
     if as_json:
-        print_json(found)
+        print_json(explanation)
         return
-    show(found)
+    show(explanation)
 
 
 def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec:
@@ -48,41 +48,43 @@ def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec:
     specs = [s for s in find_pipeline(pipeline).specs(lake) if isinstance(s, ModelSpec)]
     spec = next((s for s in specs if s.table == name), None)
     if spec is None:
-        there = [str(s.table) for s in specs]
+        models = [str(s.table) for s in specs]
         raise PipelineError(
-            f"{pipeline} has no SQL model {name}{nearest(str(name), there)}; it has {', '.join(there) or 'none'}"
+            f"{pipeline} has no SQL model {name}{nearest(str(name), models)}; it has {', '.join(models) or 'none'}"
         )
     return spec
 
 
-def show(found: Explanation) -> None:
+def show(explanation: Explanation) -> None:
     """Print an explanation."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("table", escape(found.table))
-    table.add_row("strategy", f"[green]{found.strategy}[/]: {escape(found.why)}")
-    table.add_row("key", escape(f"{', '.join(found.key)}: {found.key_why}" if found.key else found.key_why))
-    table.add_row("sources", escape(", ".join(found.sources)))
-    now = f"[green]{found.now}[/]: {escape(found.now_why)}" if found.now else "nothing is pending"
+    table.add_row("table", escape(explanation.table))
+    table.add_row("strategy", f"[green]{explanation.strategy}[/]: {escape(explanation.why)}")
+    table.add_row(
+        "key",
+        escape(f"{', '.join(explanation.key)}: {explanation.key_why}" if explanation.key else explanation.key_why),
+    )
+    table.add_row("sources", escape(", ".join(explanation.sources)))
+    now = f"[green]{explanation.now}[/]: {escape(explanation.now_why)}" if explanation.now else "nothing is pending"
     table.add_row("now", now)
-    if found.estimate:
-        table.add_row("estimate", escape(str(found.estimate)))
-    for window in found.windows:
-        said = f"{window.source}: {window.files} files, {size(window.bytes)}"
-        table.add_row("pending", escape(said))
-    for warning in found.warnings:
+    if explanation.estimate:
+        table.add_row("estimate", escape(str(explanation.estimate)))
+    for window in explanation.windows:
+        table.add_row("pending", escape(f"{window.source}: {window.files} files, {size(window.bytes)}"))
+    for warning in explanation.warnings:
         table.add_row("[yellow]warning[/]", f"[yellow]{escape(warning)}[/]")
     console.print(table)
-    if found.operators:
-        tree = Tree(_label(found.operators))
-        _grow(tree, found.operators)
+    if explanation.operators:
+        tree = Tree(_label(explanation.operators))
+        _grow(tree, explanation.operators)
         console.print(tree)
-    if found.lineage:
+    if explanation.lineage:
         columns = Table(box=None, pad_edge=False, header_style="bold")
         columns.add_column("column", no_wrap=True)
         columns.add_column("is made of", overflow="fold")
-        for column, of in found.lineage.items():
+        for column, of in explanation.lineage.items():
             columns.add_row(escape(column), escape(", ".join(of)))
         console.print(columns)
 

@@ -74,12 +74,12 @@ def generate_events(
     stream = delivered(workload, source)
     out.mkdir(parents=True, exist_ok=True)
     if files == "jsonl":
-        written = _write_lines(out, stream, workload, format, events_a_file)
+        count, records = _write_lines(out, stream, workload, format, events_a_file)
     else:
-        written = _write_tables(out, stream, format, files, events_a_file)
+        count, records = _write_tables(out, stream, format, files, events_a_file)
     if rows:
         rows.write_bytes(b"".join(orjson.dumps(dict(r), default=_plain) + b"\n" for r in source.rows.values()))
-    console.print(f"{written[1]:,} records in {written[0]} files in {out}; the table holds {len(source.rows):,} rows")
+    console.print(f"{records:,} records in {count} files in {out}; the table holds {len(source.rows):,} rows")
 
 
 def _write_lines(
@@ -90,17 +90,17 @@ def _write_lines(
     count = total = 0
     for first in lines:
         count += 1
-        written = 0
+        lines_written = 0
 
         def write(path: Path, first: str = first) -> None:
-            nonlocal written
+            nonlocal lines_written
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 for line in itertools.chain([first], itertools.islice(lines, a_file - 1)):
                     file.write(f"{line}\n")
-                    written += 1
+                    lines_written += 1
 
         _put(out / f"events-{count:05}.jsonl", write)
-        total += written
+        total += lines_written
     return count, total
 
 

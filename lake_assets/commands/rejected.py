@@ -40,9 +40,9 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     counts: dict[tuple[str, str, str], list[Any]] = {}
     for name, row in _rows(Lake.load_existing(), raw):
         key = (name, row["source_table"] or "", _kind(row["reason"]))
-        found = counts.setdefault(key, [0, row["position"], row["arrived_at"]])
-        found[0] += 1
-        found[1], found[2] = min(found[1], row["position"]), max(found[2], row["arrived_at"])
+        records = counts.setdefault(key, [0, row["position"], row["arrived_at"]])
+        records[0] += 1
+        records[1], records[2] = min(records[1], row["position"]), max(records[2], row["arrived_at"])
     listed = sorted(counts.items(), key=lambda c: (-c[1][0], c[0]))
     if as_json:
         print_json([
@@ -60,8 +60,8 @@ def summary(raw: Raw = None, as_json: AsJson = False) -> None:
     for header in ("records", "first position", "last arrival (UTC)"):
         table.add_column(header, justify="right")
     for (name, source, reason), (n, position, at) in listed:
-        shown = map(escape, (name, source or "(not told)", reason))
-        table.add_row(*shown, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
+        cells = map(escape, (name, source or "(unknown)", reason))
+        table.add_row(*cells, f"{n:,}", str(position), f"{at:%Y-%m-%d %H:%M:%S}")
     console.print(table)
     console.print(
         "\n`lake-assets rejected list` shows the records, `... explain RAW POSITION` one of them, and "
@@ -78,21 +78,21 @@ def listed(
     as_json: AsJson = False,
 ) -> None:
     """List the rejected records, newest first."""
-    found = [{"raw": name, **row} for name, row in _rows(Lake.load_existing(), raw, source)]
-    found.sort(key=lambda r: (r["rejected_at"], r["position"]), reverse=True)
-    found = found[:limit]
+    records = [{"raw": name, **row} for name, row in _rows(Lake.load_existing(), raw, source)]
+    records.sort(key=lambda r: (r["rejected_at"], r["position"]), reverse=True)
+    records = records[:limit]
     if as_json:
-        print_json(found)
+        print_json(records)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("raw table", "position", "file, line", "source table", "reason", "record"):
         table.add_column(header, overflow="fold")
-    for r in found:
+    for r in records:
         where = f"{r['source_file']}, {r['source_line']}"
         text = r["record"] if len(r["record"]) <= 200 else r["record"][:199] + "…"
         cells = (r["raw"], str(r["position"]), where, r["source_table"] or "", r["reason"], text)
         table.add_row(*map(escape, cells))
-    console.print(table if found else "no record was rejected")
+    console.print(table if records else "no record was rejected")
 
 
 @app.command("explain")
@@ -100,11 +100,11 @@ def explain(
     raw: Annotated[str, typer.Argument(help="the raw table, for example raw.shop_events")],
     position: Annotated[int, typer.Argument(help="the record's position")],
 ) -> None:
-    """One rejected record in full: where it came from, what is wrong with it, what can be done."""
-    found = [row for _, row in _rows(Lake.load_existing(), raw, position=position)]
-    if not found:
+    """Show one rejected record in full: its origin, why it was rejected, and how to fix it."""
+    records = [row for _, row in _rows(Lake.load_existing(), raw, position=position)]
+    if not records:
         raise PipelineError(f"{raw} has no rejected record at position {position}: see `lake-assets rejected list`")
-    for row in found:
+    for row in records:
         where = escape(f"{row['source_file']}, line {row['source_line']}")
         console.print(f"[bold]{escape(raw)}, position {position}[/]: {where}", end="")
         console.print(f", arrived {row['arrived_at']:%Y-%m-%d %H:%M:%S} UTC")
@@ -114,7 +114,7 @@ def explain(
         console.print(row["reason"], markup=False)
         console.print(_advice(row), markup=False)
     console.print()
-    console.print(_pretty(found[0]["record"]), markup=False, highlight=False, soft_wrap=True)
+    console.print(_pretty(records[0]["record"]), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("replay")
@@ -125,14 +125,14 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the rejected records again, and insert those that can now be read at their place in the stream."""
+    """Read the rejected records again, and insert the readable ones at their place in the stream."""
     outcomes = find_pipeline(pipeline).replay(Lake.load_existing(), table)
     if as_json:
         print_json([outcome_json(o) for o in outcomes])
     else:
         console.print(outcome_table(outcomes))
         if any(o.status == "absorbed" for o in outcomes):
-            console.print(f"`lake-assets run {pipeline}` brings them to the tables below", style="dim")
+            console.print(f"`lake-assets run {pipeline}` brings them to the downstream tables", style="dim")
     if any(o.status == "failed" for o in outcomes):
         raise typer.Exit(1)
 
@@ -142,15 +142,15 @@ def _rows(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     if raw is not None and not lake.exists(raw):
         raise TableNotFoundError(f"no raw table {raw}; there are: {', '.join(map(str, lake.tables('raw'))) or 'none'}")
-    wanted: BooleanExpression = AlwaysTrue()
+    row_filter: BooleanExpression = AlwaysTrue()
     if source is not None:
-        wanted = And(wanted, EqualTo("source_table", source))  # pyright: ignore[reportCallIssue]
+        row_filter = And(row_filter, EqualTo("source_table", source))  # pyright: ignore[reportCallIssue]
     if position is not None:
-        wanted = And(wanted, EqualTo("position", position))  # pyright: ignore[reportCallIssue]
+        row_filter = And(row_filter, EqualTo("position", position))  # pyright: ignore[reportCallIssue]
     for table in lake.tables("raw") if raw is None else [_beside(TableId.parse(raw))]:
         of = TableId(table.namespace, table.name.removesuffix(SUFFIX))
         if table.name.endswith(SUFFIX) and lake.exists(of) and lake.exists(table):
-            for row in lake.table(table).scan(row_filter=wanted).to_arrow().to_pylist():
+            for row in lake.table(table).scan(row_filter=row_filter).to_arrow().to_pylist():
                 yield str(of), row
 
 

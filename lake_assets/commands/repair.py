@@ -37,7 +37,7 @@ def repair(
     """Point the catalog at the newest metadata file of each table.
 
     For a catalog that was restored from a backup, and for metadata files that were deleted or truncated. Nothing in the
-    tables is written or deleted. Stop all runs first: a table that changes meanwhile is left as it is.
+    tables is written or deleted. Stop all runs first: a table that changes meanwhile is an error and stays unchanged.
 
     Exit code: 1 if a table still cannot be read, or you have to choose a version.
     """
@@ -47,47 +47,47 @@ def repair(
         raise RepairError("--to names the metadata file of one table: name that table as well")
     if forget and (not chosen or to is not None):
         raise RepairError("--forget needs the names of the tables, and no --to")
-    found = examine(lake, chosen or None)
-    if unknown := set(chosen) - {e.table for e in found}:
+    results = examine(lake, chosen or None)
+    if unknown := set(chosen) - {e.table for e in results}:
         raise TableNotFoundError(f"the catalog has no table {', '.join(map(str, sorted(unknown)))}")
-    todo = found if to is not None or forget else [e for e in found if e.can_be_repaired]
+    todo = results if to is not None or forget else [e for e in results if e.can_be_repaired]
     for examined in [] if dry_run else todo:
         if forget:
             take_out(lake, examined)
         else:
             point_at_newest(lake, examined, to)
     if as_json:
-        print_json([vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in found])
+        print_json([vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in results])
     else:
-        _show(found, todo, "" if forget else to, is_done=not dry_run)
-    if any(e not in todo for e in found if e.state != "current"):
+        _show(results, todo, "" if forget else to, is_done=not dry_run)
+    if any(e not in todo for e in results if e.state != "current"):
         raise typer.Exit(1)
 
 
-def _show(found: Sequence[Examined], todo: Sequence[Examined], to: str | None, *, is_done: bool) -> None:
-    wrong = [e for e in found if e.state != "current" or e in todo]
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("table", no_wrap=True)
-    shown.add_column("state", no_wrap=True)
-    shown.add_column("what", overflow="fold")
+def _show(results: Sequence[Examined], todo: Sequence[Examined], to: str | None, *, is_done: bool) -> None:
+    wrong = [e for e in results if e.state != "current" or e in todo]
+    printed = Table(box=None, pad_edge=False, header_style="bold")
+    printed.add_column("table", no_wrap=True)
+    printed.add_column("state", no_wrap=True)
+    printed.add_column("what", overflow="fold")
     for e in wrong:
         goes = f"\n{_goes(to, e, is_done)}" if e in todo else ""
-        shown.add_row(f"[{_STYLES[e.state]}]{escape(str(e.table))}[/]", e.state, escape(e.why + goes))
+        printed.add_row(f"[{_STYLES[e.state]}]{escape(str(e.table))}[/]", e.state, escape(e.why + goes))
     if wrong:
-        console.print(shown)
-    ok = sum(1 for e in found if e.state == "current")
+        console.print(printed)
+    ok = sum(1 for e in results if e.state == "current")
     done = f"{len(todo)} repaired" if is_done else f"{len(todo)} would be repaired"
-    console.print(f"{ok} of {len(found)} tables are at their newest version; {done}")
-    if open_ := [e for e in found if e.state != "current" and e not in todo]:
+    console.print(f"{ok} of {len(results)} tables are at their newest version; {done}")
+    if open_ := [e for e in results if e.state != "current" and e not in todo]:
         console.print(
-            f"{len(open_)} cannot be repaired without a choice: `lake-assets repair TABLE --to FILE` takes the named "
-            "metadata file; where no version can be read, `lake-assets repair TABLE --forget` takes the table out of "
-            "the catalog, and the next run makes it again from its sources",
+            f"{len(open_)} cannot be repaired without a choice: `lake-assets repair TABLE --to FILE` uses the named "
+            "metadata file; where no version can be read, `lake-assets repair TABLE --forget` removes the table from "
+            "the catalog, and the next run rebuilds it from its sources",
             style="yellow",
         )
 
 
 def _goes(to: str | None, examined: Examined, is_done: bool) -> str:
     if to == "":
-        return "is out of the catalog now" if is_done else "would be taken out of the catalog"
+        return "is removed from the catalog" if is_done else "would be removed from the catalog"
     return f"the catalog {'names' if is_done else 'would name'} {to or examined.newest}{' now' if is_done else ''}"

@@ -56,7 +56,7 @@ def find_pipeline(name: str) -> Pipeline:
     """Load the pipeline of a YAML file or of a folder with a defs.yaml, or a shipped one by its name.
 
     Raises:
-        PipelineError: there is none.
+        PipelineError: no such pipeline.
         ConfigError: the name is a URL or not a valid path.
     """
     path, shipped = local(Path(name), "the pipeline"), {p.parent.name: p for p in shipped_pipelines()}
@@ -69,9 +69,9 @@ def find_pipeline(name: str) -> Pipeline:
     here = (
         sorted(p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml")) if path.parent.is_dir() else []
     )
-    found = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
+    problem = f"{path} is a folder without a defs.yaml" if path.is_dir() else f"no pipeline {name}"
     raise PipelineError(
-        f"{found}{nearest(path.name, [*shipped, *here])}: name a YAML file, a folder with a defs.yaml, or a shipped "
+        f"{problem}{nearest(path.name, [*shipped, *here])}: name a YAML file, a folder with a defs.yaml, or a shipped "
         f"pipeline ({', '.join(shipped)})"
     )
 
@@ -87,22 +87,22 @@ def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec 
     Raises:
         PipelineError: no pipeline declares the table, or it is a raw or staging table.
     """
-    wanted = TableId.parse(table)
+    requested = TableId.parse(table)
     searched = [find_pipeline(pipeline)] if pipeline else [*map(Pipeline.load, shipped_pipelines()), *own_pipelines()]
     declared: list[str] = []
     for candidate in searched:
         for spec in candidate.specs(lake, alone=False):
             declared.append(str(spec.table))
-            if spec.table == wanted and isinstance(spec, ModelSpec | FinalSpec):
+            if spec.table == requested and isinstance(spec, ModelSpec | FinalSpec):
                 return spec
-            if spec.table == wanted:
+            if spec.table == requested:
                 raise PipelineError(
-                    f"{wanted} holds records and events as they came, and there is nothing to compare them with: "
+                    f"{requested} holds records and events as they arrived, so there is nothing to compare them with: "
                     "verify final tables and SQL models"
                 )
     names = ", ".join(c.name for c in searched)
-    where = "" if pipeline else ". Name the pipeline that makes it with --pipeline, or set LAKE_PIPELINES to its folder"
-    raise PipelineError(f"no table {wanted} in pipeline {names}{nearest(str(wanted), declared)}{where}")
+    where = "" if pipeline else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
+    raise PipelineError(f"no table {requested} in pipeline {names}{nearest(str(requested), declared)}{where}")
 
 
 def run(
@@ -117,11 +117,11 @@ def run(
     """
     loaded, lake = find_pipeline(pipeline), Lake.load()
     if table:
-        known = {str(s.table) for s in loaded.specs(lake)}
-        if unknown := sorted(set(table) - known):
-            near = nearest(unknown[0], known)
+        existing = {str(s.table) for s in loaded.specs(lake)}
+        if unknown := sorted(set(table) - existing):
+            near = nearest(unknown[0], existing)
             raise PipelineError(
-                f"{pipeline} has no table {', '.join(unknown)}{near}; it has {', '.join(sorted(known)) or 'none'}"
+                f"{pipeline} has no table {', '.join(unknown)}{near}; it has {', '.join(sorted(existing)) or 'none'}"
             )
     if as_json:
         outcomes = loaded.run(lake, table)
@@ -185,11 +185,11 @@ class TableStatus:
 def status(as_json: AsJson = False) -> None:
     """Print one line per table: rows, watermark, pending changes, last run. Reads metadata only."""
     lake = Lake.load_existing()
-    found = with_upstream([table_status(lake, t) for t in _own_tables(lake)])
+    statuses = with_upstream([table_status(lake, t) for t in _own_tables(lake)])
     if as_json:
-        print_json(found)
+        print_json(statuses)
         return
-    if not found:
+    if not statuses:
         home = lake.config.home
         console.print(f"no pipeline has filled a table in the lake at {home} yet: try `lake-assets demo`", markup=False)
         return
@@ -202,7 +202,7 @@ def status(as_json: AsJson = False) -> None:
         ("last run (UTC)", "left"),
     ):
         table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for s in found:
+    for s in statuses:
         marks = ", ".join(f"{source} @ {snapshot}" for source, snapshot in s.watermark.items())
         table.add_row(
             escape(s.table),
@@ -212,7 +212,7 @@ def status(as_json: AsJson = False) -> None:
             f"{s.last_run:%Y-%m-%d %H:%M:%S}" if s.last_run else "never",
         )
     console.print(table)
-    for s in found:
+    for s in statuses:
         for reason in s.not_exact:
             console.print(f"[yellow]{escape(s.table)}: not exact: {escape(reason)}[/]", soft_wrap=True)
 
@@ -234,10 +234,10 @@ def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
 def table_status(lake: Lake, table_id: TableId) -> TableStatus:
     """Return the status of one table, with errors of its history or input as a value instead of raising them."""
     table = lake.table(table_id)
-    found = find_property(table, WATERMARK)
+    stored = find_property(table, WATERMARK)
     current = table.current_snapshot()
-    last = found[1] if found else current
-    stands = TableStatus(
+    last = stored[1] if stored else current
+    result = TableStatus(
         str(table_id),
         table.properties.get(PIPELINE_PROPERTY, ""),
         row_count(table),
@@ -248,16 +248,16 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         exactness.reasons_of(lake, table_id),
     )
     try:
-        marks = read_marks(table) if found else {}
-        stands = replace(stands, watermark={source: mark.snapshot for source, mark in marks.items()})
+        marks = read_marks(table) if stored else {}
+        result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
         windows = {source: _newer(lake, table, source, mark.snapshot) for source, mark in marks.items()}
         waiting = backlog(lake, table_id)
     except (HistoryError, InputError) as e:
-        return replace(stands, error=str(e))
+        return replace(result, error=str(e))
     oldest = [w.oldest_ms for w in windows.values() if w.oldest_ms is not None]
     now = datetime.now(UTC).timestamp()
     return replace(
-        stands,
+        result,
         behind={source: w.snapshots for source, w in windows.items()},
         behind_seconds=max((now - ms / 1000 for ms in oldest), default=0.0),
         waiting=waiting,
@@ -312,14 +312,14 @@ def _behind(status: TableStatus) -> str:
         return f"[bold red]{escape(status.error)}[/]"
     if any(n is None for n in status.behind.values()):
         return "[bold red]history lost[/]"
-    said: list[str] = []
+    parts: list[str] = []
     if files := status.waiting.files:
         records = status.waiting.records
         about = f", about {records:,} records" if records is not None else f", {size(status.waiting.bytes)}"
-        said.append(f"{files:,} file{'s' if files > 1 else ''}{about}")
+        parts.append(f"{files:,} file{'s' if files > 1 else ''}{about}")
     if snapshots := sum(n or 0 for n in status.behind.values()):
         rows = f", {status.rows_behind:,} row{'s' if status.rows_behind != 1 else ''}" if status.rows_behind else ""
-        said.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
+        parts.append(f"{snapshots} snapshot{'s' if snapshots > 1 else ''}{rows}, {status.behind_seconds:,.0f} s")
     if status.upstream:
-        said.append(f"waits for {', '.join(status.upstream)}")
-    return f"[yellow]{escape('; '.join(said))}[/]" if said else "[green]up to date[/]"
+        parts.append(f"waits for {', '.join(status.upstream)}")
+    return f"[yellow]{escape('; '.join(parts))}[/]" if parts else "[green]up to date[/]"

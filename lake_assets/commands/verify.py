@@ -35,13 +35,13 @@ def verify(
     share, lake = _share(sample), Lake.load_existing()
     spec = find_spec(lake, table, pipeline)
     if as_json:
-        found = verify_model(lake, spec, sample=share, limit=limit)
-        print_json(vars(found) | {"differences": [vars(d) for d in found.differences], "equal": found.equal})
+        result = verify_model(lake, spec, sample=share, limit=limit)
+        print_json(vars(result) | {"differences": [vars(d) for d in result.differences], "equal": result.equal})
     else:
         with console.status("computing the table again"):
-            found = verify_model(lake, spec, sample=share, limit=limit)
-        _show(found)
-    if not found.equal:
+            result = verify_model(lake, spec, sample=share, limit=limit)
+        _show(result)
+    if not result.equal:
         raise typer.Exit(1)
 
 
@@ -52,28 +52,28 @@ def _share(text: str) -> float:
         raise PipelineError(f"--sample: {e}") from e
 
 
-def _show(found: Verification) -> None:
-    at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in found.sources.items())
-    of = f" in a sample of {found.sample:.4%} of the keys" if found.sample < 1 else ""
-    console.print(f"{found.table} @ {found.snapshot}, computed again from {at}", markup=False)
-    for column, why in found.not_compared.items():
+def _show(result: Verification) -> None:
+    at = ", ".join(f"{source} @ {snapshot}" for source, snapshot in result.sources.items())
+    of = f" in a sample of {result.sample:.4%} of the keys" if result.sample < 1 else ""
+    console.print(f"{result.table} @ {result.snapshot}, computed again from {at}", markup=False)
+    for column, why in result.not_compared.items():
         console.print(f"[yellow]not compared: {escape(column)}[/]: {escape(why)}", soft_wrap=True)
-    if found.equal:
-        console.print(f"[bold green]equal[/]: {found.found:,} rows{of}")
+    if result.equal:
+        console.print(f"[bold green]equal[/]: {result.found:,} rows{of}")
         return
     console.print(
-        f"[bold red]{found.different:,} rows differ[/]: computed again there are {found.expected:,} rows, the "
-        f"table holds {found.found:,}{of}"
+        f"[bold red]{result.different:,} rows differ[/]: computed again there are {result.expected:,} rows, the "
+        f"table holds {result.found:,}{of}"
     )
-    if found.doubt:
-        console.print(f"[yellow]which need not be wrong[/]: {escape(found.doubt)}", soft_wrap=True)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ((escape(c), "left") for c in found.differences[0].row)
+    if result.doubt:
+        console.print(f"[yellow]which need not be wrong[/]: {escape(result.doubt)}", soft_wrap=True)
+    printed = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ((escape(c), "left") for c in result.differences[0].row)
     for name, justify in (("expected", "right"), ("found", "right"), *columns):
-        shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for difference in found.differences:
+        printed.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for difference in result.differences:
         values = ("(null)" if v is None else escape(str(v)) for v in difference.row.values())
-        shown.add_row(str(difference.expected), str(difference.found), *values)
-    console.print(shown)
-    if found.different > len(found.differences):
-        console.print(f"... and {found.different - len(found.differences):,} more (--limit)")
+        printed.add_row(str(difference.expected), str(difference.found), *values)
+    console.print(printed)
+    if result.different > len(result.differences):
+        console.print(f"... and {result.different - len(result.differences):,} more (--limit)")

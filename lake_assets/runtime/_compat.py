@@ -22,7 +22,7 @@ def start_gateway() -> None:
 
 
 def forget_gateway() -> None:
-    """Let PySpark start or adopt another JVM: it keeps to its first one, even if that is gone."""
+    """Let PySpark start or adopt another JVM: it keeps its first one, even if that has ended."""
     _context._gateway = _context._jvm = None
 
 

@@ -22,8 +22,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def token_for(port: int) -> str:
     """Return the token for a server on this port: the environment's, or a new one."""
-    if given := os.environ.get(VARIABLE):
-        return given
+    if token := os.environ.get(VARIABLE):
+        return token
     file = _file(port)
     make_private(file.parent)
     token = secrets.token_urlsafe(32)
@@ -37,18 +37,18 @@ def with_token(remote: str) -> str:
     if parsed.hostname not in _LOOPBACK:
         return remote
     base, _, parameters = remote.partition("/;")
-    said = [p for p in parameters.split(";") if p]
-    named = next((p.removeprefix("token=") for p in said if p.startswith("token=")), None)
-    token = named or _kept(parsed.port or 15002)
-    if not token or any(p.startswith("authorization=") for p in said):
+    settings = [p for p in parameters.split(";") if p]
+    named = next((p.removeprefix("token=") for p in settings if p.startswith("token=")), None)
+    token = named or _stored(parsed.port or 15002)
+    if not token or any(p.startswith("authorization=") for p in settings):
         return remote
-    # As a token, Spark's client would ask 127.0.0.1 for TLS, and gRPC add it to each call in a thread of its own:
-    # that waits for ever in the calls that a process makes while it ends.
-    said = [p for p in said if not p.startswith("token=")]
-    return f"{base.rstrip('/')}/;{';'.join([*said, f'authorization=Bearer%20{token}'])}"
+    # With `token`, Spark's client would require TLS of 127.0.0.1, and gRPC would add it to each call in another
+    # thread, which hangs in calls made while the process exits.
+    settings = [p for p in settings if not p.startswith("token=")]
+    return f"{base.rstrip('/')}/;{';'.join([*settings, f'authorization=Bearer%20{token}'])}"
 
 
-def _kept(port: int) -> str | None:
+def _stored(port: int) -> str | None:
     try:
         return _file(port).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

@@ -48,21 +48,21 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
 
     Raises:
         JarsError: the download failed, or a cached jar is missing or has changed and could not be downloaded again.
-        JavaNotFoundError: there is no Java for the download.
+        JavaNotFoundError: no Java for the download.
     """
     folder = _cache() / hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
-    kept = _read(folder)
-    if kept is None:
+    jars = _read(folder)
+    if jars is None:
         _download(coordinates, folder)
-        kept = _read(folder)
-    if kept is None:
-        raise JarsError(f"the jars of {', '.join(coordinates)} in {folder} do not stay as they were written")
-    return kept
+        jars = _read(folder)
+    if jars is None:
+        raise JarsError(f"the jars of {', '.join(coordinates)} in {folder} change after they are written")
+    return jars
 
 
 def _cache() -> Path:
-    if asked := os.environ.get("LAKE_JARS"):
-        return Path(asked).expanduser()
+    if folder := os.environ.get("LAKE_JARS"):
+        return Path(folder).expanduser()
     return platformdirs.user_cache_path("lake-assets") / "jars"
 
 
@@ -89,9 +89,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise JarsError(
-            f"cannot keep jars in {folder.parent}: {e}. Set LAKE_JARS to a folder that can be written"
-        ) from e
+        raise JarsError(f"cannot store jars in {folder.parent}: {e}. Set LAKE_JARS to a writable folder") from e
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".resolving-") as temp:
         script = Path(temp) / "nothing.py"
         script.write_text("")
@@ -107,10 +105,10 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
         )
         jars = sorted((Path(temp) / "ivy" / "jars").glob("*.jar"))
         if done.returncode != 0 or not jars:
-            said = [line for line in done.stderr.splitlines() if "unresolved" in line or "rror" in line]
+            errors = [line for line in done.stderr.splitlines() if "unresolved" in line or "rror" in line]
             raise JarsError(
                 f"could not resolve {', '.join(coordinates)} (network? a proxy that Java does not know?): "
-                + " | ".join(said[-4:] or done.stderr.splitlines()[-4:])
+                + " | ".join(errors[-4:] or done.stderr.splitlines()[-4:])
             )
         for jar in jars:
             expected = SHA256.get(jar.name)
@@ -118,8 +116,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
                 raise JarsError(f"{jar.name} has SHA-256 {actual}, expected {expected}: it is not used")
         listing = {jar.name: _sha256(jar) for jar in jars}
         (jars[0].parent / "jars.json").write_text(json.dumps(listing), encoding="utf-8")
-        # One rename makes it visible: a process that was killed, or one that resolves the same beside this one,
-        # leaves nothing half-made behind.
+        # One rename makes the folder visible: neither a killed process nor a concurrent one leaves it half-written.
         if folder.exists():
             shutil.rmtree(folder)
         try:

@@ -42,10 +42,10 @@ def find_java() -> Path:
         if version in SUPPORTED:
             return home
         seen[home] = f"Java {version}" if version else "no working Java"
-    found = "; ".join(f"{home}: {what}" for home, what in seen.items()) or "none at all"
+    searched = "; ".join(f"{home}: {what}" for home, what in seen.items()) or "none at all"
     hint = "brew install openjdk@17" if sys.platform == "darwin" else "apt-get install openjdk-17-jre-headless"
     raise JavaNotFoundError(
-        f"Spark needs Java 17 or 21. Looked at JAVA_HOME, PATH and the usual places and found: {found}. "
+        f"Spark needs Java 17 or 21. Looked at JAVA_HOME, PATH and the usual places and found: {searched}. "
         f"Install one (for example `{hint}`) or point JAVA_HOME at one."
     )
 
@@ -73,8 +73,8 @@ def _version(home: Path) -> int | None:
     match = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
     if match is None:
         try:
-            said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+            output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
         except (OSError, subprocess.TimeoutExpired):
             return None
-        match = re.search(r'version "(?:1\.)?(\d+)', said)
+        match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match[1]) if match else None

@@ -49,12 +49,12 @@ def sweep() -> list[Path]:
     """
     swept: list[Path] = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}-*"):
-        found = _NAME.fullmatch(folder.name)
+        match = _NAME.fullmatch(folder.name)
         try:
             is_own = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
         except FileNotFoundError:
             continue
-        if found and is_own and is_gone(found[1]):
+        if match and is_own and is_gone(match[1]):
             shutil.rmtree(folder, ignore_errors=True)
             swept.append(folder)
     return swept

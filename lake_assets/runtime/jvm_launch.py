@@ -34,8 +34,8 @@ def start_jvm(settings: Mapping[str, object]) -> None:
     try:
         _compat.start_gateway()
     except BaseException:
-        # PySpark has removed the folder in which a JVM that is still starting says where it listens: it would fail
-        # there, and stay for ever.
+        # PySpark has removed the folder in which a starting JVM writes its port: the JVM would fail to write it, and
+        # never exit.
         if _compat.gateway() is None:
             _end_children(str(file))
         raise
@@ -76,8 +76,8 @@ def _text(value: object) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """`text` in a file of Java's properties, in which a backslash, a line's end and what begins with a space differ."""
-    found = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    """Escape a text for a Java properties file: backslashes, line ends, leading spaces and the characters in `more`."""
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     for char in more:
-        found = found.replace(char, f"\\{char}")
-    return f"\\{found}" if found[:1] in (" ", "#", "!") else found
+        escaped = escaped.replace(char, f"\\{char}")
+    return f"\\{escaped}" if escaped[:1] in (" ", "#", "!") else escaped

@@ -12,14 +12,14 @@ def check_free(port: int, advice: str) -> None:
 
     Args:
         port: the port number.
-        advice: what to do if it is taken.
+        advice: what to do if it is in use.
     """
     if not 1 <= port <= 65535:
-        raise ConfigError(f"{port} is no port: it is a number from 1 to 65535. {advice}")
+        raise ConfigError(f"{port} is not a port: use a number from 1 to 65535. {advice}")
     with socket.socket() as probe:
-        # A server that went away a moment ago leaves its port in TIME_WAIT, which a new server may take.
+        # A server that ended a moment ago leaves its port in TIME_WAIT, which a new server may take.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as e:
-            raise ConfigError(f"port {port} on 127.0.0.1 cannot be had ({e.strerror}): {advice}") from e
+            raise ConfigError(f"port {port} on 127.0.0.1 is not available ({e.strerror}): {advice}") from e

@@ -15,6 +15,6 @@ def make_private(folder: Path) -> None:
 def write_private(file: Path, text: str) -> None:
     """Write a file for this user only, replacing an existing one."""
     file.unlink(missing_ok=True)
-    # Never readable by others, not even before its mode is changed; and not one that somebody else has put there.
+    # Created with its mode, so never readable by others; O_EXCL refuses a file that somebody else put there.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
         opened.write(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-# The tag of a run that says which process it is.
+# The run tag that identifies its process.
 PROCESS_TAG = "lake_assets/process"
 
 
@@ -56,7 +56,7 @@ def here() -> str:
         return socket.gethostname()
 
 
-# What `owner` gives, as part of a longer name.
+# Pattern of `owner`, as part of a longer name.
 OWNER = r"[0-9a-f]{8}_\d+_\d+"
 
 
@@ -110,9 +110,9 @@ class RunProcess:
 
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> RunProcess | None:
-        """Return the process in a run's tags; None if they name none of this run."""
-        found = cls(*json.loads(tags[PROCESS_TAG])) if PROCESS_TAG in tags else None
-        return found if found and found.run_id == run_id else None
+        """Return the process in a run's tags; None if they name no process of this run."""
+        process = cls(*json.loads(tags[PROCESS_TAG])) if PROCESS_TAG in tags else None
+        return process if process and process.run_id == run_id else None
 
     @property
     def tags(self) -> dict[str, str]:

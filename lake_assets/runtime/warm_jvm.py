@@ -3,7 +3,7 @@
 A separate process, the keeper (`python -m lake_assets.runtime.warm_jvm`), keeps a JVM and lends it to one process at a
 time, over a socket in a folder that only its user can enter. A process that ends without returning the JVM (it was
 killed, interrupted, or failed half-way) may have left jobs running in it, so the JVM ends too. An idle JVM ends after a
-while, after a number of loans, when other settings are requested, and when its owner is gone.
+while, after a number of loans, when other settings are requested, and when its owner has ended.
 
 The state of a loan is dropped before the next one: cached tables, connections to catalogs, and objects referenced by
 Python. Each loan has its own Spark sessions.
@@ -74,7 +74,7 @@ class _Loan:
 def keep(keeping: Keeping) -> None:
     """Use borrowed JVMs for the local sessions of this process from now on."""
     _Loan.keeping = keeping
-    # A fork of this process has not borrowed anything: with the connection it would hold the JVM beyond this one's end.
+    # A fork has borrowed nothing: with the connection it would hold the JVM after this process has ended.
     os.register_at_fork(after_in_child=_drop)
 
 
@@ -114,11 +114,11 @@ def give_back() -> None:
 
     if _Loan.connection is None:
         return
-    with contextlib.suppress(OSError, Py4JError, PySparkException):  # a JVM that is not given back in order ends
-        for made in _Loan.sessions:
-            _close_catalogs(made)
-            # Cached tables are the JVM's, not the session's: by their names others would read them as they were.
-            made.catalog.clearCache()
+    with contextlib.suppress(OSError, Py4JError, PySparkException):  # a JVM that is not returned properly ends
+        for spark in _Loan.sessions:
+            _close_catalogs(spark)
+            # Cached tables belong to the JVM, not to the session: the next borrower would read stale rows.
+            spark.catalog.clearCache()
         _Loan.connection.sendall(_GIVEN_BACK)
     _Loan.connection.close()
     _Loan.connection = None
@@ -140,13 +140,13 @@ def _close_catalogs(session: Any) -> None:
 
 
 def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
-    # A JVM keeps the environment that it was started with: other credentials are another JVM's.
-    told = {k: v for k, v in os.environ.items() if k.startswith(_READ_BY_JVMS)}
-    name = hashlib.sha256(json.dumps([sorted(conf.items()), sorted(told.items())]).encode()).hexdigest()[:12]
+    # A JVM keeps the environment it was started with, so other credentials need another JVM.
+    environment = {k: v for k, v in os.environ.items() if k.startswith(_READ_BY_JVMS)}
+    name = hashlib.sha256(json.dumps([sorted(conf.items()), sorted(environment.items())]).encode()).hexdigest()[:12]
     folder = Path(keeping.folder)
     for path in sorted(folder.glob("*.sock")):
         mine = path.name.startswith(name)
-        # Borrowed and not given back, an idle JVM with other settings ends: as many are kept as are used at a time.
+        # Borrowing an idle JVM with other settings without returning it ends it, so idle JVMs do not pile up.
         if (lent := _ask(path)) and mine and _attach(*lent):
             return
     path = folder / f"{name}-{uuid.uuid4().hex[:8]}.sock"
@@ -156,7 +156,7 @@ def _borrow(keeping: Keeping, conf: Mapping[str, str], log: Path) -> None:
 
 
 def _ask(path: Path) -> tuple[socket.socket, int, str] | None:
-    """Return the connection of a loan with the JVM's port and secret; None if it is lent, or its keeper is gone."""
+    """Return the connection of a loan with the JVM's port and secret; None if it is lent, or its keeper has ended."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_ANSWER_SECONDS)
     try:
@@ -171,8 +171,8 @@ def _ask(path: Path) -> tuple[socket.socket, int, str] | None:
     if not answer:
         connection.close()
         return None
-    said = json.loads(answer)
-    return connection, said["port"], said["secret"]
+    loan = json.loads(answer)
+    return connection, loan["port"], loan["secret"]
 
 
 def _attach(connection: socket.socket, port: int, secret: str) -> bool:
@@ -184,15 +184,15 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
 
     from lake_assets.runtime import _compat
 
-    # What PySpark looks for where a JVM is there before Python (`spark-submit` of a Python program).
-    given = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ.update(given)
+    # PySpark reads these if a JVM exists before Python (`spark-submit` of a Python program).
+    variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(variables)
     try:
         gateway = launch_gateway()
         jvm: Any = gateway.jvm
         context = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
         SparkContext(conf=SparkConf(_jvm=jvm, _jconf=context.sc().conf()), gateway=gateway, jsc=context)
-        # The session that `getOrCreate` gives is this process's too.
+        # `getOrCreate` must return this process's session too.
         own: Any = SparkSession.builder.getOrCreate().newSession()
         _compat.make_default(own)
     except (Py4JError, OSError):
@@ -201,7 +201,7 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
         _compat.forget_gateway()
         return False
     finally:
-        for setting in given:
+        for setting in variables:
             del os.environ[setting]
     _Loan.connection = connection
     return True
@@ -210,15 +210,17 @@ def _attach(connection: socket.socket, port: int, secret: str) -> bool:
 def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Path) -> None:
     """Start a keeper and wait until its JVM is up."""
     make_private(log.parent)
-    # It may have been removed meanwhile: by the last keeper of an owner that is gone, or by who tidies up /tmp.
+    # It may have been removed meanwhile: by the last keeper of an ended owner, or by a cleanup of /tmp.
     path.parent.mkdir(0o700, exist_ok=True)
-    if (found := path.parent.stat()).st_uid != os.getuid() or found.st_mode & 0o077:
-        raise SparkUnavailableError(f"{path.parent} can be entered by others: JVMs are not kept there")
-    with log.open("ab") as said:
-        # A group of its own: an interrupt of whoever asked for it is not for a JVM that others will use.
+    if (stat := path.parent.stat()).st_uid != os.getuid() or stat.st_mode & 0o077:
+        raise SparkUnavailableError(
+            f"other users can access {path.parent}: JVMs are not kept there. Make it private (chmod 700), or remove it"
+        )
+    with log.open("ab") as output:
+        # Its own process group: Ctrl-C for the borrower must not reach a JVM that others will use.
         keeper = subprocess.Popen(
             [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True,
         )  # fmt: skip
     assert keeper.stdin is not None
     assert keeper.stdout is not None
@@ -232,33 +234,33 @@ def _start_keeper(keeping: Keeping, conf: Mapping[str, str], path: Path, log: Pa
 
 def main() -> None:
     """Keep one JVM. Reads settings as JSON from stdin, and writes to stdout once the JVM is up."""
-    given = json.load(sys.stdin)
-    # Who waits reads to the end, so the JVM must not have this file too: what it prints goes where its errors go.
-    told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    request = json.load(sys.stdin)
+    # The parent reads to the end of stdout, so the JVM must not inherit it: its output goes to stderr.
+    parent = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    keeping, path = Keeping(**given["keeping"]), Path(given["path"])
+    keeping, path = Keeping(**request["keeping"]), Path(request["path"])
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     from lake_assets.runtime import _compat
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    # A session too, so that the first loan does not wait for what comes with it.
-    # Python's workers live for a while, with the user's modules as they were.
-    conf = {"spark.python.worker.reuse": "false", **given["conf"]}
+    # Python workers would live on with old versions of the user's modules.
+    conf = {"spark.python.worker.reuse": "false", **request["conf"]}
     gateway: Any = None
     server = socket.socket(socket.AF_UNIX)
     try:
         start_jvm(conf)
+        # A session too, so that the first loan does not wait for one.
         SparkSession(SparkContext(conf=SparkConf().setAll(list(conf.items()))))
         gateway = _compat.gateway()
         server.bind(str(path))
         server.listen()
-        with contextlib.suppress(BrokenPipeError), told:  # whoever waited was killed: it is there for the next one
-            told.write("ready")
+        with contextlib.suppress(BrokenPipeError), parent:  # the parent was killed: keep the JVM for the next
+            parent.write("ready")
         _lend(server, gateway, keeping)
     except Exception:
-        # Into the log, before this process ends without looking back.
+        # Write it to the log: os._exit below skips everything else.
         traceback.print_exc()
     finally:
         path.unlink(missing_ok=True)
@@ -266,10 +268,10 @@ def main() -> None:
         if gateway is not None:
             gateway.proc.kill()
             gateway.proc.wait()
-        # The JVM was killed, and cannot clear up what it has left in files.
+        # The killed JVM cannot remove its own files.
         remove_own()
         if not is_there(keeping.owner):
-            with contextlib.suppress(OSError):  # others are still in there
+            with contextlib.suppress(OSError):  # other keepers still use it
                 path.parent.rmdir()
         os._exit(0)
 
@@ -288,7 +290,7 @@ def _lend(server: socket.socket, gateway: Any, keeping: Keeping) -> None:
                 return
             borrower.close()
             borrower, idle_since = None, time.monotonic()
-            # A Python process that ends tells nobody which Java objects it had.
+            # A Python process does not release its Java objects when it ends.
             _bound(gateway, keep=own)
         if server in ready:
             peer, _ = server.accept()
@@ -329,9 +331,9 @@ def _bound(gateway: Any, keep: Any = None) -> Any:
     if keep is not None:
         names.retainAll(keep)
         return keep
-    found = gateway.jvm.java.util.HashSet(names)
-    found.add(_compat.java_id(found))
-    return found
+    objects = gateway.jvm.java.util.HashSet(names)
+    objects.add(_compat.java_id(objects))
+    return objects
 
 
 if __name__ == "__main__":

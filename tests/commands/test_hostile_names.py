@@ -92,5 +92,5 @@ def test_commands_show_hostile_names_and_records_as_text(hostile: Lake, call: Ca
         done = call(*words)
         assert done.code in (1, 2), (words, done.out)
         assert "Error" in done.err, (words, done.err)
-        assert "no error that lake-assets expects" not in done.err, (words, done.err)
+        assert "This error is unexpected" not in done.err, (words, done.err)
         assert is_safe(done.err), (words, done.err)

@@ -81,7 +81,7 @@ def test_a_pipeline_can_be_checked_before_there_is_a_lake(call: Call, here: Path
         ("generate-events out --format debezum", "no format 'debezum'"),
         ("generate-events out --files xml", "--files xml: choose jsonl, csv or parquet"),
         ("generate-events out --files csv", "--format debezium comes as jsonl"),
-        ("spark-server --port 99999999", "99999999 is no port"),
+        ("spark-server --port 99999999", "99999999 is not a port"),
     ],
 )
 def test_a_wrong_word_is_named_with_what_to_write(call: Call, here: Path, words: str, said: str) -> None:
@@ -119,9 +119,9 @@ def lake(here: Path) -> Lake:
         ("changes final.users", "final holds: no tables"),
         ("explain raw.events", "raw.events is no SQL model"),
         ("explain agg.city_populaton --pipeline shop", "(did you mean agg.city_population?); it has"),
-        ("rebuild agg.city_populaton", "(did you mean agg.city_population?). Name the pipeline that makes it"),
+        ("rebuild agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
         ("explain agg.m --pipeline shop", "shop has no SQL model agg.m; it has agg.city_population"),
-        ("verify agg.city_populaton", "(did you mean agg.city_population?). Name the pipeline that makes it"),
+        ("verify agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
         ("verify final.users", "final.users was never run: run pipeline 'shop' first"),
         ("verify raw.shop_events", "verify final tables and SQL models"),
         ("rejected list --raw raw.event", "no raw table raw.event"),

@@ -27,7 +27,7 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
         port = taken.getsockname()[1]
         done = check(str(port))
     assert done.returncode == 1
-    assert f"ConfigError: port {port} on 127.0.0.1 cannot be had (Address already in use): {ADVICE}" in done.stderr
+    assert f"ConfigError: port {port} on 127.0.0.1 is not available (Address already in use): {ADVICE}" in done.stderr
     assert "Traceback" not in done.stderr
     assert check(str(port)).returncode == 0
 
@@ -36,7 +36,7 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
 def test_what_is_no_port_is_told(port: str) -> None:
     done = check(port)
     assert done.returncode == 1
-    assert f"is no port: it is a number from 1 to 65535. {ADVICE}" in done.stderr
+    assert f"is not a port: use a number from 1 to 65535. {ADVICE}" in done.stderr
 
 
 def test_make_ui_looks_at_its_port_first() -> None:
