@@ -27,6 +27,7 @@ from lake_assets.capture import icdc
 from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.file_deletion import delete_checksum
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import OWNER, is_gone, owner
 
@@ -166,6 +167,7 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
         for folder in ("data", "metadata")
         for info in system.get_file_info(FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True))
         if info.type == FileType.File and info.mtime_ns is not None and began - 60_000 <= info.mtime_ns // 1_000_000
+        if not info.base_name.endswith(".crc")  # deleted with its file
     }
     if not written:
         return [], []
@@ -177,6 +179,8 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     for file in old:
         with contextlib.suppress(FileNotFoundError):
             system.delete_file(file)
+            if scheme == "file":
+                delete_checksum(Path(file))
     return old, [written[file] for file in left if written[file] > until]
 
 

@@ -16,6 +16,11 @@ ROWS = pa.table({"n": pa.array([1], pa.int64())})
 HOUR = 3600
 
 
+def checksum(location: str) -> Path:
+    file = Path(location.removeprefix("file://"))
+    return file.with_name(f".{file.name}.crc")
+
+
 def test_the_last_ones_and_one_of_each_hour_stay(plain_lake: Lake) -> None:
     plain_lake.ensure_namespace(("raw",))
     few = {**PROPERTIES, "write.metadata.previous-versions-max": "2"}
@@ -32,10 +37,12 @@ def test_the_last_ones_and_one_of_each_hour_stay(plain_lake: Lake) -> None:
         if version.number in ages:
             written = now - ages[version.number] * HOUR
             os.utime(Path(version.location.removeprefix("file://")), (written, written))
+        checksum(version.location).touch()  # as Hadoop writes one beside every file
     deleted = {metadata_versions.version_of(f) for f in thin(table, now)}
     assert deleted == {0, 2, 3, 5}
     left = {v.number for v in versions(table.io, table.metadata_location)}
     assert left == set(range(12)) - deleted
+    assert {v.number for v in found if checksum(v.location).exists()} == left
     assert thin(table, now) == []
 
 

@@ -15,6 +15,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
+from lake_assets.lake.metadata.file_deletion import delete_file
+
 _PROPERTY = "lake-assets.metadata-versions"
 # Of tables that are made here: Iceberg deletes none of their versions, `thin` does.
 PROPERTIES = {
@@ -85,6 +87,6 @@ def thin(table: Table, now: float | None = None) -> list[str]:
             hours.add(hour)
             continue
         with contextlib.suppress(FileNotFoundError):
-            table.io.delete(version.location)
+            delete_file(table.io, version.location)
         deleted.append(version.location)
     return deleted
