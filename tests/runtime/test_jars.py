@@ -126,6 +126,7 @@ def test_no_spark_is_started_with_a_changed_jar(
     resolver: Resolver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[LakeConfig], object]
 ) -> None:
     """Java is missing, too: whatever came as far as starting it would say that."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))  # a start sets it for the process, and this takes it back
     config = LakeConfig(home=tmp_path / "lake")
     kept = jars.resolve(packages(config))
     for module in (spark_session, resources, connect_server):
