@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -126,8 +127,8 @@ class Soak:
         return took
 
     def tables(self) -> list[TableId]:
-        """All tables of the pipeline."""
-        return [spec.table for spec in self.pipeline.specs(self.lake) if self.lake.exists(spec.table)]
+        """All tables of the pipeline, with the ledger of landed files."""
+        return [t for layer in ("raw", "staging", "final", "agg") for t in self.lake.tables(layer)]
 
     def upkeep(self) -> float:
         """Compact every table and expire its snapshots; seconds."""
@@ -188,11 +189,15 @@ def kind(file: Path) -> str:
 
 
 def unnamed(table: Table) -> set[str]:
-    """Files in a table's folder that nothing names."""
-    folder = Path(table.location().removeprefix("file:"))
-    found = {str(f) for f in folder.rglob("*") if f.is_file() and f.suffix != ".crc"}
-    named = {f.removeprefix("file:").replace("//", "/") for f in leftovers._named(table)}
-    return found - named
+    """Files in a table's folder that nothing names, except versions of its metadata, which stay for a week."""
+    folder = Path(local(table.location()))
+    found = {str(f) for f in folder.rglob("*") if f.is_file() and f.suffix not in (".crc", ".json")}
+    return found - {local(f) for f in leftovers._named(table)}
+
+
+def local(location: str) -> str:
+    """The path of a location, which Java and Python write with one or three slashes."""
+    return re.sub("^file:/+", "/", location)
 
 
 def memory() -> tuple[float, float]:

@@ -62,7 +62,7 @@ def _pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
             return candidate
         declared += map(str, tables)
     names = ", ".join(c.name for c in searched)
-    where = "" if named else ". Name the pipeline that makes it with --pipeline, or set LAKE_PIPELINES to its folder"
+    where = "" if named else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
     raise PipelineError(f"no table {table} in pipeline {names}{nearest(str(table), declared)}{where}")
 
 
