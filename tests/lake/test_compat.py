@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.connect.conversion import proto_to_remote_cached_dataframe
 from pyspark.sql.connect.proto import CachedRemoteRelation
 from pyspark.sql.connect.session import SparkSession
@@ -59,3 +62,11 @@ def test_pysparks_handler_of_interrupts_is_not_kept() -> None:
     with _own_interrupts():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_pyiceberg_loads_tables_by_what_the_caching_catalog_overrides() -> None:
+    loads = inspect.getsource(SqlCatalog.load_table)
+    assert "_iceberg_type_filter" in loads
+    assert "_convert_orm_to_iceberg" in loads
+    for name in ("namespace_to_string", "namespace_from", "table_name_from"):
+        assert callable(getattr(Catalog, name))

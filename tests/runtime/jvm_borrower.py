@@ -12,11 +12,11 @@ from lake_assets.runtime import warm_jvm
 
 given = json.loads(sys.argv[1])
 warm_jvm.keep(warm_jvm.Keeping(**given["keeping"]))
-assert not eval(given["before"])
-# What is evaluated may name them.
-NAMES = {"json": json, "socket": socket, "warm_jvm": warm_jvm}
+names: dict[str, Any] = {"json": json, "socket": socket, "warm_jvm": warm_jvm}
+assert not eval(given["before"], names)
 session = warm_jvm.session(given["conf"], Path(given["log"]))
+names |= {"session": session, "jvm": session.sparkContext._jvm}
 jvm: Any = session.sparkContext._jvm
 print(jvm.java.lang.ProcessHandle.current().pid(), flush=True)
 for line in sys.stdin:
-    print(json.dumps(eval(line)), flush=True)
+    print(json.dumps(eval(line, names)), flush=True)
