@@ -192,7 +192,7 @@ def unnamed(table: Table) -> set[str]:
     """Files in a table's folder that nothing names, except versions of its metadata, which stay for a week."""
     folder = Path(local(table.location()))
     found = {str(f) for f in folder.rglob("*") if f.is_file() and f.suffix not in (".crc", ".json")}
-    return found - {local(f) for f in leftovers._named(table)}
+    return found - {local(f) for f in leftovers.named_files(table)}
 
 
 def local(location: str) -> str:

@@ -171,7 +171,7 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     }
     if not written:
         return [], []
-    left = sorted(written.keys() - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in _named(table)})
+    left = sorted(written.keys() - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in named_files(table)})
     # Whoever has committed meanwhile has named files that were not when they were looked for.
     if lake.table(name).metadata_location != table.metadata_location:
         return _sweep_files(lake, name, began, after)
@@ -184,7 +184,7 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     return old, [written[file] for file in left if written[file] > until]
 
 
-def _named(table: Table) -> Iterator[str]:
+def named_files(table: Table) -> Iterator[str]:
     """Return all files that a table's metadata names.
 
     This includes manifests older than the files in question: a file restored from a backup looks new.
