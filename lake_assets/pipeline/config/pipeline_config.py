@@ -239,6 +239,11 @@ class PipelineConfig(Batches, AssetSettings):
     )
     streams: list[Stream] = Field(default_factory=list)
     models: list[SqlModel] = Field(default_factory=list)
+    python: list[LocalPath] = Field(
+        default_factory=list,
+        description="Python files that declare models with @lake_assets.model, relative to the YAML's folder; default: "
+        "models.py beside it, if there is one",
+    )
 
     @field_validator("interval")
     @classmethod
