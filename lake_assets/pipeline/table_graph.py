@@ -17,11 +17,15 @@ Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec
 ComputedSpec = FinalSpec | ModelSpec | PythonModelSpec
 
 
+def lookups_of(spec: Spec) -> tuple[TableId, ...]:
+    """Return the tables that a step reads as they are."""
+    return spec.lookups if isinstance(spec, PythonModelSpec) else ()
+
+
 def also_read_by(spec: Spec) -> tuple[TableId, ...]:
     """Return the tables that a step reads without absorbing their changes: by audits, and as lookups; each once."""
-    lookups = spec.lookups if isinstance(spec, PythonModelSpec) else ()
     audited = (t for a in spec.audits for t in a.reads)
-    return tuple(dict.fromkeys(t for t in (*lookups, *audited) if t != spec.table))
+    return tuple(dict.fromkeys(t for t in (*lookups_of(spec), *audited) if t != spec.table))
 
 
 def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
