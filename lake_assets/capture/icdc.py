@@ -63,9 +63,16 @@ class Leftover:
     created: datetime
     owner: str | None = None
     """The process that made it."""
+    expires: datetime | None = None
+    """When its declared lifetime ends; None: with its process."""
 
     def is_left(self, limit: datetime) -> bool:
-        """Whether its process is dead, or it was created before `limit` by one that is not visible from here."""
+        """Whether its declared lifetime is over; without one, whether its process is dead.
+
+        Of a process that is not visible from here, whether it was created before `limit`.
+        """
+        if self.expires is not None:
+            return self.expires <= datetime.now(UTC)
         gone = is_gone(self.owner) if self.owner else None
         return self.created <= limit if gone is None else gone
 
@@ -79,6 +86,7 @@ def write(
     name: str,
     former: Mapping[int, NestedField] | None = None,
     vectors: bytes | None = None,
+    expires: datetime | None = None,
 ) -> Written:
     """Write the metadata of an ICDC table over `side` and register it.
 
@@ -91,6 +99,7 @@ def write(
         name: name of the table, in the namespace `icdc`.
         former: top-level fields, by id, that the files hold with another type than the window's schema says.
         vectors: the content of a file of deletion vectors that `side` names as `vectors_path`.
+        expires: when it may be swept; None: when its process has ended.
 
     Raises:
         CaptureWriteError: the metadata cannot be written.
@@ -114,7 +123,7 @@ def write(
         "sequence-number": str(point.sequence_number),
     }
     manifest_list = files.put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
-    metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, former)
+    metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, former, expires)
     if vectors is not None:
         metadata["properties"][VECTORS_PROPERTY] = vectors_path(source, name)
     path = files.put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
@@ -190,7 +199,7 @@ def drop(lake: LakeBase, written: Written) -> None:
 
 
 def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """Return ICDC tables of dead processes, and tables of other machines older than `older_than`."""
+    """Return ICDC tables whose lifetime is over, or whose process is dead; of other machines, those older than that."""
     limit = datetime.now(UTC) - older_than
     return [found for found, _ in _registered(lake) if found.is_left(limit)]
 
@@ -214,8 +223,9 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
             continue  # its own run is dropping it
         if created := table.properties.get(PREFIX + "created-ms"):
             at = datetime.fromtimestamp(int(created) / 1000, UTC)
-            source, made_by = (table.properties.get(PREFIX + name) for name in ("source", "owner"))
-            yield Leftover(table_id, source or "", at, made_by), table
+            source, made_by, until = (table.properties.get(PREFIX + name) for name in ("source", "owner", "expires-ms"))
+            expires = datetime.fromtimestamp(int(until) / 1000, UTC) if until else None
+            yield Leftover(table_id, source or "", at, made_by, expires), table
 
 
 def _folder(source: Table) -> str:

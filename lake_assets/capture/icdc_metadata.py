@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from pyiceberg.table import Table
@@ -46,6 +47,7 @@ def table_metadata(
     snapshot_id: int,
     manifest_list: str,
     former: Mapping[int, NestedField] | None = None,
+    expires: datetime | None = None,
 ) -> dict[str, Any]:
     """The metadata.json of an ICDC table over `side`, which `manifest_list` lists.
 
@@ -58,6 +60,7 @@ def table_metadata(
         snapshot_id: of the table's one snapshot.
         manifest_list: where it is.
         former: top-level fields, by id, that the files hold with another type than the window's schema says.
+        expires: when it may be swept; None: when its process has ended.
     """
     version, now = raw["format-version"], int(time.time() * 1000)
     schema = _schema(raw, former or {}, window)
@@ -86,7 +89,7 @@ def table_metadata(
         "last-partition-id": raw.get("last-partition-id", 999),
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {**kept, "gc.enabled": "false", **_origin(window, point, now)},
+        "properties": {**kept, "gc.enabled": "false", **_origin(window, point, now, expires)},
         "current-snapshot-id": snapshot_id,
         "snapshots": [snapshot],
         "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
@@ -105,15 +108,17 @@ def table_metadata(
     return metadata
 
 
-def _origin(window: Window, point: Point, now: int) -> dict[str, str]:
-    """Properties that say what an ICDC table was made of, when, and by which process."""
-    facts = {
+def _origin(window: Window, point: Point, now: int, expires: datetime | None) -> dict[str, str]:
+    """Properties that say what an ICDC table was made of, when, by which process, and for how long."""
+    facts: dict[str, object] = {
         "source": str(window.table),
         "source-uuid": window.table_uuid,
         "snapshot": point.snapshot_id,
         "created-ms": now,
         "owner": owner(),
     }
+    if expires is not None:
+        facts["expires-ms"] = int(expires.timestamp() * 1000)
     return {PREFIX + k: str(v) for k, v in facts.items()}
 
 

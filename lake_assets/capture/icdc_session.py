@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -45,13 +46,17 @@ class PartTables:
 class OpenTables:
     """Makes the tables of a capture's parts when they are asked for, once, and drops them together."""
 
-    def __init__(self, lake: LakeBase, source: Table, former: Mapping[int, NestedField]) -> None:
+    def __init__(
+        self, lake: LakeBase, source: Table, former: Mapping[int, NestedField], expires: datetime | None = None
+    ) -> None:
         """
         Args:
             lake: where the tables are made.
             source: the table that was captured.
             former: top-level fields, by id, that the window's start has with a type that its end cannot read.
+            expires: when the tables may be swept; None: when this process has ended.
         """
+        self._expires = expires
         self._lake = lake
         self._source = source
         self._former = former
@@ -137,7 +142,17 @@ class OpenTables:
             if side.data and point is not None:
                 made = vectors if which == "before" else None
                 self._written.append(
-                    icdc.write(self._lake, self._source, part.window, side, point, f"{name}_{which}", former, made)
+                    icdc.write(
+                        self._lake,
+                        self._source,
+                        part.window,
+                        side,
+                        point,
+                        f"{name}_{which}",
+                        former,
+                        made,
+                        self._expires,
+                    )
                 )
                 named.append(str(self._written[-1].table))
             else:
