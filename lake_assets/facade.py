@@ -9,8 +9,8 @@ from typing import Literal
 
 from lake_assets.capture import Capture, capture
 from lake_assets.capture.consumers import Consumers
-from lake_assets.jobs.captured_step import CapturedStep, StepSettings, captured_step, columns_by_name, names_of
-from lake_assets.jobs.step_values import ByColumn
+from lake_assets.jobs.captured_step import CapturedStep, captured_step
+from lake_assets.jobs.step_settings import ByColumn, StepSettings, columns_by_name, names_of
 from lake_assets.lake import LakeBase, TableId
 
 

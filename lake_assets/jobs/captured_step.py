@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,17 +19,19 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType
 
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
-from lake_assets.errors import ConcurrentWriteError, JobError, LakeError, PipelineError
+from lake_assets.errors import ConcurrentWriteError, JobError, LakeError
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.job_watermark import move_watermark, own
 from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
-from lake_assets.jobs.step_values import ByColumn, changed_keys, check_columns, united_ranges
+from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
+from lake_assets.jobs.step_values import changed_keys, united_ranges
+from lake_assets.jobs.step_windows import Choose, pending_windows, settled
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
 from lake_assets.runtime.processes import owner
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, window_of
+from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.table_ddl import check_owner_in
 
@@ -37,26 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-# The owner of tables whose steps belong to no pipeline.
-STEP_OWNER = "lake.step"
-Choose = Callable[[dict[TableId, Window], dict[TableId, Table]], dict[TableId, Window]]
-
-
-@dataclass(frozen=True)
-class StepSettings:
-    """What a step is declared to do; see `captured_step`."""
-
-    table: TableId
-    sources: tuple[TableId, ...]
-    ranges: Mapping[str, ByColumn] = field(default_factory=dict)
-    keys: Mapping[str, ByColumn] = field(default_factory=dict)
-    lookups: tuple[TableId, ...] = ()
-    lifetime: timedelta | None = None
-    writes: Literal["table", "elsewhere"] = "table"
-    on_unknown: Literal["stop", "rerun"] = "stop"
-    on_gap: Literal["stop", "rebuild"] = "stop"
-    on_replaced: Literal["stop", "rebuild"] = "stop"
-    owner: str = STEP_OWNER
 
 
 class CapturedStep:
@@ -65,6 +47,7 @@ class CapturedStep:
     Attributes:
         table: the table whose watermark the step moves.
         windows: by source, the window; it stays the same, whatever is committed to the source meanwhile.
+        moved_by: after the block, who moved the watermark: the `job` with its commit, or the `step` after it.
         resumed: what became of an interrupted step before this one; empty if there was none.
     """
 
@@ -80,6 +63,7 @@ class CapturedStep:
         self.table, self.resumed = settings.table, resumed
         self.windows = {str(s): w for s, w in windows.items()}
         self._lake, self._settings, self._base, self._note = lake, settings, base, note
+        self.moved_by: Literal["job", "step", "nobody"] = "nobody"
         self._captures: dict[str, Capture] = {}
         self._icdc: dict[str, IcdcTables] = {}
         self._scope = contextlib.ExitStack()
@@ -222,8 +206,8 @@ class CapturedStep:
         names = dict.fromkeys((owner(), *map(owner, processes)))
         self._note = step_notes.change(self._lake, self._note, processes=tuple(names))
 
-    def finish(self) -> str:
-        """Move the watermark if the job has not, and remove the note. Returns who moved it: `job`, `step` or `nobody`.
+    def finish(self) -> None:
+        """Move the watermark if the job has not, and remove the note.
 
         Raises:
             ConcurrentWriteError: another writer moved the watermark, or another step took this one's place.
@@ -234,14 +218,13 @@ class CapturedStep:
             raise ConcurrentWriteError(
                 f"{self.table}: this step was settled by hand, or counted as ended, while its job was running"
             )
-        moved = self._moved(target)
+        self.moved_by = self._move(target)
         if target is not None:
             own(lake, self.table, self._settings.owner)
             keep_sources(lake, self.table, self._settings.sources)
         step_notes.remove(lake, self._note)
-        return moved
 
-    def _moved(self, target: Table | None) -> str:
+    def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
         carried = find_property(target, STEP_ID) if target is not None else None
         if carried and carried[0] == self.id:
             return "job"
@@ -283,7 +266,7 @@ def captured_step(
 
     Raises:
         StepRunningError: a step over the same table is running.
-        StepUnknownError: the last step was interrupted; whether its job was done is unknown, and `on_unknown` is `stop`.
+        StepUnknownError: the last step was interrupted, what it wrote is unknown, and `on_unknown` is `stop`.
         HistoryError: the history of a source is lost, and the step is declared to stop.
         ConcurrentWriteError: another writer moved the watermark.
         JobError: the job made no table.
@@ -310,12 +293,13 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     former, target = step_notes.find_note(lake, table), lake.find(table)
     if target is not None and target.properties.get(PIPELINE_PROPERTY) not in (None, STEP_OWNER, settings.owner):
         check_owner_in(target, table, settings.owner)
-    again, resumed = _settled(former, target, settings)
-    windows = _windows(lake, settings, target, again)
+    again, resumed = settled(former, target, settings)
+    tables = {s: lake.table(s) for s in settings.sources}
     if rebuild:
-        windows = {s: replace(w, mark=None) for s, w in windows.items()}
-    elif choose and not again:
-        windows = choose(windows, {s: lake.table(s) for s in settings.sources})
+        windows = {s: Window(s, None, head_of(t)) for s, t in tables.items()}
+    else:
+        windows = pending_windows(settings, target, tables, again)
+        windows = choose(windows, tables) if choose and not again else windows
     base = known_marks(target)
     note = StepNote(
         str(table),
@@ -333,42 +317,6 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     return CapturedStep(lake, settings, windows, base, note, resumed)
 
 
-def _settled(former: StepNote | None, target: Table | None, settings: StepSettings) -> tuple[StepNote | None, str]:
-    """Return the note whose windows are run again, and what became of an interrupted step."""
-    if former is None:
-        return None, ""
-    match former.state(target):
-        case "running":
-            raise former.running()
-        case "done":
-            return None, "the interrupted step before had committed"
-        case "nothing-written":
-            return None, "the interrupted step before had written nothing"
-        case "unknown":
-            if settings.on_unknown == "stop" and not former.is_rerun_requested:
-                raise former.unknown()
-            return former, "the windows of the interrupted step before are run again"
-
-
-def _windows(
-    lake: LakeBase, settings: StepSettings, target: Table | None, again: StepNote | None
-) -> dict[TableId, Window]:
-    """Return the pending window of each source, or the noted one if it is run again."""
-    found = {s: window_of(settings.table, target, s, lake.table(s)) for s in settings.sources}
-    for source, window in found.items():
-        if again and (noted := again.windows.get(str(source))) and noted.uuid == window.head.uuid:
-            mark = Watermark(noted.uuid, noted.start) if noted.start is not None else None
-            found[source] = Window(source, mark, noted.head)
-    lost = [w.lost for w in found.values() if w.lost]
-    for why in lost:
-        if getattr(settings, why.option) == "stop":
-            raise why.error(
-                f"With `{why.option}: rebuild` declared, the next step gives the job everything that its sources hold; or "
-                f"drop {settings.table}, if the job makes it again"
-            )
-    return {s: replace(w, mark=None) for s, w in found.items()} if lost else found
-
-
 def _ensure_holder(lake: LakeBase, settings: StepSettings) -> None:
     """Make the table that holds the watermark of a job that writes elsewhere."""
     if not lake.exists(settings.table):
@@ -381,23 +329,3 @@ def _ensure_holder(lake: LakeBase, settings: StepSettings) -> None:
             location=lake.location_of(settings.table),
             properties={PIPELINE_PROPERTY: settings.owner},
         )
-
-
-def names_of(tables: Sequence[str | TableId]) -> tuple[TableId, ...]:
-    """Return the names of tables, each once."""
-    return tuple(dict.fromkeys(map(TableId.parse, tables)))
-
-
-def columns_by_name(declared: Sequence[str] | Mapping[str, ByColumn] | None) -> dict[str, ByColumn]:
-    """Return ranges or keys by name; a list names columns.
-
-    Raises:
-        PipelineError: a mapping by source names no table.
-    """
-    if declared is None:
-        return {}
-    found = dict(declared) if isinstance(declared, Mapping) else {name: name for name in declared}
-    for name, by in found.items():
-        if not by:
-            raise PipelineError(f"{name!r}: name a column, or a column by source")
-    return found

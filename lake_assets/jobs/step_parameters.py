@@ -1,4 +1,4 @@
-"""What a step hands to its job: snapshots, ranges, keys and captured tables, as variables, JSON or run configuration."""
+"""What a step hands to its job: snapshots, ranges, keys, ICDC tables, as variables, JSON or run configuration."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class StepParameters:
         text = self.json()
         if len(text) > _LONGEST:
             raise JobError(
-                f"{self.table}: the parameters of the step take {len(text):,} bytes, and a variable holds {_LONGEST:,}: "
+                f"{self.table}: the step's parameters take {len(text):,} bytes, and a variable holds {_LONGEST:,}: "
                 f"{len(self.keys or ()):,} keys changed. Leave `keys` out and read the changed rows from the ICDC "
                 "tables (LAKE_STEP_AFTER_..., LAKE_STEP_BEFORE_...), or use `ranges`"
             )
@@ -204,8 +204,8 @@ def current_step() -> StepParameters:
     text = os.environ.get(VARIABLE)
     if not text:
         raise JobError(
-            f"{VARIABLE} is not set: this process was not started by a step. Start it through a `lake_assets.CapturedJob`, "
-            "or with `env={**os.environ, **step.env}` in a block `with lake.step(...) as step`"
+            f"{VARIABLE} is not set: no step started this process. Start it through a `lake_assets.CapturedJob`, or "
+            " with `env={**os.environ, **step.env}` in a block `with lake.step(...) as step`"
         )
     return StepParameters.of_json(text)
 

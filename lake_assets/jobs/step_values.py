@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.capture import Capture, FieldRange
 from lake_assets.capture.field_ranges import NOTHING
 from lake_assets.errors import ColumnNotFoundError, JobError, PipelineError
+from lake_assets.jobs.step_settings import ByColumn, of_source
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.names import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The column, or for keys the SQL expression, over every source; or by source, the others having none.
-ByColumn = str | Mapping[str, str]
 MOST_KEYS = 100_000
-
-
-def of_source(by: ByColumn, source: str) -> str | None:
-    """Return the column or expression for a source; None: it has none."""
-    return by if isinstance(by, str) else by.get(source)
-
-
-def check_columns(table: TableId, declared: Mapping[str, Mapping[str, ByColumn]], sources: Sequence[TableId]) -> None:
-    """Check that what is declared by source names sources.
-
-    Raises:
-        PipelineError: one does not.
-    """
-    names = [str(s) for s in sources]
-    for setting, values in declared.items():
-        for name, by in values.items():
-            for source in () if isinstance(by, str) else by:
-                if source not in names:
-                    raise PipelineError(
-                        f"{table}: `{setting}`: {name} names {source}, which is no source{nearest(source, names)}: the "
-                        f"sources are {', '.join(names)}"
-                    )
 
 
 def united_ranges(
@@ -60,8 +37,8 @@ def united_ranges(
                 continue
             if column not in taken.ranges:
                 raise ColumnNotFoundError(
-                    f"{table}: `ranges`: {source} has no column {column!r}{nearest(column, taken.ranges)}, so what "
-                    f"changed there belongs to no range of {name}. Name the column by source, or read {source} as a lookup"
+                    f"{table}: `ranges`: {source} has no column {column!r}{nearest(column, taken.ranges)}, so "
+                    f"its changes belong to no range of {name}. Name the column by source, or read {source} as a lookup"
                 )
             try:
                 hull |= taken.ranges[column]

@@ -8,18 +8,19 @@ from graphlib import CycleError, TopologicalSorter
 from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 
-Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec
+Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec | JobSpec
 # Tables whose rows can be computed again from their sources: verified, recomputed by partition, audited by themselves.
 ComputedSpec = FinalSpec | ModelSpec | PythonModelSpec
 
 
 def lookups_of(spec: Spec) -> tuple[TableId, ...]:
     """Return the tables that a step reads as they are."""
-    return spec.lookups if isinstance(spec, PythonModelSpec) else ()
+    return spec.lookups if isinstance(spec, PythonModelSpec | JobSpec) else ()
 
 
 def also_read_by(spec: Spec) -> tuple[TableId, ...]:

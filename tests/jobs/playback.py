@@ -54,7 +54,7 @@ POINTS = ("before the note", "before the job", "after its commit", "before the w
 def killed_at(point: str, home: str, *, carries: bool) -> None:
     """Run one step that is killed at a point."""
 
-    def kill(*_: object, **__: object) -> None:
+    def kill(*_: object, **__: object) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     lake = Lake(LakeConfig(home=Path(home)))
