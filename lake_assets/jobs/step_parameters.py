@@ -191,7 +191,7 @@ class StepParameters:
 
 
 _IN_VALUES = ("low", "high", "nulls")
-_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([a-z_]+(?:\.[^{}|]+)?)(?:\|([^{}]*))?\}")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|(?<!\$)\{([a-z_]+(?:\.[^{}|]+)?)(?:\|([^{}]*))?\}")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 

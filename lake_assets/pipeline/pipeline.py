@@ -49,7 +49,9 @@ class Pipeline:
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
         written = _written(config, path)
         templates = [template_model(m, written[m.name]) for m in config.models if m.write]
-        self._declared = DeclaredTables(config, written, (*templates, *load_models(files), *models))
+        self._declared = DeclaredTables(
+            config, written, (*templates, *load_models(files), *models), path.parent if path else Path()
+        )
 
     @property
     def name(self) -> str:
