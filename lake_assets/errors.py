@@ -244,6 +244,10 @@ class JobError(PipelineError):
     """A user's job fails, or does not do what it is declared to do."""
 
 
+class JobNotStartedError(JobError):
+    """A user's job cannot be started: nothing of it has run."""
+
+
 class StepRunningError(TransientError):
     """Another process runs a step over the same table."""
 

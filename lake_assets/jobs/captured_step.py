@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType
 
 from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
-from lake_assets.errors import ConcurrentWriteError, JobError, LakeError
+from lake_assets.errors import ConcurrentWriteError, JobError, JobNotStartedError, LakeError
 from lake_assets.jobs import step_notes
 from lake_assets.jobs.job_watermark import move_watermark, own
 from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
@@ -244,7 +244,7 @@ class CapturedStep:
         """Note that the job failed; without a trace if it is known what it has written."""
         said = f"{type(error).__name__}: {error}"[:1000]
         self._note = step_notes.change(self._lake, self._note, processes=(), error=said)
-        if self._note.state(self._lake.find(self.table)) != "unknown":
+        if isinstance(error, JobNotStartedError) or self._note.state(self._lake.find(self.table)) != "unknown":
             step_notes.remove(self._lake, self._note)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from lake_assets.errors import JobError
+from lake_assets.errors import JobError, JobNotStartedError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.jobs.step_parameters import StepParameters, filled
 from lake_assets.runtime.processes import identity
@@ -81,10 +81,11 @@ class NotebookJob:
         """Run the notebook.
 
         Raises:
-            JobError: papermill is not installed, or the notebook fails.
+            JobNotStartedError: papermill is not installed.
+            JobError: the notebook fails.
         """
         if importlib.util.find_spec("papermill") is None:
-            raise JobError(
+            raise JobNotStartedError(
                 f"{step.table}: `notebook` needs papermill, which is not installed: `pip install papermill ipykernel` "
                 f"in the environment of {sys.executable}"
             )
@@ -123,10 +124,11 @@ class DbtJob:
         """Build the selection.
 
         Raises:
-            JobError: dbt is not installed, or fails.
+            JobNotStartedError: dbt is not installed.
+            JobError: dbt fails.
         """
         if shutil.which("dbt", path=self.env.get("PATH")) is None:
-            raise JobError(
+            raise JobNotStartedError(
                 f"{step.table}: `dbt` needs dbt, which is not installed: `pip install dbt-core` and the adapter of "
                 "your engine, or add the folder of `dbt` to PATH"
             )
@@ -156,7 +158,9 @@ def run_command(
     environment = {**os.environ, **more, **step_env}
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None and not (folder / command[0]).is_file():
-        raise JobError(f"{step.table}: there is no program {command[0]!r}, neither in {folder} nor on the PATH")
+        raise JobNotStartedError(
+            f"{step.table}: there is no program {command[0]!r}, neither in {folder} nor on the PATH"
+        )
     process, start = _started([program or str((folder / command[0]).resolve()), *command[1:]], folder, environment)
     tail: deque[str] = deque(maxlen=_LINES)
     assert process.stderr is not None
@@ -202,9 +206,10 @@ def _started(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tu
 
 
 def _copy(errors: IO[str], tail: deque[str]) -> None:
-    for line in errors:
-        sys.stderr.write(line)
-        tail.append(line)
+    with errors:
+        for line in errors:
+            sys.stderr.write(line)
+            tail.append(line)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lake_assets.errors import JobError, LakeError
+from lake_assets.errors import JobError, JobNotStartedError, LakeError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.jobs.job_spec import current_context
 
@@ -37,7 +37,8 @@ class FunctionJob:
         """Call the function; a mapping that it returns becomes metadata.
 
         Raises:
-            JobError: there is no such function, or it fails.
+            JobNotStartedError: there is no such function.
+            JobError: it fails.
         """
         function = self.function if not isinstance(self.function, str) else _loaded(self.function, self.folder, step)
         takes_context = len(inspect.signature(function).parameters) > 1
@@ -62,7 +63,7 @@ def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., A
         importlib.invalidate_caches()
         module = importlib.import_module(module_name)
     except Exception as e:  # users' code: it may raise anything
-        raise JobError(
+        raise JobNotStartedError(
             f"{step.table}: `python: {reference}`: {module_name} cannot be imported from {path} or the Python path: "
             f"{type(e).__name__}: {e}"
         ) from e
@@ -70,5 +71,5 @@ def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., A
         sys.path.remove(path)
     function = getattr(module, name, None)
     if not callable(function):
-        raise JobError(f"{step.table}: `python: {reference}`: {module.__file__} has no function {name!r}")
+        raise JobNotStartedError(f"{step.table}: `python: {reference}`: {module.__file__} has no function {name!r}")
     return function

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from lake_assets.capture import FieldRange
-from lake_assets.errors import JobError
+from lake_assets.errors import JobError, JobNotStartedError
 from lake_assets.lake import TableId
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def filled(command: Sequence[str], step: StepParameters) -> list[str]:
     `{spark_conf}` becomes the `--conf` arguments of spark-submit with which every commit carries the watermark.
 
     Raises:
-        JobError: a name is unknown, or its value is missing.
+        JobNotStartedError: a name is unknown, or its value is missing.
     """
     values, arguments = step.values(), list[str]()
     for n, argument in enumerate(command):
@@ -236,9 +236,11 @@ def filled(command: Sequence[str], step: StepParameters) -> list[str]:
             if not name:
                 return match[0][0]
             if name not in values:
-                raise JobError(f"{step.table}: `command`: {argument!r} names {name!r}; there are {', '.join(values)}")
+                raise JobNotStartedError(
+                    f"{step.table}: `command`: {argument!r} names {name!r}; there are {', '.join(values)}"
+                )
             if not (text := values[name] or default or "") and default is None:
-                raise JobError(
+                raise JobNotStartedError(
                     f"{step.table}: `command`: {argument!r}: {name} has no value in this step (no bound is known, "
                     f"or there is none): give one, as in {{{name}|1970-01-01}}"
                 )

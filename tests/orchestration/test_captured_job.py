@@ -1,0 +1,141 @@
+"""A job of one's own in Dagster: an asset that the capture sensor triggers, beside ordinary assets; without Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lake_assets import CapturedJob, Lake, Pipeline
+from lake_assets.orchestration import build_definitions
+from tests.jobs.playback import DAILY, PLAYS, play, rows_of
+from tests.orchestration.conftest import Harness, OtherSession, selected
+
+KEY = dg.AssetKey(DAILY.split("."))
+YAML = f"""\
+type: lake_assets.CapturedJob
+attributes:
+  table: {DAILY}
+  inputs: [{PLAYS}]
+  ranges: [day]
+  python: NAME:daily
+  depends_on: other/asset
+  owners: team:data
+  group: media
+"""
+FUNCTION = """
+from tests.jobs.playback import append, new_rows
+
+def daily(step, context):
+    context.log.info("called")
+    append(step._lake, new_rows(step._lake, step), step.properties)
+    return {"run": context.run.run_id}
+"""
+
+
+@pytest.fixture
+def declared(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The YAML of a job and its function."""
+    name = f"job_of_{request.node.name}"
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(FUNCTION)
+    (folder / "defs.yaml").write_text(YAML.replace("NAME", name))
+    return folder / "defs.yaml"
+
+
+@pytest.fixture
+def lake(plain_lake: Lake) -> Lake:
+    play(plain_lake, (1, 1, 10), (2, 2, 20))
+    return plain_lake
+
+
+def test_the_sensor_asks_for_a_run_that_tells_what_it_did(
+    lake: Lake, declared: Path, instance: dg.DagsterInstance
+) -> None:
+    harness = Harness(Pipeline.load(declared), lake, instance)
+    request = harness.asked()
+    assert selected(request) == {DAILY}
+    assert any(PLAYS in value for value in request.tags.values())
+    result = harness.run(request)
+    assert result.success
+    (event,) = result.get_asset_materialization_events()
+    metadata = event.materialization.metadata
+    assert metadata["rows_inserted"].value == 2
+    assert metadata["detail/run"].value == result.run_id
+    assert metadata["detail/watermark"].value == "with the job's commit"
+    (window,) = metadata["windows"].value.records
+    assert window.data["source"] == PLAYS
+    assert [r.data["range"] for r in metadata["ranges"].value.records if r.data["column"] == "day"] == [
+        "2024-01-01..2024-01-02"
+    ]
+    harness.skipped()
+    play(lake, (3, 3, 3))
+    assert harness.run(harness.asked()).success
+    assert rows_of(lake) == rows_of(lake, PLAYS)
+
+
+def test_it_mixes_with_ordinary_assets_in_one_run(lake: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
+    """Given assets of a user's before and after the job; then one run materializes all three in order."""
+    order: list[str] = []
+
+    @dg.asset(key=["other", "asset"])
+    def before() -> None:
+        order.append("before")
+        play(lake, (7, 7, 7))
+
+    @dg.asset(deps=[KEY])
+    def after() -> None:
+        order.append(f"after {sum(rows_of(lake).values())} rows")
+
+    everything = dg.define_asset_job("everything", selection="*")
+    own = dg.Definitions([before, after], jobs=[everything])
+    job = build_definitions(Pipeline.load(declared), lake, pyspark=OtherSession(lake))
+    defs = dg.Definitions.merge(job, own)
+    assert defs.resolve_job_def("everything").execute_in_process(instance=instance).success
+    assert order == ["before", "after 3 rows"]
+    spec = defs.resolve_asset_graph().get(KEY)
+    assert spec.parent_keys == {dg.AssetKey(PLAYS.split(".")), dg.AssetKey(["other", "asset"])}
+    assert spec.group_name == "media"
+    assert spec.owners == ["team:data"]
+
+
+def test_a_failed_job_fails_its_run_with_the_error(lake: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
+    declared.write_text(declared.read_text().replace(":daily", ":dialy"))
+    harness = Harness(Pipeline.load(declared), lake, instance)
+    result = harness.run(harness.asked())
+    assert not result.success
+    (failure,) = [e for e in result.all_events if e.is_step_failure]
+    assert "has no function 'dialy'" in str(failure.step_failure_data.error_display_string)
+
+
+def test_the_component_builds_the_same_definitions(
+    lake: Lake, declared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given the YAML in a project's folder of definitions; then Dagster loads the job's asset, sensor and job."""
+    monkeypatch.setenv("LAKE_HOME", str(lake.config.home))
+    monkeypatch.syspath_prepend(tmp_path)
+    (declared.parent / "job_defs").mkdir()
+    text = declared.read_text().replace("team:data", "'{{ env.TEAM }}'")
+    (declared.parent / "defs.yaml").write_text(text)
+    monkeypatch.setenv("TEAM", "team:{}".format("media"))
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "users_project"\n'
+    )
+    package = tmp_path / "users_project"
+    (package / "defs").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "defs" / "__init__.py").touch()
+    declared.parent.rename(package / "defs" / "job")
+    for name in [n for n in sys.modules if n.split(".")[0] == "users_project"]:
+        monkeypatch.delitem(sys.modules, name)
+    defs: Any = dg.load_from_defs_folder(path_within_project=package)
+    node = defs.resolve_asset_graph().get(KEY)
+    assert node.owners == ["team:media"]
+    repository = defs.get_repository_def()
+    assert "agg_playback_daily" in repository.job_names
+    assert [s.name for s in repository.sensor_defs] == ["agg_playback_daily_changes"]
+    assert CapturedJob.model().model_json_schema()["properties"]["command"]
