@@ -118,10 +118,8 @@ def test_the_component_builds_the_same_definitions(
     """Given the YAML in a project's folder of definitions; then Dagster loads the job's asset, sensor and job."""
     monkeypatch.setenv("LAKE_HOME", str(lake.config.home))
     monkeypatch.syspath_prepend(tmp_path)
-    (declared.parent / "job_defs").mkdir()
-    text = declared.read_text().replace("team:data", "'{{ env.TEAM }}'")
-    (declared.parent / "defs.yaml").write_text(text)
-    monkeypatch.setenv("TEAM", "team:{}".format("media"))
+    declared.write_text(declared.read_text() + "  description: 'Plays, for {{ env.AUDIENCE }}.'\n")
+    monkeypatch.setenv("AUDIENCE", "the board")
     (tmp_path / "pyproject.toml").write_text(
         '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "users_project"\n'
     )
@@ -134,8 +132,8 @@ def test_the_component_builds_the_same_definitions(
         monkeypatch.delitem(sys.modules, name)
     defs: Any = dg.load_from_defs_folder(path_within_project=package)
     node = defs.resolve_asset_graph().get(KEY)
-    assert node.owners == ["team:media"]
+    assert str(node.description).startswith("Plays, for the board.")
     repository = defs.get_repository_def()
     assert "agg_playback_daily" in repository.job_names
-    assert [s.name for s in repository.sensor_defs] == ["agg_playback_daily_changes"]
+    assert [s.name for s in repository.sensor_defs] == ["agg_playback_daily_capture_sensor"]
     assert CapturedJob.model().model_json_schema()["properties"]["command"]
