@@ -163,7 +163,8 @@ class Span:
         low, high: the ends that are replaced; `high` None: no end.
         read_low, read_high: the ends of what is read for it; None: no end.
         nulls: whether rows without a value are affected.
-        empty: whether only these are.
+        text: the range that is replaced, for people.
+        empty: whether only rows without a value are affected.
     """
 
     low: str
@@ -171,6 +172,7 @@ class Span:
     read_low: str | None
     read_high: str | None
     nulls: bool
+    text: str
     empty: bool = False
 
     def condition(self, rows: DataFrame, expression: str, *, read: bool = False) -> str:
