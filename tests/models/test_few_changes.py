@@ -168,7 +168,7 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The frames that are computed, counted and bounded from now on."""
     found: list[str] = []
-    real = Frames.measured
+    real = Frames.measure
 
     def noted(self: Frames, rows: Any, *more: Any) -> Any:
         found.append(str(rows))

@@ -45,12 +45,12 @@ def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: 
     return found
 
 
-def settled(
+def pin(
     lake: Lake, pins: SnapshotPins, starts: Mapping[TableId, Watermark], size: BatchSize
 ) -> dict[TableId, int | None]:
     tables: dict[TableId, Table] = {t: lake.table(t) for t in starts}
     windows = {t: Window(t, mark, head_of(tables[t])) for t, mark in starts.items()}
-    return {t: w.head.snapshot for t, w in pins.settled(lake, windows, tables, size).items()}
+    return {t: w.head.snapshot for t, w in pins.pin(lake, windows, tables, size).items()}
 
 
 def test_a_batch_ends_within_each_source(plain_lake: Lake) -> None:
@@ -80,7 +80,7 @@ def test_a_model_that_fails_settles_nothing(plain_lake: Lake) -> None:
     t, pins = table(plain_lake, T, 4), SnapshotPins()
 
     def step() -> None:
-        with pins.unless_failed():
+        with pins.release_on_failure():
             settled(plain_lake, pins, {T: t[0]}, ONE)
             raise ModelError("wrong")
 
@@ -94,7 +94,7 @@ def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, othe
     t, pins, both = table(plain_lake, T, 5), SnapshotPins(), threading.Barrier(2, timeout=60)
 
     def step() -> None:
-        with pins.unless_failed():
+        with pins.release_on_failure():
             settled(plain_lake, pins, {T: t[0]}, ONE)
             both.wait()  # now the other one
             both.wait()
@@ -110,7 +110,7 @@ def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, othe
     with contextlib.ExitStack() as scope:
         if others == "fails as well":
             scope.enter_context(pytest.raises(ModelError))
-        with pins.unless_failed():
+        with pins.release_on_failure():
             if others != "none":
                 start = t[2] if others == "reads on" else t[0]
                 settled(plain_lake, pins, {T: start}, ONE)

@@ -61,15 +61,15 @@ class Deltas:
         """The same, computed; None: nothing changes."""
         if id(node) not in self._measured:
             sql = self.sql(node)
-            found = self._frames.measured(sql) if sql is not None else None
+            found = self._frames.measure(sql) if sql is not None else None
             self._measured[id(node)] = found if found and found.rows else None
         return self._measured[id(node)]
 
-    def touched_of(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
+    def changed_input_keys(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
         """The distinct values (`__k0`, ...) of expressions over what changes below an operator; None: nothing does."""
         return self._touched([(i, keys) for i in node.inputs])
 
-    def touched_in(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
+    def changed_keys(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
         """The distinct values (`__k0`, ...) of expressions over an operator's changed rows; None: no row changed."""
         return self._touched([(node, keys)])
 
@@ -89,7 +89,7 @@ class Deltas:
         parts = [f"SELECT {_keys(keys)} FROM ({sql})" for node, keys in sides if (sql := self._once(node))]
         if not parts:
             return None
-        found = self._frames.measured(f"SELECT DISTINCT * FROM ({' UNION ALL '.join(parts)}){more}")
+        found = self._frames.measure(f"SELECT DISTINCT * FROM ({' UNION ALL '.join(parts)}){more}")
         return found if found.rows else None
 
     def _once(self, node: Node) -> str | None:
@@ -153,7 +153,7 @@ class Deltas:
             sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({there}) ON {said}"
             if todo:
                 # How many rows there are now decides how the next input is read.
-                frame = self._frames.measured(sql)
+                frame = self._frames.measure(sql)
                 if not frame.rows:
                     return None
                 sql = f"SELECT * FROM {frame.view}"
@@ -181,7 +181,7 @@ class Deltas:
             return KeyFilter(tuple(y for _, y in plain), names, frame.loosely()) if plain else None
         if not pairs:
             return None
-        keys = self._frames.measured(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({sql})")
+        keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({sql})")
         return _cut_of([y for _, y in pairs], keys)
 
     # --- outer, semi and anti joins -----------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Deltas:
             return None
         cut = None
         if node.kind != "null_anti" and (pairs := equals(node.on, node.left.columns, node.right.columns)):
-            keys = self._frames.measured(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
+            keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
             cut = _cut_of([y for _, y in pairs], keys)
         right = self._rows.sql(node.right, "end", cut)
         return f"SELECT {_listed(node)}, {SIGN} FROM ({beside(node, changed, right)})"
@@ -219,12 +219,12 @@ class Deltas:
     def _not_in(self, node: SideJoin, pairs: Sequence[tuple[exp.Expr, exp.Expr]], changed: str) -> str | None:
         """NOT IN: rows without a value are there only while the subquery is empty, and a null in it touches all."""
         (x, y), *_ = pairs
-        found = self._frames.measured(f"SELECT DISTINCT {_keys([y])} FROM ({changed}) UNION SELECT NULL")
+        found = self._frames.measure(f"SELECT DISTINCT {_keys([y])} FROM ({changed}) UNION SELECT NULL")
         with_null = self._frames.sql(f"SELECT 1 FROM ({changed}) WHERE {text(y)} IS NULL LIMIT 1").take(1)
         return self._two(node, self._rows.sql(node.left, "start", None if with_null else _cut_of([x], found)), None)
 
     def _two(self, node: SideJoin, left: str, right: KeyFilter | None) -> str:
-        kept = self._frames.view(self._frames.kept(left))
+        kept = self._frames.view(self._frames.materialize(left))
         was, now = (
             f"SELECT {_listed(node)}, {sign} FROM "
             f"({beside(node, f'SELECT * FROM {kept}', self._rows.sql(node.right, at, right))})"

@@ -220,7 +220,7 @@ def aggregated(node: Aggregate, below: str) -> str:
 def generated(node: Generate, below: str, more: str = "") -> str:
     """LATERAL VIEW."""
     outer = "OUTER " if node.outer else ""
-    made = ", ".join(quote(c) for c in node.made)
+    made = ", ".join(quote(c) for c in node.generated)
     return f"SELECT *{more} FROM ({below}) LATERAL VIEW {outer}{text(node.call)} generated AS {made}"
 
 

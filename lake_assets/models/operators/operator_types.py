@@ -38,7 +38,7 @@ _NUMBERS = {"tinyint", "smallint", "int", "integer", "bigint", "decimal"}
 _PLAIN = {"string", "date", "timestamp", "timestamp_ntz", "boolean", "binary"}
 
 
-def known(node: Node, expression: exp.Expr) -> str:
+def certain_type(node: Node, expression: exp.Expr) -> str:
     """The type of an expression over an operator's columns, as Spark writes it; empty: it is not certain."""
     match expression:
         case exp.Column():
@@ -53,11 +53,11 @@ def known(node: Node, expression: exp.Expr) -> str:
         case exp.Literal() if expression.is_string:
             return "string"
         case exp.Coalesce():
-            return _same([known(node, e) for e in (expression.this, *expression.expressions)])
+            return _same([certain_type(node, e) for e in (expression.this, *expression.expressions)])
         case exp.Upper() | exp.Lower():
-            return "string" if known(node, expression.this) == "string" else ""
+            return "string" if certain_type(node, expression.this) == "string" else ""
         case exp.Min() | exp.Max() | exp.Paren():
-            return known(node, expression.this) if not expression.expressions else ""
+            return certain_type(node, expression.this) if not expression.expressions else ""
         case _:
             return ""
 
@@ -79,7 +79,7 @@ def _of_column(node: Node, name: str) -> str:
             return _of_column(node.input, name)
         case Project() | Aggregate():
             items = node.items if isinstance(node, Project) else (*node.keys, *node.calls)
-            return known(node.input, dict(items)[name])
+            return certain_type(node.input, dict(items)[name])
         case Window() | Generate():
             return _of_column(node.input, name) if name in node.input.columns else ""
         case InnerJoin() | SideJoin() | FullJoin():
@@ -146,7 +146,7 @@ def number(node: Node, e: exp.Expr) -> str:
         case exp.Coalesce() | exp.Greatest() | exp.Least():
             return _widest(*(_or_null(node, p) for p in (e.this, *e.expressions)))
         case _:
-            found = known(node, e).split("(")[0]
+            found = certain_type(node, e).split("(")[0]
             return found if found in _WHOLE_OR_DECIMAL else ""
 
 

@@ -92,7 +92,7 @@ class Generate(_Single):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that come out."""
-        return (*self.input.columns, *self.made)
+        return (*self.input.columns, *self.generated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,7 +381,7 @@ def origins(node: Node, name: str) -> dict[tuple[TableId, str], None]:
             made = dict(node.items) if not isinstance(node, Aggregate) else dict((*node.keys, *node.calls))
             of = refs(made[name]) if name in made else {name}
             return {o: None for r in sorted(of) for o in origins(node.input, r)}
-        case Generate() if name in node.made:
+        case Generate() if name in node.generated:
             return {o: None for r in sorted(refs(node.call)) for o in origins(node.input, r)}
         case _:
             return {o: None for i in node.inputs if name in i.columns for o in origins(i, name)}

@@ -108,7 +108,7 @@ def state(node: Node) -> State:
             return State(_present((n, doubt(e, columns)) for n, e in node.items), rows)
         case Generate():
             made = _generated(node.call, columns)
-            return State({**columns, **_present((n, made) for n in node.made)}, worst(rows, made))
+            return State({**columns, **_present((n, made) for n in node.generated)}, worst(rows, made))
         case Aggregate():
             return _aggregated(node, columns, rows)
         case Window():

@@ -95,7 +95,7 @@ def next_of(
     )
     is_pending = not all(w.is_absorbed for w in windows.values())
     sources = {s: tables[s] for s in windows}
-    return pins.settled(lake, windows, sources, spec.batch if begun and is_pending else BatchSize()), begun
+    return pins.pin(lake, windows, sources, spec.batch if begun and is_pending else BatchSize()), begun
 
 
 def absorb_inputs(
@@ -258,7 +258,7 @@ class _Call:
         found = parts[0]
         for part in parts[1:]:
             found = found.unionByName(part)
-        self.frame = self.frames.measured(found.distinct(), {c: types[c] for c in model.replace})
+        self.frame = self.frames.measure(found.distinct(), {c: types[c] for c in model.replace})
         if model.write == "replace-ranges":
             self.span = self._span(self.frame)
 
@@ -268,7 +268,7 @@ class _Call:
         bounds = frame.bounds.get(column)
         if bounds is None:
             raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
-        nulls = bounds.held < frame.rows
+        nulls = bounds.non_null < frame.rows
         if bounds.low is None or bounds.high is None:
             return Span("NULL", None, None, None, nulls, empty=True)
         low, high = bounds.sql(bounds.low), bounds.sql(bounds.high)

@@ -83,7 +83,7 @@ class ResultWriter:
         self._check(types)
         self.gate.check(types)
         if spec.model.key:
-            rows = self.frames.kept(rows)
+            rows = self.frames.materialize(rows)
             self._check_key(rows)
         table = self.lake.find(spec.table)
         properties = {
@@ -193,7 +193,7 @@ class ResultWriter:
 
     def _merge(self, writer: Writer, rows: DataFrame, types: Mapping[str, str]) -> None:
         key, spark = self.spec.model.key, self.frames.spark
-        kept = self.frames.kept(rows)
+        kept = self.frames.materialize(rows)
         self._check_key(kept)
         if kept.isEmpty():
             writer.nothing()
@@ -201,7 +201,7 @@ class ResultWriter:
         is_deleted = f"coalesce({quote(DELETED)}, false)" if DELETED in rows.columns else "false"
         if incomparable(types):
             # A MERGE cannot tell which of these rows differ: all rows are written again.
-            frame = self.frames.measured(kept.select(*map(quote, key)))
+            frame = self.frames.measure(kept.select(*map(quote, key)))
             others = matching(spark.table(writer.name), frame, {k: quote(k) for k in key}, are_not=True)
             new = kept.where(f"NOT {is_deleted}").select(*map(quote, types))
             writer.overwrite(others.unionByName(new), exclusive=True)
@@ -221,7 +221,7 @@ class ResultWriter:
         else:
             where = ""
             new, old = matching(rows, affected, names), matching(stored, affected, names)
-        new = self.frames.kept(new)
+        new = self.frames.materialize(new)
         if self.spec.model.key:
             self._check_key(new)
         if incomparable(types):

@@ -18,7 +18,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.operators.maintenance import describe, everything, is_by_key
-from lake_assets.models.operators.operator_types import known, mixed
+from lake_assets.models.operators.operator_types import certain_type, mixed
 from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
@@ -168,9 +168,9 @@ def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str
         qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
         qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
     except (OptimizeError, SchemaError, SqlglotError) as e:
-        known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in schemas)
+        available = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in schemas)
         found = column_problems(query, schemas)
-        raise model_error(name, found or [(None, f"{str(e).splitlines()[0]}. {known}")]) from e
+        raise model_error(name, found or [(None, f"{str(e).splitlines()[0]}. {available}")]) from e
     _as_written(query, qualified, schemas)
     return qualified, unlike
 
@@ -229,7 +229,7 @@ def _strategy(
         key: of its result.
         time: the output column by whose ranges it is declared to be recomputed; empty: it is not.
     """
-    why = mixed(tree.root, lambda e, node: known(node, e))
+    why = mixed(tree.root, lambda e, node: certain_type(node, e))
     by = identity(tree, key)
     if time:
         why = f"declared: a row is computed of rows whose {time} is near its own"

@@ -74,14 +74,14 @@ def adjust(
         if not keys or size_of(ctx.table)[1] <= SMALL_ROWS:
             change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
         else:
-            measured = ctx.frames.measured(how.change(below))
+            measured = ctx.frames.measure(how.change(below))
             change, target = measured.view, f"({_looked_up(ctx, name, measured, keys)})"
             hint = "/*+ BROADCAST(t) */" if measured.hint else ""
         result = how.result(change, target, ctx.types, hint)
         if few:
             result = f"SELECT /*+ COALESCE(1) */ * FROM ({result})"
         looks = ("count(*)", f"count_if({RECOMPUTE})")
-        rows, (touched, doubtful) = ctx.frames.looked_at(result, *looks, frames=frames)
+        rows, (touched, doubtful) = ctx.frames.materialize_with_aggregates(result, *looks, frames=frames)
     rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
     if not touched:
         return ctx.nothing(untouched)
@@ -89,7 +89,7 @@ def adjust(
         ctx.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched)
         return Done(strategy, f"{touched} groups adjusted")
     listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
-    again = ctx.frames.measured(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
+    again = ctx.frames.measure(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
     replace_keys(ctx, tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
     return Done(strategy, f"{touched} groups adjusted, {doubtful} of them recomputed")
 

@@ -36,9 +36,15 @@ from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, pla
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.full_result import full, make_table
-from lake_assets.models.steps.incremental import incremental, settled
+from lake_assets.models.steps.incremental import incremental, plan_with_types
 from lake_assets.models.steps.kept_frames import Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext, NotAcceptedError, said
+from lake_assets.models.steps.model_context import (
+    FINGERPRINT_PROPERTY,
+    Done,
+    ModelContext,
+    NotAcceptedError,
+    first_line,
+)
 from lake_assets.models.steps.model_sources import Sources, needed_of
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
@@ -221,7 +227,7 @@ def next_of(
         target is not None and is_same_query(target, spec) and all(w.mark and w.mark.snapshot for w in windows.values())
     )
     size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
-    return pins.settled(lake, windows, tables, size), begun
+    return pins.pin(lake, windows, tables, size), begun
 
 
 def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
@@ -275,7 +281,7 @@ def _absorb(ctx: ModelContext) -> Done:
     if strategy == "full":
         return full(ctx, why)
     try:
-        plan, mixed = settled(ctx)
+        plan, mixed = plan_with_types(ctx)
         if strategy == "ranges":
             assert plan.tree is not None
             return absorb_ranges(ctx, plan.tree, why)
@@ -298,7 +304,7 @@ def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
     ) as e:  # fmt: skip
         # What fails in these ways has written nothing. If it is the query that fails, it does so again.
         log.warning("%s: computed in full: a part of its query failed", ctx.spec.table, exc_info=True)
-        return full(ctx, f"Spark did not take a part of the query: {said(e)}")
+        return full(ctx, f"Spark did not take a part of the query: {first_line(e)}")
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:

@@ -140,9 +140,9 @@ def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames:
     reach = None if span.cumulative else back
     if not parts:
         return Ranges(kind, (), False, reach, forward, times)
-    found = frames.measured(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
+    found = frames.measure(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
     bounds = found.bounds["v"]
-    null = bounds.held < found.rows
+    null = bounds.non_null < found.rows
     if null and span.cumulative:
         return f"a row without {span.column} changed: it may come before all others"
     if bounds.low is None or bounds.high is None:

@@ -100,7 +100,7 @@ class Retraction:
         doubts = [unsure, *(d for i in range(len(self.calls)) if (d := self._doubt(i)))]
         doubt = " OR ".join(f"coalesce({d}, true)" for d in doubts)
         by = {n: quote(k) for n, k in self.keys.items()}
-        by |= {n: f"__new{self._place(o)}" for n, o in self.shown.items() if n not in self.keys}
+        by |= {n: f"__new{self._place(o)}" for n, o in self.outputs.items() if n not in self.keys}
         rest = [
             f"{_over(e, by)} AS {quote(o)}" if o in self.derived else f"__new{self._place(o)} AS {quote(o)}"
             for o, e in ((o, self.derived.get(o, exp.Null())) for o in types if o not in keys)

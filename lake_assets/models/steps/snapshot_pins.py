@@ -41,7 +41,7 @@ class SnapshotPins:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
     _thread: threading.local = field(default_factory=threading.local, repr=False, compare=False)
 
-    def settled(
+    def pin(
         self,
         lake: LakeBase,
         windows: Mapping[TableId, Window],
@@ -78,7 +78,7 @@ class SnapshotPins:
             return {s: replace(w, left=_after(tables[s], w.head, windows[s].head)) for s, w in out.items()}
 
     @contextlib.contextmanager
-    def unless_failed(self) -> Generator[None]:
+    def release_on_failure(self) -> Generator[None]:
         """What a model settles that fails then is not settled: nobody is to be held up by it. What another model has
         read up to the same place meanwhile stays.
         """

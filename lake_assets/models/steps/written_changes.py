@@ -49,7 +49,7 @@ def replace_keys(
     rows = ctx.frames.sql(now).select(*map(quote, ctx.types), FOUND)
     if more is not None:
         rows = rows.unionByName(more.select(*map(quote, ctx.types), FOUND))
-    rows = ctx.frames.kept(rows)
+    rows = ctx.frames.materialize(rows)
     ctx.writer(strategy).replace(rows, keys, exclusive=more is not None)
 
 
