@@ -57,10 +57,10 @@ def test_the_cheapest_exact_strategy_and_the_key_are_found(sql: str, strategy: s
     ("sql", "strategy", "why"),
     [
         ("SELECT city_id, sum(CAST(id AS DOUBLE)) AS s FROM final.users GROUP BY city_id", "keys", "floating-point"),
-        ("SELECT city_id, max(id) AS s FROM final.users GROUP BY city_id", "keys", "cannot be told from the change alone"),
-        ("SELECT city_id, avg(city_id) AS s FROM final.users GROUP BY city_id", "keys", "sum and count"),
+        ("SELECT city_id, max(id) AS s FROM final.users GROUP BY city_id", "keys", "cannot be computed from the change alone"),
+        ("SELECT city_id, avg(city_id) AS s FROM final.users GROUP BY city_id", "keys", "needs the sum and the count"),
         ("SELECT user_id, avg(price) AS m FROM final.orders GROUP BY user_id", "keys", "rounded on the way"),
-        ("SELECT city_id, sum(id) + 1 AS s FROM final.users GROUP BY city_id", "keys", "does not show SUM"),
+        ("SELECT city_id, sum(id) + 1 AS s FROM final.users GROUP BY city_id", "keys", "lacks SUM"),
         ("SELECT city_id, rank() OVER (ORDER BY name) AS r FROM final.users", "full", "without PARTITION BY"),
         ("SELECT id FROM final.users WHERE id > (SELECT avg(id) FROM final.users)", "full", "total of all rows"),
         ("SELECT u.id, c.id AS c FROM final.users u FULL JOIN final.cities c ON u.city_id < c.id", "full", "without an equality"),

@@ -68,15 +68,15 @@ def _joined(
         and isinstance(y, exp.Column)
         and _are_alike(certain_type(left, x), certain_type(right, y))
     ]
-    theirs = _unique(right)
-    if any(k <= {y for _, y in pairs} for k in theirs):
+    right_keys = _unique(right)
+    if any(k <= {y for _, y in pairs} for k in right_keys):
         return keys
-    found: list[frozenset[str]] = []
+    unique_sets: list[frozenset[str]] = []
     if not outer and any(k <= {x for x, _ in pairs} for k in keys):
-        found += theirs
-    # Of columns that are equal, one is enough.
+        unique_sets += right_keys
+    # One of several equal columns is enough.
     same = {} if outer else {y: x for x, y in pairs}
-    return found + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in theirs]
+    return unique_sets + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in right_keys]
 
 
 def _are_alike(one: str, other: str) -> bool:
