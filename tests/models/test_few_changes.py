@@ -13,7 +13,7 @@ from lake_assets import Lake
 from lake_assets.capture import capture
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.models.operators.maintenance import is_linear, passed_on
+from lake_assets.models.operators.maintenance import is_linear, source_column
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
 from lake_assets.models.steps import model_sources
@@ -49,7 +49,7 @@ def grouped(sql: str) -> tuple[Node, exp.Expr]:
 )  # fmt: skip
 def test_a_column_that_is_passed_on_is_known_by_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
     node, of = grouped(sql)
-    assert passed_on(node, of.name) == column
+    assert source_column(node, of.name) == column
 
 
 def test_what_groups_or_looks_at_others_below_is_not_linear() -> None:

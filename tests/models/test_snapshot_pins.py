@@ -45,7 +45,7 @@ def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: 
     return found
 
 
-def pin(
+def pinned_heads(
     lake: Lake, pins: SnapshotPins, starts: Mapping[TableId, Watermark], size: BatchSize
 ) -> dict[TableId, int | None]:
     tables: dict[TableId, Table] = {t: lake.table(t) for t in starts}
@@ -55,25 +55,25 @@ def pin(
 
 def test_a_batch_ends_within_each_source(plain_lake: Lake) -> None:
     t, u = table(plain_lake, T, 4), table(plain_lake, U, 4)
-    assert settled(plain_lake, SnapshotPins(), {T: t[0], U: u[1]}, ONE) == {T: t[1].snapshot, U: u[2].snapshot}
+    assert pinned_heads(plain_lake, SnapshotPins(), {T: t[0], U: u[1]}, ONE) == {T: t[1].snapshot, U: u[2].snapshot}
 
 
 def test_the_first_of_a_run_settles_it_for_those_after_it_whatever_their_limits(plain_lake: Lake) -> None:
     t, pins = table(plain_lake, T, 5), SnapshotPins()
-    assert settled(plain_lake, pins, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
-    assert settled(plain_lake, pins, {T: t[0]}, ONE) == {T: t[2].snapshot}
-    assert settled(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[0]}, ONE) == {T: t[2].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
     # One that has come as far waits with it, one that is ahead of it does not.
-    assert settled(plain_lake, pins, {T: t[2]}, BatchSize()) == {T: t[2].snapshot}
-    assert settled(plain_lake, pins, {T: t[3]}, ONE) == {T: t[4].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[2]}, BatchSize()) == {T: t[2].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[3]}, ONE) == {T: t[4].snapshot}
 
 
 def test_what_comes_during_a_run_is_for_the_next_one(plain_lake: Lake) -> None:
     t, pins = table(plain_lake, T, 2), SnapshotPins()
-    assert settled(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[1].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[1].snapshot}
     plain_lake.table(T).append(pa.table({"k": [1]}, schema=ROWS))
-    assert settled(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: t[1].snapshot}
-    assert settled(plain_lake, pins, {T: t[1]}, ONE) == {T: t[1].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: t[1].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[1]}, ONE) == {T: t[1].snapshot}
 
 
 def test_a_model_that_fails_settles_nothing(plain_lake: Lake) -> None:
@@ -81,12 +81,12 @@ def test_a_model_that_fails_settles_nothing(plain_lake: Lake) -> None:
 
     def step() -> None:
         with pins.release_on_failure():
-            settled(plain_lake, pins, {T: t[0]}, ONE)
+            pinned_heads(plain_lake, pins, {T: t[0]}, ONE)
             raise ModelError("wrong")
 
     with pytest.raises(ModelError):
         step()
-    assert settled(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[3].snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[3].snapshot}
 
 
 @pytest.mark.parametrize("others", ["reads the same", "reads on", "none", "fails as well"])
@@ -95,7 +95,7 @@ def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, othe
 
     def step() -> None:
         with pins.release_on_failure():
-            settled(plain_lake, pins, {T: t[0]}, ONE)
+            pinned_heads(plain_lake, pins, {T: t[0]}, ONE)
             both.wait()  # now the other one
             both.wait()
             raise ModelError("wrong")
@@ -113,13 +113,13 @@ def test_what_another_model_reads_meanwhile_stays_settled(plain_lake: Lake, othe
         with pins.release_on_failure():
             if others != "none":
                 start = t[2] if others == "reads on" else t[0]
-                settled(plain_lake, pins, {T: start}, ONE)
+                pinned_heads(plain_lake, pins, {T: start}, ONE)
             both.wait()
             thread.join()
             if others == "fails as well":
                 raise ModelError("wrong")
     expected = t[1] if others == "reads the same" else t[4]
-    assert settled(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: expected.snapshot}
+    assert pinned_heads(plain_lake, pins, {T: t[0]}, BatchSize()) == {T: expected.snapshot}
 
 
 def test_a_model_over_two_that_never_were_at_one_snapshot_waits_until_they_are(plain_lake: Lake) -> None:
@@ -127,12 +127,15 @@ def test_a_model_over_two_that_never_were_at_one_snapshot_waits_until_they_are(p
     a = model(plain_lake, A, [{T: t[0]}, {T: t[1]}])
     b = model(plain_lake, B, [{T: t[0]}, {T: t[3]}])
     for size in (BatchSize(), ONE):
-        assert settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, size) == {A: a[0].snapshot, B: b[0].snapshot}
+        assert pinned_heads(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, size) == {
+            A: a[0].snapshot,
+            B: b[0].snapshot,
+        }
     said = to_properties({str(T): t[3]})
     created = plain_lake.table(A)
     created.append(pa.table({"k": [1]}, schema=ROWS), snapshot_properties=said)
     newest = {A: head_of(created).snapshot, B: b[1].snapshot}
-    assert settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize()) == newest
+    assert pinned_heads(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize()) == newest
 
 
 @pytest.mark.parametrize("size", [ONE, BatchSize(rows=1)])
@@ -142,7 +145,7 @@ def test_where_batches_do_not_agree_larger_ones_are_tried_rather_than_standing_s
     t, u = table(plain_lake, T, 2), table(plain_lake, U, 2)
     a = model(plain_lake, A, [{T: t[0], U: u[0]}, {T: t[0], U: u[1]}, {T: t[1], U: u[1]}])
     b = model(plain_lake, B, [{T: t[0], U: u[0]}, {T: t[1], U: u[0]}, {T: t[1], U: u[1]}])
-    assert settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, size) == {A: a[2].snapshot, B: b[2].snapshot}
+    assert pinned_heads(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, size) == {A: a[2].snapshot, B: b[2].snapshot}
 
 
 def test_what_agrees_in_one_table_still_agrees_in_another(plain_lake: Lake) -> None:
@@ -151,15 +154,15 @@ def test_what_agrees_in_one_table_still_agrees_in_another(plain_lake: Lake) -> N
     a = model(plain_lake, A, [{T: t[i], U: u[j]} for i, j in pairs])
     b = model(plain_lake, B, [{T: t[i], U: u[j]} for i, j in [(0, 0), (0, 1)]])
     # In one table the one is behind, in the other one the other: only where both began do they agree.
-    found = settled(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize())
+    found = pinned_heads(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize())
     assert found == {A: a[0].snapshot, B: b[0].snapshot}
 
 
 def test_what_a_batch_ends_with_agrees_with_what_another_source_has_absorbed(plain_lake: Lake) -> None:
     t = table(plain_lake, T, 3)
     a = model(plain_lake, A, [{T: mark} for mark in t])
-    assert settled(plain_lake, SnapshotPins(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
+    assert pinned_heads(plain_lake, SnapshotPins(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
     # The table itself is behind: the model's newest snapshot that agrees is read.
-    assert settled(plain_lake, SnapshotPins(pinned={T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
+    assert pinned_heads(plain_lake, SnapshotPins(pinned={T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
         A: a[1].snapshot, T: t[1].snapshot,
     }  # fmt: skip

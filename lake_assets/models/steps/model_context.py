@@ -16,7 +16,7 @@ from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.operators.maintenance import passed_on
+from lake_assets.models.operators.maintenance import source_column
 from lake_assets.models.operators.operator_rows import Rows
 from lake_assets.models.operators.query_tree import (
     Node,
@@ -167,8 +167,8 @@ class ModelContext:
 
     def type_of(self, e: exp.Expr, node: Node) -> str:
         """Return Spark's type of an expression over the rows of an operator."""
-        if isinstance(e, exp.Column) and (source_column := passed_on(node, e.name)):
-            return self.sources.type_of(*source_column)  # without a catalog lookup by Spark
+        if isinstance(e, exp.Column) and (origin := source_column(node, e.name)):
+            return self.sources.type_of(*origin)  # without a catalog lookup by Spark
         sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self.rows.sql(node, 'end')})"
         return self.sql(sql).schema.fields[0].dataType.simpleString()
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
-from lake_assets.models.operators.operator_rows import followed, over_there, scan_sql, within
+from lake_assets.models.operators.operator_rows import map_to_side, map_to_right, scan_sql, within
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -197,10 +197,10 @@ def followed_times(tree: Tree, output: str) -> dict[int, exp.Expr]:
                 down(node.input, substitute(e, by) if refs(e) <= set(by) else None)
             case InnerJoin():
                 for side in node.inputs:
-                    down(side, followed(node.on, side, node)(e))
+                    down(side, map_to_side(node.on, side, node)(e))
             case SideJoin():
                 down(node.left, within(node.left.columns)(e))
-                down(node.right, over_there(node)(e))
+                down(node.right, map_to_right(node)(e))
             case FullJoin():
                 _full(node, e, down)
             case UnionAll() | SetOp():
