@@ -11,7 +11,7 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
-from lake_assets.models.operators.operator_rows import map_to_side, map_to_right, scan_sql, within
+from lake_assets.models.operators.operator_rows import map_to_right, map_to_side, scan_sql, within
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
