@@ -67,7 +67,7 @@ def test_the_cheapest_exact_strategy_and_the_key_are_found(sql: str, strategy: s
         ("SELECT id, a FROM final.users PIVOT (count(*) FOR name IN ('a'))", "full", "PIVOT"),
         ("SELECT id FROM final.users WHERE id = 1 OR EXISTS (SELECT 1 FROM final.cities)", "full", "within an expression"),
         ("SELECT id, name, city_id FROM final.users ORDER BY id, name, city_id LIMIT 3", "full", "LIMIT"),
-        ("SELECT trim(BOTH FROM name) AS p FROM final.users", "full", "as it is written"),
+        ("SELECT trim(BOTH FROM name) AS p FROM final.users", "full", "exactly as written"),
         (
             "SELECT u.id FROM final.users u LEFT SEMI JOIN final.orders o ON u.id = o.user_id "
             "RIGHT JOIN final.cities c ON u.city_id = c.id",
@@ -204,7 +204,7 @@ def test_a_wrong_model_is_named_with_what_is_wrong(sql: str, said: str) -> None:
 
 
 def test_a_declared_key_must_be_an_output_column() -> None:
-    with pytest.raises(ModelError, match=r"key city is no output column; there are id, name"):
+    with pytest.raises(ModelError, match=r"key city is not an output column; the output columns are id, name"):
         planned("SELECT id, name FROM final.users", "city")
 
 

@@ -12,7 +12,7 @@ from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.sql.model_plan import looked_up, parse
+from lake_assets.models.sql.model_plan import parse, qualified_query
 from lake_assets.models.sql.query_text import replace_tables
 from tests.support.models import bag
 
@@ -141,7 +141,7 @@ def test_joins_by_name_are_what_spark_makes_of_them(spark_lake: Lake, count: int
             continue
         seen["asked"] += 1
         try:
-            query, unlike = looked_up("agg.m", parse("agg.m", text), SCHEMAS)
+            query, unlike = qualified_query("agg.m", parse("agg.m", text), SCHEMAS)
         except ModelError as e:
             wrong.append(f"{text}\n  {e}")
             continue

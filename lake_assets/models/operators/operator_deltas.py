@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
-from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows, beside, full, generated, scan_sql
+from lake_assets.models.operators.operator_rows import (
+    At,
+    KeyFilter,
+    Rows,
+    full_join_sql,
+    generate_sql,
+    scan_sql,
+    side_join_sql,
+)
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -115,7 +123,7 @@ class Deltas:
                 return f"SELECT {items}, {SIGN} FROM ({below})" if below else None
             case Generate():
                 below = self.sql(node.input)
-                return generated(node, below) if below else None
+                return generate_sql(node, below) if below else None
             case UnionAll():
                 parts = [f"(SELECT {_listed(node)}, {SIGN} FROM ({s}))" for i in node.inputs if (s := self.sql(i))]
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})" if parts else None
@@ -199,7 +207,7 @@ class Deltas:
             keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
             key_filter = _key_filter([y for _, y in pairs], keys)
         right = self._rows.sql(node.right, "end", key_filter)
-        return f"SELECT {_listed(node)}, {SIGN} FROM ({beside(node, changed, right)})"
+        return f"SELECT {_listed(node)}, {SIGN} FROM ({side_join_sql(node, changed, right)})"
 
     def _from_right(self, node: SideJoin) -> str | None:
         """Return the change that changed rows of the right side cause, over the left side at the start."""
@@ -253,7 +261,7 @@ class Deltas:
             left = right = None
         before, after = (
             f"SELECT {_listed(node)}, {sign} FROM "
-            f"({full(node, self._rows.sql(node.left, at, left), self._rows.sql(node.right, at, right))})"
+            f"({full_join_sql(node, self._rows.sql(node.left, at, left), self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
         return f"({before}) UNION ALL ({after})"

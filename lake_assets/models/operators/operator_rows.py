@@ -42,7 +42,7 @@ class Keys(Protocol):
     """Key values by which rows are looked up."""
 
     def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
-        """Return a SQL condition that every row with these values meets; empty if there is none."""
+        """Return a SQL condition that every row with these values meets, or an empty text."""
         ...
 
     def join(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
@@ -64,8 +64,8 @@ class KeyFilter:
     keys: Keys
 
     def mapped(self, mapping: Callable[[exp.Expr], exp.Expr | None]) -> KeyFilter | None:
-        """Return the filter with expressions replaced by `mapping`, without those that it maps to None; None if none
-        remain."""
+        """Return the filter with expressions replaced by `mapping`, without expressions that it maps to None; None if
+        none remain."""
         pairs = [(e, n) for old, n in zip(self.expressions, self.names, strict=True) if (e := mapping(old)) is not None]
         return (
             replace(self, expressions=tuple(e for e, _ in pairs), names=tuple(n for _, n in pairs)) if pairs else None
@@ -87,7 +87,7 @@ class Rows:
         self._views = views
 
     def sql(self, node: Node, at: At, key_filter: KeyFilter | None = None) -> str:
-        """Return a SELECT with the operator's columns, of all rows or of those that `key_filter` selects."""
+        """Return a SELECT with the operator's columns, of all rows or of the rows that `key_filter` selects."""
         match node:
             case Scan():
                 return restricted(scan_sql(node, self._views(node, at)), key_filter)
@@ -99,7 +99,7 @@ class Rows:
                 return f"SELECT {_items(node.items)} FROM ({self.sql(node.input, at, below)})"
             case Generate():
                 below = key_filter.mapped(within(node.input.columns)) if key_filter else None
-                return _filter_rest(generated(node, self.sql(node.input, at, below)), key_filter, below)
+                return _filter_rest(generate_sql(node, self.sql(node.input, at, below)), key_filter, below)
             case InnerJoin():
                 return self._inner(node, at, key_filter)
             case SideJoin():
@@ -116,7 +116,7 @@ class Rows:
                     if key_filter and by
                     else None
                 )
-                return _filter_rest(aggregated(node, self.sql(node.input, at, below)), key_filter, below)
+                return _filter_rest(aggregate_sql(node, self.sql(node.input, at, below)), key_filter, below)
             case Window():
                 same = {text(p) for p in node.partition}
                 names = {p.name for p in node.partition if isinstance(p, exp.Column)}
@@ -164,13 +164,13 @@ class Rows:
                     refs(e) <= set(side.columns) for e in key_filter.expressions
                 )
             )  # fmt: skip
-        return _filter_rest(inner(sides, node.inputs, node.on), None if exact else key_filter, None)
+        return _filter_rest(inner_join_sql(sides, node.inputs, node.on), None if exact else key_filter, None)
 
     def _side(self, node: SideJoin, at: At, key_filter: KeyFilter | None) -> str:
         left = key_filter.mapped(within(node.left.columns)) if key_filter else None
         right = key_filter.mapped(map_to_right(node)) if key_filter and node.kind != "null_anti" else None
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
-        return _filter_rest(beside(node, *sides), key_filter, left)
+        return _filter_rest(side_join_sql(node, *sides), key_filter, left)
 
     def _full(self, node: FullJoin, at: At, key_filter: KeyFilter | None) -> str:
         pairs = {text(exp.Coalesce(this=x, expressions=[y])): (x, y) for x, y in _pairs(node)}
@@ -180,7 +180,7 @@ class Rows:
             for s in (0, 1)
         )
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
-        return _filter_rest(full(node, *sides), key_filter, left)
+        return _filter_rest(full_join_sql(node, *sides), key_filter, left)
 
 
 # --- SQL of one operator over the SQL of those below ----------------------------------------------------------------
@@ -192,7 +192,7 @@ def scan_sql(node: Scan, view: str, more: str = "") -> str:
     return f"SELECT {listed}{more} FROM {view}"
 
 
-def inner(sides: Sequence[str], inputs: Sequence[Node], on: Sequence[exp.Expr]) -> str:
+def inner_join_sql(sides: Sequence[str], inputs: Sequence[Node], on: Sequence[exp.Expr]) -> str:
     """Return the SQL of an inner join: inputs are joined one by one, those with an equality first."""
     todo = list(range(1, len(inputs)))
     have, rest = set(inputs[0].columns), list(on)
@@ -207,7 +207,7 @@ def inner(sides: Sequence[str], inputs: Sequence[Node], on: Sequence[exp.Expr]) 
     return sql
 
 
-def beside(node: SideJoin, left: str, right: str) -> str:
+def side_join_sql(node: SideJoin, left: str, right: str) -> str:
     """Return the SQL of a left, semi or anti join."""
     if node.kind == "null_anti" and len(node.on) == 1:
         # Spark has a special join for a single NOT IN.
@@ -221,12 +221,12 @@ def beside(node: SideJoin, left: str, right: str) -> str:
     return f"SELECT * FROM ({left}) {word} ({right}) ON {_all(on)}"
 
 
-def full(node: FullJoin, left: str, right: str) -> str:
+def full_join_sql(node: FullJoin, left: str, right: str) -> str:
     """Return the SQL of a full join."""
     return f"SELECT * FROM ({left}) FULL JOIN ({right}) ON {_all(node.on)}"
 
 
-def aggregated(node: Aggregate, below: str) -> str:
+def aggregate_sql(node: Aggregate, below: str) -> str:
     """Return the SQL of GROUP BY."""
     listed = _items((*node.keys, *node.calls)) or "1"
     if not node.keys:
@@ -235,7 +235,7 @@ def aggregated(node: Aggregate, below: str) -> str:
     return f"SELECT {listed} FROM ({below}) GROUP BY {', '.join(text(e) for _, e in node.keys)}"
 
 
-def generated(node: Generate, below: str, more: str = "") -> str:
+def generate_sql(node: Generate, below: str, more: str = "") -> str:
     """Return the SQL of LATERAL VIEW."""
     outer = "OUTER " if node.outer else ""
     names = ", ".join(quote(c) for c in node.generated)
@@ -264,8 +264,8 @@ def within(columns: Sequence[str]) -> Callable[[exp.Expr], exp.Expr | None]:
 
 
 def map_to_side(on: Sequence[exp.Expr], side: Node, node: Node) -> Callable[[exp.Expr], exp.Expr | None]:
-    """Return a mapping to one side of an inner join: expressions over it, and those that a condition equates with
-    one."""
+    """Return a mapping to one side of an inner join: expressions over it stay, and expressions that a join condition
+    equates with one become it."""
     have = set(side.columns)
     others = set(node.columns) - have
     same = {text(y): x for x, y in equals(on, have, others)}

@@ -31,7 +31,7 @@ from lake_assets.models.operators.query_tree import (
     refs,
     text,
 )
-from lake_assets.models.operators.unique_columns import determined, tells_apart
+from lake_assets.models.operators.unique_columns import determined, identifies_rows
 
 
 class Level(IntEnum):
@@ -281,7 +281,7 @@ def _over(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt
     argument_doubt = doubt(call, columns)
     names = {e.name for e in (*by, *order) if isinstance(e, exp.Column)}
     is_classified = isinstance(bare, _EXACT + _SUMS + _AVERAGES + _ROUNDED + _RANKS + _PLACES)
-    if is_classified and order and tells_apart(node.input, names):
+    if is_classified and order and identifies_rows(node.input, names):
         return argument_doubt  # the order is total, so every computation uses the same
     if isinstance(bare, _RANKS):
         return argument_doubt

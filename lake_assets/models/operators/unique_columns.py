@@ -84,7 +84,7 @@ def _are_alike(one: str, other: str) -> bool:
     return bool(one and other) and kind(one) == kind(other)
 
 
-def tells_apart(node: Node, columns: Iterable[str]) -> bool:
+def identifies_rows(node: Node, columns: Iterable[str]) -> bool:
     """Whether rows of an operator that agree in these columns agree in all columns."""
     return set(node.columns) <= determined(node, set(columns))
 

@@ -57,7 +57,7 @@ class PythonModelSpec:
 
     @property
     def lookups(self) -> tuple[TableId, ...]:
-        """The tables that the function reads as they are, each once."""
+        """The tables that the function reads at their current snapshots, each once."""
         return tuple(dict.fromkeys(self._of_kind(Lookup).values()))
 
     @property
@@ -84,7 +84,7 @@ class PythonModelSpec:
 
     @property
     def definition(self) -> str:
-        """A fingerprint of what the rows depend on, apart from the function itself."""
+        """A fingerprint of everything that the rows depend on, apart from the function itself."""
         model = self.model
         by = self.partitions.field.sql if self.partitions else ""
         tables = {p: list(t.parts) for p, t in self.names.items()}

@@ -55,7 +55,7 @@ def time_windows_called(query: exp.Query) -> exp.Query:
 
 
 def as_a_whole(query: exp.Query) -> str:
-    """Return the first call that is only correct in the whole query, with the reason; empty if there is none.
+    """Return the first call that is only correct in the whole query, with the reason; empty without such a call.
 
     Parts of the query have other column names, so calls that name fields after their columns would name them
     differently. Texts that are equal under a collation may differ: a recomputed part of the result may show another one
@@ -92,10 +92,12 @@ def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
         first = min(i for i, k in enumerate(kinds) if k in ("SEMI", "ANTI"))
         if any(j.side.upper() in ("RIGHT", "FULL") for j in joins[first:]):
             # A condition would remove rows that such a join adds.
-            obstacle = "it has a RIGHT or FULL JOIN after a SEMI or ANTI JOIN (the latter in a subquery would do)"
+            obstacle = (
+                "it has a RIGHT or FULL JOIN after a SEMI or ANTI JOIN (put the SEMI or ANTI JOIN into a subquery)"
+            )
         for join in [j for j, k in zip(joins, kinds, strict=True) if k in ("SEMI", "ANTI")]:
             if join.args.get("using"):
-                obstacle = f"it has {join.kind.upper()} JOIN ... USING (ON would do)"
+                obstacle = f"it has {join.kind.upper()} JOIN ... USING (write ON)"
             inner = exp.select(exp.Literal.number(1)).from_(join.this.copy())
             if on := join.args.get("on"):
                 inner = inner.where(on.copy(), copy=False)

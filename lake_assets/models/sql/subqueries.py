@@ -107,7 +107,7 @@ class Subqueries:
         visible = {*node.columns, *right.columns}
         if outside := {n for c in on for n in refs(c)} - visible:
             raise self._error(f"a subquery over {', '.join(sorted(outside))} of a query that is not the next outer one")
-        return _beside(node, right, kind, tuple(on))
+        return _semi_join(node, right, kind, tuple(on))
 
     # --- scalar subqueries --------------------------------------------------------------------------------------
 
@@ -227,12 +227,12 @@ def _wrapped(expression: exp.Expr) -> exp.Expr:
     return expression.copy() if plain else exp.Paren(this=expression.copy())
 
 
-def _beside(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) -> Node:
+def _semi_join(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) -> Node:
     """Return a semi or anti join; below an inner join if its conditions concern a single input of it."""
     if isinstance(node, InnerJoin):
         used = {n for c in on for n in refs(c)} & set(node.columns)
         for i, below in enumerate(node.inputs):
             if used and used <= set(below.columns):
-                one = _beside(below, right, kind, on)
+                one = _semi_join(below, right, kind, on)
                 return InnerJoin((*node.inputs[:i], one, *node.inputs[i + 1 :]), node.on)
     return SideJoin(node, right, kind, on)

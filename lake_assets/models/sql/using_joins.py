@@ -67,7 +67,7 @@ def using_as_on(query: exp.Query, schemas: Mapping[TableId, Sequence[str]]) -> t
         schemas: columns by table.
 
     Returns:
-        The query, and the part that cannot be rewritten; empty if there is none.
+        The query, and the part that cannot be rewritten; empty if all of it can.
     """
     obstacle = ""
     names = _Names(schemas)
@@ -78,7 +78,7 @@ def using_as_on(query: exp.Query, schemas: Mapping[TableId, Sequence[str]]) -> t
                 _name_sources(select, f"__from{n}_")
                 _rewrite(select, names)
             except _Unknown as e:
-                obstacle = f"it has a join with USING or NATURAL beside {e} (ON would do)"
+                obstacle = f"it has a join with USING or NATURAL with {e} (write ON)"
     return query, obstacle
 
 

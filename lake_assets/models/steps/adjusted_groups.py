@@ -60,7 +60,7 @@ def adjust(
         ctx: the step.
         tree: the operators of the query.
         how: the way in which groups are adjusted.
-        below: SQL of the changed rows to group; None if there are none.
+        below: SQL of the changed rows to group; None if no row changed.
         frames: the DataFrames that `below` names.
         untouched: the reason to report if no group is touched, and only the watermarks move.
     """

@@ -98,7 +98,7 @@ def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
     if duplicate:
         raise KeyMissingError(
             f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {duplicate['count']} "
-            f"rows for {tuple(duplicate)[:-1]}: declare a key that tells rows apart, or none"
+            f"rows for {tuple(duplicate)[:-1]}: declare a key that identifies each row, or none"
         )
 
 

@@ -215,7 +215,7 @@ def next_of(
         spec: the model.
         target: its table, if it exists.
         tables: its sources.
-        pins: snapshots fixed by other models of the run; those of this step are added.
+        pins: snapshots fixed by other models of the run; the pins of this step are added.
         rebuild: whether the table is rebuilt in full.
 
     Raises:

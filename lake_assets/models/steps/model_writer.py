@@ -119,7 +119,7 @@ class Writer:
         with self._to(exclusive) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
             if growth is not None and (actual := self._growth(name)) not in (None, growth):
-                raise LostRows(f"{abs(growth - actual):,} keys are not in the table as often as they were computed")
+                raise LostRows(f"the table would grow by {actual:,} rows instead of {growth:,}")
 
     def change(self, delta: str, key: Sequence[str]) -> str:
         """Delete and insert rows of a result with a key.
@@ -155,7 +155,7 @@ class Writer:
             duplicate = rows.where("__coming > 1").select(*map(quote, key)).first()
             raise KeyMissingError(
                 f"{self.table}: {', '.join(key)} is its key, and the query gives {totals['most']} rows for "
-                f"{duplicate}: declare a `key` that tells rows apart, or leave it out"
+                f"{duplicate}: declare a `key` that identifies each row, or none"
             )
         try:
             self.replace(rows.drop("__coming", "__going"), key, exclusive=True, growth=totals["growth"])
@@ -202,9 +202,7 @@ class Writer:
             "count_if(__left < 0)",
         )
         if missing := totals["gone"] - matched + short:
-            return (
-                f"{missing:,} of {totals['gone']:,} rows to remove are not in the table as often as they were computed"
-            )
+            return f"{missing:,} of {totals['gone']:,} rows to delete have too few copies in the table"
         remaining_view = self.frames.view(remaining)
         source = self.frames.sql(
             f"SELECT {listed}, true AS __goes FROM {deleted_view} UNION ALL "
