@@ -241,7 +241,7 @@ class Deltas:
         left_view = self._frames.view(self._frames.materialize(left))
         before, after = (
             f"SELECT {_listed(node)}, {sign} FROM "
-            f"({beside(node, f'SELECT * FROM {left_view}', self._rows.sql(node.right, at, right))})"
+            f"({side_join_sql(node, f'SELECT * FROM {left_view}', self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
         return f"({before}) UNION ALL ({after})"

@@ -119,7 +119,10 @@ class Writer:
         with self._to(exclusive) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
             if growth is not None and (actual := self._growth(name)) not in (None, growth):
-                raise LostRows(f"the table would grow by {actual:,} rows instead of {growth:,}")
+                raise LostRows(
+                    "rows to delete are missing in the table, or rows to insert exist already: it would grow by "
+                    f"{actual:,} rows instead of {growth:,}"
+                )
 
     def change(self, delta: str, key: Sequence[str]) -> str:
         """Delete and insert rows of a result with a key.
@@ -202,7 +205,7 @@ class Writer:
             "count_if(__left < 0)",
         )
         if missing := totals["gone"] - matched + short:
-            return f"{missing:,} of {totals['gone']:,} rows to delete have too few copies in the table"
+            return f"{missing:,} of {totals['gone']:,} rows to delete are missing in the table"
         remaining_view = self.frames.view(remaining)
         source = self.frames.sql(
             f"SELECT {listed}, true AS __goes FROM {deleted_view} UNION ALL "

@@ -120,7 +120,7 @@ class Renewal:
             f"SELECT count_if(__there < __going) AS fewer, count_if(__there > __going) AS more FROM ({counts})"
         ).collect()
         if mismatches["fewer"]:
-            what = f"of {keys.rows:,} touched rows, {mismatches['fewer']:,} have too few copies in the table"
+            what = f"of {keys.rows:,} touched rows, {mismatches['fewer']:,} are missing in the table"
             return Renewed(None, what, lost=what)
         if mismatches["more"]:
             # Other rows share the values of the exact columns: which stored row is which cannot be determined.
