@@ -14,7 +14,7 @@ from lake_assets.models.operators.query_tree import Node, Project, Tree, origins
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.model_runs import choice, is_same_query, planned, windows_of
-from lake_assets.models.steps.recomputed_ranges import untraced
+from lake_assets.models.steps.recomputed_ranges import tables_without_column
 from lake_assets.tables.outcome import Absorbed
 
 
@@ -92,7 +92,7 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
             state = "pending"
             now, now_why = choice(model, expected, changed) if changed else ("none", "no row of its sources changed")
     why = model.why
-    if spec.span and model.tree and (untraceable := untraced(model.tree, spec.span.column)):
+    if spec.span and model.tree and (untraceable := tables_without_column(model.tree, spec.span.column)):
         why += f"; a change of {', '.join(map(str, untraceable))} recomputes everything: it has no such column"
     return Explanation(
         str(spec.table), model.strategy, why, model.key, model.key_why, state, now, now_why,

@@ -9,7 +9,7 @@ import pytest
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.models.operators.maintenance import everything
+from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows
 from lake_assets.models.operators.query_tree import Scan, column, text
 from lake_assets.models.sql.model_plan import plan
@@ -72,5 +72,5 @@ def test_what_touches_everything_depends_on_the_tables_that_changed() -> None:
     users, orders = TableId.parse("final.users"), TableId.parse("final.orders")
     tree = plan("agg.m", "SELECT o.id FROM final.orders o WHERE o.id > (SELECT max(id) FROM final.users)", SCHEMAS).tree
     assert tree is not None
-    assert "total of all rows" in everything(tree.root, {users})
-    assert everything(tree.root, {orders}) == ""
+    assert "total of all rows" in reason_all_rows_change(tree.root, {users})
+    assert reason_all_rows_change(tree.root, {orders}) == ""

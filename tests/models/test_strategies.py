@@ -16,7 +16,7 @@ from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.query_tree import scans, text
 from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.model_writer import Writer
-from lake_assets.models.steps.recomputed_ranges import followed_times, merged
+from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.models.test_plan import SCHEMAS
@@ -241,7 +241,7 @@ def test_the_time_is_followed_through_groups_and_joins() -> None:
     )
     tree = plan("agg.m", sql, SCHEMAS).tree
     assert tree is not None
-    times = followed_times(tree, "day")
+    times = column_expressions(tree, "day")
     assert [text(times[id(s)]).split("_")[0] if id(s) in times else None for s in scans(tree.root)] == [
         "`day",
         "`day",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lake_assets.lake import TableId
-from lake_assets.models.operators.maintenance import describe, everything, maintained
+from lake_assets.models.operators.maintenance import describe, maintained, reason_all_rows_change
 from lake_assets.models.operators.query_tree import walk
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan
 from lake_assets.models.sql.sql_errors import column_problems
@@ -47,7 +47,7 @@ def texts(found: ModelPlan) -> Iterator[str]:
     if found.tree:
         for node in walk(found.tree.root):
             yield from (describe(node), maintained(node))
-        yield everything(found.tree.root, set(FLIGHTS))
+        yield reason_all_rows_change(found.tree.root, set(FLIGHTS))
 
 
 @pytest.mark.parametrize("sql", QUERIES)

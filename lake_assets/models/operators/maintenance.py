@@ -100,7 +100,7 @@ def maintained(node: Node) -> str:
             return "rows equal to the changed ones, at the start and at the end"
 
 
-def everything(node: Node, changed: Collection[TableId], *, each: bool = False) -> str:
+def reason_all_rows_change(node: Node, changed: Collection[TableId], *, each: bool = False) -> str:
     """Return why a change of some tables affects all rows of the result; empty if it does not.
 
     Args:
@@ -109,10 +109,10 @@ def everything(node: Node, changed: Collection[TableId], *, each: bool = False) 
         each: whether a change of each single table must affect all rows.
     """
     if each:
-        reasons = [everything(node, {t}) for t in changed]
+        reasons = [reason_all_rows_change(node, {t}) for t in changed]
         return reasons[0] if reasons and all(reasons) else ""
     for below in node.inputs:
-        if why := everything(below, changed):
+        if why := reason_all_rows_change(below, changed):
             return why
     match node:
         case Window() if not node.partition and _reads(node.input, changed):

@@ -189,7 +189,7 @@ class Deltas:
             # The change is broadcast to the other side, so only pushed-down conditions help.
             plain = [(x, y) for x, y in pairs if isinstance(x, exp.Column)]
             names = tuple(x.name for x, _ in plain)
-            return KeyFilter(tuple(y for _, y in plain), names, frame.loosely()) if plain else None
+            return KeyFilter(tuple(y for _, y in plain), names, frame.inexact()) if plain else None
         if not pairs:
             return None
         keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({sql})")

@@ -44,7 +44,7 @@ def certain_type(node: Node, expression: exp.Expr) -> str:
         case exp.Column():
             return _of_column(node, expression.name)
         case exp.Cast() | exp.TryCast():
-            to = plainly(expression.to.sql(DIALECT))
+            to = short_type(expression.to.sql(DIALECT))
             return to if kind(to) in ("number", "float", *_PLAIN) else ""
         case exp.Count() | exp.CountIf():
             return "bigint"
@@ -62,7 +62,7 @@ def certain_type(node: Node, expression: exp.Expr) -> str:
             return ""
 
 
-def plainly(type_: str) -> str:
+def short_type(type_: str) -> str:
     """Return a type in Spark's short notation: lower case without spaces, unlike Iceberg's and sqlglot's."""
     return re.sub(r"\s*([,:<>()])\s*", r"\1", type_.strip().lower())
 
@@ -91,7 +91,7 @@ def _of_column(node: Node, name: str) -> str:
 def kind(type_: str) -> str:
     """Return the kind of a type; equality is transitive among values of one kind, whatever their types. Empty if
     unknown."""
-    type_ = plainly(type_)
+    type_ = short_type(type_)
     name = type_.split("(")[0]
     if name in _NUMBERS:
         return "number"
@@ -180,7 +180,7 @@ def _widest(*types: str) -> str:
 TypeOf = Callable[[exp.Expr, Node], str]
 
 
-def mixed(node: Node, type_of: TypeOf) -> str:
+def mixed_types_reason(node: Node, type_of: TypeOf) -> str:
     """Return why join conditions do not determine keys: they compare values of different kinds; empty if they do not.
 
     '01' and '1' both equal 1, but not each other, so neither side's value tells which rows belong together. All such
@@ -188,7 +188,7 @@ def mixed(node: Node, type_of: TypeOf) -> str:
     """
     reason = ""
     for below in node.inputs:
-        reason = mixed(below, type_of) or reason
+        reason = mixed_types_reason(below, type_of) or reason
     for condition, x, y, inputs in _compared(node):
         left_type, right_type = type_of(x, inputs[0]), type_of(y, inputs[1])
         if not (left_type and right_type) or kind(left_type) == kind(right_type):
@@ -222,7 +222,7 @@ def _compared(node: Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[
             yield bare, x, y, (node.right, node.left)
 
 
-def in_one_type(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]) -> Tree:
+def with_common_types(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]) -> Tree:
     """Return the tree with each branch of a set operation cast to the types of the whole.
 
     A change may come from some branches only, and these alone do not determine the common types.

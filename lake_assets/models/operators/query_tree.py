@@ -152,7 +152,8 @@ class SideJoin:
 
     Attributes:
         left, right: the inputs.
-        kind: `left`, `semi` (EXISTS, IN), `anti` (NOT EXISTS), `null_anti` (NOT IN: a null on either side matches).
+        kind: `left`, `semi` (EXISTS, IN), `anti` (NOT EXISTS), `null_anti` (NOT IN: a null on either side counts as a
+            match).
         on: the conditions.
     """
 

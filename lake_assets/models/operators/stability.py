@@ -31,7 +31,7 @@ from lake_assets.models.operators.query_tree import (
     refs,
     text,
 )
-from lake_assets.models.operators.unique_columns import determined, identifies_rows
+from lake_assets.models.operators.unique_columns import dependent_columns, identifies_rows
 
 
 class Level(IntEnum):
@@ -245,7 +245,7 @@ def _picked(call: exp.Expr, bare: exp.Expr, node: Node, by: frozenset[str]) -> D
     order = bare.expression
     parts = [p.expression if isinstance(p, exp.PropertyEQ) else p for p in order.expressions]
     names = {p.name for p in (parts if isinstance(order, exp.Struct) else [order]) if isinstance(p, exp.Column)}
-    if text(order) == text(bare.this) or refs(bare.this) <= determined(node, names | by):
+    if text(order) == text(bare.this) or refs(bare.this) <= dependent_columns(node, names | by):
         return None
     why = f"{query_text(call)} takes any of the rows with the same {query_text(order)}"
     return Doubt(Level.ARBITRARY, why, "break ties by the value itself, as max_by(x, struct(y, x))")

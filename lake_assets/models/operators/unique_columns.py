@@ -86,24 +86,24 @@ def _are_alike(one: str, other: str) -> bool:
 
 def identifies_rows(node: Node, columns: Iterable[str]) -> bool:
     """Whether rows of an operator that agree in these columns agree in all columns."""
-    return set(node.columns) <= determined(node, set(columns))
+    return set(node.columns) <= dependent_columns(node, set(columns))
 
 
-def determined(node: Node, have: set[str]) -> set[str]:
+def dependent_columns(node: Node, have: set[str]) -> set[str]:
     """Return the columns that are functionally dependent on the columns `have`."""
     if any(k <= have for k in unique(node)):
         return set(node.columns)
     match node:
         case Filter() | Distinct() | Window() | Generate():
-            return have | determined(node.input, have & set(node.input.columns))
+            return have | dependent_columns(node.input, have & set(node.input.columns))
         case Project():
             plain = {e.name for n, e in node.items if n in have and isinstance(e, exp.Column)}
-            below = determined(node.input, plain)
+            below = dependent_columns(node.input, plain)
             return have | {n for n, e in node.items if refs(e) <= below}
         case InnerJoin():
             return _through_equalities(node, have, node.inputs)
         case SideJoin():
-            left = have | determined(node.left, have & set(node.left.columns))
+            left = have | dependent_columns(node.left, have & set(node.left.columns))
             return _through_equalities(node, left, (node.right,)) if node.kind == "left" else left
         case _:
             return have
@@ -118,5 +118,5 @@ def _through_equalities(node: InnerJoin | SideJoin, have: set[str], inputs: Iter
             others = set(node.columns) - set(side.columns)
             pairs = equals(node.on, others, side.columns)
             same = {y.name for x, y in pairs if refs(x) <= columns and isinstance(y, exp.Column)}
-            columns |= determined(side, (columns & set(side.columns)) | same)
+            columns |= dependent_columns(side, (columns & set(side.columns)) | same)
     return columns

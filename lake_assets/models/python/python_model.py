@@ -30,9 +30,9 @@ class PythonModel:
         function: returns its rows; receives one `Changes`, `Lookup` or `Affected` per parameter.
         write: how the rows are applied.
         key: columns that identify a row of the table.
-        replace: by column of the result whose affected values are replaced, the SQL expression that gives its value
-            for a changed row: of every input (a text), or by parameter.
-        tables: by parameter, the name of its table; a parameter without one is the table of its name.
+        replace: the columns of the result whose affected values are replaced, each with the SQL expression for its
+            value in a changed row: one for all inputs, or one per parameter.
+        tables: the name of each parameter's table; default: the table named like the parameter.
         full: a function that computes the whole table, for verification; None: `function` over everything.
         version: a new version rebuilds the table.
         cumulative: whether a row also depends on all rows with smaller values of the replaced column.
@@ -71,7 +71,8 @@ class PythonModel:
         return _parameters(self.function, str(self.table))
 
     def expression(self, column: str, parameter: str) -> str | None:
-        """Return the expression for a replaced column over the rows of an input; None: that input has none."""
+        """Return the expression for a replaced column over the rows of an input; None if the input has no
+        expression."""
         of = self.replace[column]
         return of if isinstance(of, str) else of.get(parameter)
 

@@ -1,4 +1,4 @@
-"""Run a Python model: call its function with what changed, and apply its rows in one commit with all watermarks."""
+"""Run a Python model: call its function with the changes, and apply its rows in one commit with all watermarks."""
 
 from __future__ import annotations
 

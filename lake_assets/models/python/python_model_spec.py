@@ -79,7 +79,7 @@ class PythonModelSpec:
         """How the table is computed, for asset descriptions."""
         function = self.model.function
         text = (function.__doc__ or "").strip()
-        how = f"Computed by `{function.__name__}` from what changed in its inputs; its rows are applied with "
+        how = f"Computed by `{function.__name__}` from the changes of its inputs; its rows are applied with "
         return f"{text}\n\n{how}`{self.model.write}`." if text else f"{how}`{self.model.write}`."
 
     @property

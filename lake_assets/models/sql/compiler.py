@@ -11,7 +11,7 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.spark_functions import is_generator, is_wide
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.operator_types import plainly
+from lake_assets.models.operators.operator_types import short_type
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -138,7 +138,7 @@ class Compiler:
             back = {c.lower(): n for n, c in fields.items()}
             unique = tuple(frozenset(back[c.lower()] for c in k) for k in self._keys(table))
             self._add_to_scope(scope, alias, ((c, n) for n, c in fields.items()))
-            return Scan(table, alias, fields, unique, {n: plainly(types[c]) for n, c in fields.items()})
+            return Scan(table, alias, fields, unique, {n: short_type(types[c]) for n, c in fields.items()})
         if isinstance(source, exp.Table):
             closed = ctes.get(source.name.lower())
             if closed is None:

@@ -17,8 +17,8 @@ from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
-from lake_assets.models.operators.maintenance import describe, everything, is_by_key
-from lake_assets.models.operators.operator_types import certain_type, mixed
+from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
+from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
 from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
@@ -28,10 +28,10 @@ from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error, open_quote
 from lake_assets.models.sql.sql_functions import warnings, wide_generator
 from lake_assets.models.sql.sql_rewrite import (
-    as_a_whole,
     named_windows_inlined,
     semi_joins_as_exists,
     time_windows_called,
+    whole_query_reason,
 )
 from lake_assets.models.sql.using_joins import using_as_on
 from lake_assets.models.steps.retract import Retraction, retraction
@@ -83,7 +83,7 @@ def parse(name: str, sql: str) -> exp.Query:
         raise model_error(name, [(open_quote(sql), "a quote or comment that begins here is not closed")]) from e
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
         # sqlglot raises these itself, as for `map(a)`, whose second argument it expects.
-        raise ModelError(f"model {name}: its SQL cannot be read: is a call short of arguments? ({e})") from e
+        raise ModelError(f"model {name}: its SQL cannot be read: does a call lack an argument? ({e})") from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise ModelError(
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
@@ -232,18 +232,18 @@ def _strategy(
         key: the key of its result.
         time: the output column by whose ranges it is recomputed; empty if none is declared.
     """
-    why = mixed(tree.root, lambda e, node: certain_type(node, e))
+    why = mixed_types_reason(tree.root, lambda e, node: certain_type(node, e))
     row_identity = identity(tree, key)
     if time:
         why = f"declared: a row is computed from rows whose {time} is near its own"
         if broken := rows_depend(time, row_identity):
             return "full", broken, None
         return "ranges", why, None
-    if why := why or everything(tree.root, set(sources), each=True):
+    if why := why or reason_all_rows_change(tree.root, set(sources), each=True):
         return "full", why, None
     retracted, reason = retraction(tree, annotated)
     if retracted and set(key) != set(retracted.keys.values()):
-        retracted, reason = None, f"the declared key {list(key)} is not what it groups by"
+        retracted, reason = None, f"the declared key {list(key)} differs from its GROUP BY columns"
     if isinstance(row_identity, Doubt) and not retracted:
         return "full", row_identity.no_identity, None
     key_operators = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
@@ -337,7 +337,7 @@ def _compiled(
                 "write QUALIFY as the WHERE around a subquery"
             )
         return None, f"{other} cannot be translated exactly as written"
-    if whole := as_a_whole(query):
+    if whole := whole_query_reason(query):
         return None, f"it has {whole}"
     try:
         return compiled(qualified, schemas, keys), ""

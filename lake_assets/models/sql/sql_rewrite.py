@@ -54,7 +54,7 @@ def time_windows_called(query: exp.Query) -> exp.Query:
     return query
 
 
-def as_a_whole(query: exp.Query) -> str:
+def whole_query_reason(query: exp.Query) -> str:
     """Return the first call that is only correct in the whole query, with the reason; empty without such a call.
 
     Parts of the query have other column names, so calls that name fields after their columns would name them

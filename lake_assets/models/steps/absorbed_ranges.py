@@ -1,4 +1,4 @@
-"""Recompute the ranges of a declared column that changed rows reach."""
+"""Recompute the ranges of a declared column that changed rows affect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lake_assets.models.steps.written_changes import write_change
 
 
 def absorb_ranges(ctx: ModelContext, tree: Tree, why: str) -> Done:
-    """Recompute the ranges of the declared column that changed rows reach, and write the rows that differ."""
+    """Recompute the ranges of the declared column that changed rows affect, and write the rows that differ."""
     span = ctx.spec.span
     assert span is not None
     ranges = touched_ranges(tree, span, ctx.types[span.column], ctx.sources, ctx.frames)

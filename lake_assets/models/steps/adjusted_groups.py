@@ -42,7 +42,7 @@ def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | Non
 def _are_few(ctx: ModelContext, how: Retraction) -> bool:
     """Whether the table is small and few rows have changed."""
     return (
-        size_of(ctx.table)[1] <= SMALL_ROWS and ctx.sources.are_few() and is_linear(how.aggregate.input)
+        size_of(ctx.table)[1] <= SMALL_ROWS and ctx.sources.has_few_changes() and is_linear(how.aggregate.input)
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def adjust(
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:
     """Return SQL for the stored rows of the changed groups."""
     columns = tuple(ctx.typed(k) for k in keys)
-    looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
+    looked_up, names = change.with_positional_names(keys), [f"__k{i}" for i in range(len(keys))]
     condition, join = looked_up.condition(columns, names), looked_up.join(columns, names)
     inside = f"SELECT * FROM {view}" + (f" WHERE {condition}" if condition else "")
     return f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside

@@ -47,7 +47,7 @@ class Estimate:
         changed: maximum number of changed rows.
         rows: rows of the sources.
         exact: whether `changed` cannot be far too large (rewritten files hold rows that did not change).
-        limit: the share from which everything is recomputed.
+        limit: the share of changed rows above which everything is recomputed.
         incremental, full: expected seconds of either way, from past runs; None if unknown.
         declared: whether the limit is declared.
     """

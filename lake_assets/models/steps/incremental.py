@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.models.operators.operator_deltas import Deltas, keys_of
-from lake_assets.models.operators.operator_types import certain_type, in_one_type, mixed
+from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason, with_common_types
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -37,14 +37,14 @@ def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
     """
     tree = ctx.plan.tree
     assert tree is not None
-    if why := mixed(tree.root, lambda e, node: certain_type(node, e) or ctx.type_of(e, node)):
+    if why := mixed_types_reason(tree.root, lambda e, node: certain_type(node, e) or ctx.type_of(e, node)):
         return ctx.plan, why
 
     def schema_of(node: Node) -> dict[str, str]:
         schema = ctx.sql(ctx.rows.sql(node, "end")).schema
         return {f.name: f.dataType.simpleString() for f in schema.fields}
 
-    return replace(ctx.plan, tree=in_one_type(tree, schema_of)), ""
+    return replace(ctx.plan, tree=with_common_types(tree, schema_of)), ""
 
 
 def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:

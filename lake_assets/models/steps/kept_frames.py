@@ -157,11 +157,11 @@ class Frame:
         rows = self.frame.select(*(F.expr(_leave(quote(c), self.bounds[c].type)).alias(c) for c in columns)).collect()
         return {c: list(dict.fromkeys(r[i] for r in rows if r[i] is not None)) for i, c in enumerate(columns)}
 
-    def loosely(self) -> Frame:
+    def inexact(self) -> Frame:
         """Return the frame for lookups that a join follows anyway, so that they may return more rows."""
         return replace(self, exact=False)
 
-    def by_place(self, columns: Sequence[str]) -> Frame:
+    def with_positional_names(self, columns: Sequence[str]) -> Frame:
         """Return these columns alone, renamed to `__k0`, `__k1`, ...: the looked-up rows may have columns of the same
         names."""
         names = {c: f"__k{i}" for i, c in enumerate(columns)}

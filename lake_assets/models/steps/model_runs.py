@@ -31,7 +31,7 @@ from lake_assets.errors import (
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.operators.maintenance import everything
+from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
@@ -45,7 +45,7 @@ from lake_assets.models.steps.model_context import (
     NotAcceptedError,
     first_line,
 )
-from lake_assets.models.steps.model_sources import Sources, needed_of
+from lake_assets.models.steps.model_sources import Sources, needed_columns
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
@@ -159,7 +159,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
             for captured in captures.values():
                 captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
-        frames, needed = Frames(lake.spark(), scope), needed_of(plan.tree) if plan.tree else {}
+        frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above
@@ -283,11 +283,11 @@ def _absorb(ctx: ModelContext) -> Done:
     if strategy == "full":
         return full(ctx, why)
     try:
-        plan, mixed = plan_with_types(ctx)
+        plan, mixed_types = plan_with_types(ctx)
         if strategy == "ranges":
             assert plan.tree is not None
             return absorb_ranges(ctx, plan.tree, why)
-        return full(ctx, mixed) if mixed else _by_parts(ctx, plan, why)
+        return full(ctx, mixed_types) if mixed_types else _by_parts(ctx, plan, why)
     except UnsupportedCaptureError as e:
         # Raised while changes are read, before anything is written.
         return full(ctx, f"the changes of a source cannot be determined: {e}")
@@ -345,7 +345,7 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
         return "full", model.why
     if expected.prefers_full and expected.exact:
         return "full", f"computing everything is estimated to be cheaper: {expected}"
-    if model.strategy != "ranges" and (why := everything(model.tree.root, changed)):
+    if model.strategy != "ranges" and (why := reason_all_rows_change(model.tree.root, changed)):
         return "full", why
     return model.strategy, model.why
 

@@ -68,11 +68,11 @@ class Sources:
         """Whether any row that the query reads has changed; computes the feeds of all tables in parallel."""
         todo = [t for t in self.captures if t not in self._feeds]
         # One feed is planned while another one is read.
-        with planned_once(self.lake, when=self.are_few()), ThreadPoolExecutor(max(1, len(todo))) as pool:
+        with planned_once(self.lake, when=self.has_few_changes()), ThreadPoolExecutor(max(1, len(todo))) as pool:
             self._feeds.update(zip(todo, pool.map(self._feed, todo), strict=True))
         return any(feed is not None for feed in self._feeds.values())
 
-    def are_few(self) -> bool:
+    def has_few_changes(self) -> bool:
         """Whether so few rows have changed in all tables together that one task is enough to group them."""
         # All rows of rewritten files are read to determine which have changed.
         rewritten = any(s.operation == "replace" for c in self.captures.values() for s in c.window.steps)
@@ -112,7 +112,7 @@ class Sources:
         if not both or any(t in k for k in kinds.values() for t in _UNGROUPED):
             return self.frames.sql(f"SELECT {selection} FROM {name}", {name: changes})
         # Rows that differ only in columns that the query does not read have not changed for it.
-        if self.are_few():
+        if self.has_few_changes():
             # One task reads small files, so nothing is shuffled.
             selection = f"/*+ {'COALESCE' if is_small(capture) else 'REPARTITION'}(1) */ {selection}"
         else:
@@ -177,7 +177,7 @@ class Sources:
         return rows, columns
 
 
-def needed_of(tree: Tree) -> dict[TableId, set[str]]:
+def needed_columns(tree: Tree) -> dict[TableId, set[str]]:
     """Return the columns of each table that a compiled query reads."""
     columns: dict[TableId, set[str]] = {}
     for scan in scans(tree.root):

@@ -126,7 +126,7 @@ def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames:
     kind = _KINDS.get(type_)
     if kind is None:
         return f"{span.column} is of type {type_}: ranges are of dates, timestamps and whole numbers"
-    times = followed_times(tree, span.column)
+    times = column_expressions(tree, span.column)
     parts: list[str] = []
     for scan in scans(tree.root):
         feed = sources.feed(scan.table)
@@ -175,7 +175,7 @@ def _units(seconds: float, kind: _Kind) -> int:
     return math.ceil(seconds * kind.second)
 
 
-def followed_times(tree: Tree, output: str) -> dict[int, exp.Expr]:
+def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
     """Return the expression for a column of the result in each occurrence of a table, by its `id`; occurrences without
     one are left out."""
     times: dict[int, exp.Expr] = {}
@@ -219,7 +219,7 @@ def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], N
             down(node.right, y)
 
 
-def untraced(tree: Tree, output: str) -> list[TableId]:
+def tables_without_column(tree: Tree, output: str) -> list[TableId]:
     """Return the tables with an occurrence that has no expression for a column of the result."""
-    times = followed_times(tree, output)
+    times = column_expressions(tree, output)
     return list(dict.fromkeys(s.table for s in scans(tree.root) if id(s) not in times))
