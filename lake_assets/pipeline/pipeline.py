@@ -18,7 +18,7 @@ from lake_assets.models.sql.sql_errors import Origin, located
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.config.declared_tables import DeclaredTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
-from lake_assets.pipeline.config.python_models import load_models, python_files
+from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
 from lake_assets.pipeline.config.sql_positions import Written, origins, read_sql
 from lake_assets.pipeline.config.yaml_file import read_pipeline
 from lake_assets.pipeline.pending import Pending, pending_of
@@ -47,7 +47,9 @@ class Pipeline:
         """
         self.config, self.path = config, path
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
-        self._declared = DeclaredTables(config, _written(config, path), (*load_models(files), *models))
+        written = _written(config, path)
+        templates = [template_model(m, written[m.name]) for m in config.models if m.write]
+        self._declared = DeclaredTables(config, written, (*templates, *load_models(files), *models))
 
     @property
     def name(self) -> str:
@@ -229,7 +231,8 @@ def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
             continue
         try:
             written = read_sql(model.name, model.sql_file, path.parent if path else Path())
-            sources_of(model.name, parse(model.name, written.sql))
+            if not model.write:
+                sources_of(model.name, parse(model.name, written.sql))
             found[model.name] = written
         except ModelError as e:
             mistakes.append(str(located(e, Origin(str((path.parent if path else Path()) / model.sql_file)))))

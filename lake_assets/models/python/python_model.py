@@ -11,12 +11,13 @@ from typing import Any, Literal, get_args
 
 from pyspark.sql import DataFrame
 
-from lake_assets.errors import ModelError
+from lake_assets.errors import InvalidNameError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup
 
 WriteMode = Literal["append", "merge", "replace-keys", "replace-ranges", "overwrite"]
 Function = Callable[..., DataFrame]
+Kind = type[Changes] | type[Lookup] | type[Affected]
 _KINDS = (Changes, Lookup, Affected)
 _RESERVED = ("icdc", "raw")
 
@@ -28,6 +29,8 @@ class PythonModel:
     Attributes:
         table: the table that it computes.
         function: returns its rows; receives one `Changes`, `Lookup` or `Affected` per parameter.
+        parameters: the kind of each parameter.
+        where: the place of the function: file and line.
         write: how the rows are applied.
         key: columns that identify a row of the table.
         replace: the columns of the result whose affected values are replaced, each with the SQL expression for its
@@ -44,6 +47,8 @@ class PythonModel:
 
     table: TableId
     function: Function = field(repr=False, compare=False)
+    parameters: Mapping[str, Kind]
+    where: str
     write: WriteMode
     key: tuple[str, ...] = ()
     replace: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
@@ -56,19 +61,13 @@ class PythonModel:
     on_lookup_change: Literal["ignore", "rebuild"] = "ignore"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a declaration that contradicts itself."""
+        _check(self)
+
     def __call__(self, *args: Any, **kwargs: Any) -> DataFrame:
         """Call the function."""
         return self.function(*args, **kwargs)
-
-    @property
-    def where(self) -> str:
-        """The place of the function: file and line."""
-        return where_is(self.function)
-
-    @property
-    def parameters(self) -> dict[str, type[Changes] | type[Lookup] | type[Affected]]:
-        """The kind of each parameter of the function."""
-        return _parameters(self.function, str(self.table))
 
     def expression(self, column: str, parameter: str) -> str | None:
         """Return the expression for a replaced column over the rows of an input; None if the input has no
@@ -128,9 +127,11 @@ def model(
             declared = PythonModel(
                 name,
                 function,
+                _parameters(function, table),
+                where_is(function),
                 write,
-                _names(key),
-                _replaced(write, _names(key), replace),
+                names_of(key),
+                replaced(write, names_of(key), replace),
                 dict(inputs or {}),
                 full,
                 str(version),
@@ -140,8 +141,9 @@ def model(
                 on_lookup_change,
                 settings,
             )
-            _check(declared)
-        except ValueError as e:
+            if full is not None:
+                _parameters(full, table)
+        except (ValueError, InvalidNameError) as e:
             raise ModelError(f"{where_is(function)}: model {table}: {e}") from e
         return declared
 
@@ -149,21 +151,23 @@ def model(
 
 
 def where_is(function: Function) -> str:
-    """Return file and line of a function."""
+    """Return the place of a function: file and line."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(function)
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _replaced(
+def replaced(
     write: str, key: tuple[str, ...], replace: str | Sequence[str] | Mapping[str, str | Mapping[str, str]] | None
 ) -> dict[str, str | Mapping[str, str]]:
+    """Return the expression of each replaced column; see `model`."""
     if isinstance(replace, Mapping):
         return dict(replace)
-    names = key if replace is None and write == "replace-keys" else _names(replace or ())
+    names = key if replace is None and write == "replace-keys" else names_of(replace or ())
     return {n: f"`{n.replace('`', '``')}`" for n in names}
 
 
@@ -202,11 +206,9 @@ def _check(declared: PythonModel) -> None:
             raise ValueError(f"`replace`: {column} names {', '.join(wrong)}, which is no parameter of type Changes")
         if isinstance(of, Mapping) and (missing := [p for p, k in kinds.items() if k is Changes and p not in of]):
             raise ValueError(f"`replace`: {column} has no expression for {', '.join(missing)}")
-    if declared.full is not None:
-        _parameters(declared.full, str(declared.table))
 
 
-def _parameters(function: Function, table: str) -> dict[str, type[Changes] | type[Lookup] | type[Affected]]:
+def _parameters(function: Function, table: str) -> dict[str, Kind]:
     try:
         hints = typing.get_type_hints(function)
     except NameError:

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from lake_assets.lake import TableId
 from lake_assets.models.python.model_inputs import Changes, Lookup
 from lake_assets.models.python.python_model import PythonModel
+from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.tables.audits.audit_declarations import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown
@@ -78,6 +79,9 @@ class PythonModelSpec:
     def summary(self) -> str:
         """How the table is computed, for asset descriptions."""
         function = self.model.function
+        if isinstance(function, SqlTemplate):
+            how = f"Computed from what changed; its rows are applied with `{self.model.write}`."
+            return f"{how}\n\n```sql\n{function.text.strip()}\n```"
         text = (function.__doc__ or "").strip()
         how = f"Computed by `{function.__name__}` from the changes of its inputs; its rows are applied with "
         return f"{text}\n\n{how}`{self.model.write}`." if text else f"{how}`{self.model.write}`."

@@ -22,11 +22,11 @@ from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import shown
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_specs
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import Written, line_of_table
-from lake_assets.pipeline.table_graph import Spec, ordered
+from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.specs import BatchSize, Limit
 
@@ -44,6 +44,11 @@ class DeclaredTables:
     config: PipelineConfig
     written: Mapping[str, Written]
     python: Sequence[PythonModel] = ()
+
+    @property
+    def _queries(self) -> list[SqlModel]:
+        """The SQL models whose query is maintained."""
+        return [m for m in self.config.models if not m.write]
 
     @property
     def has_patterns(self) -> bool:
@@ -67,7 +72,7 @@ class DeclaredTables:
         claims = [
             (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
         ]
-        models = [*(TableId.parse(m.name) for m in self.config.models), *(m.table for m in self.python)]
+        models = [*(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)]
         refusals = refused(lake, [claim for _, _, claim, _ in claims], models)
         specs: list[Spec] = [raw for _, raw in self._streams(lake)]
         for stream, raw, claim, declared in claims:
@@ -151,8 +156,8 @@ class DeclaredTables:
         )
 
     def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
-        made = {*made, *(TableId.parse(m.name) for m in self.config.models), *(m.table for m in self.python)}
-        for model in self.config.models:
+        made = {*made, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
+        for model in self._queries:
             written = self.written[model.name]
             reads = sources_of(model.name, parse(model.name, written.sql))
             # Changes wait only where they enter the pipeline.
@@ -202,7 +207,9 @@ class DeclaredTables:
         if self.has_patterns:
             return
         made = {s.table for s in specs}
-        others = [(spec, s) for spec in specs for s in spec.sources if s not in made]
+        others = [
+            (spec, s) for spec in specs for s in (*spec.sources, *lookups_of(spec)) if s not in made
+        ]  # fmt: skip
         # Only lists names; each table is loaded when it is absorbed.
         there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
         missing = [(spec, s) for spec, s in others if s not in there]

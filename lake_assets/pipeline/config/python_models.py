@@ -13,18 +13,22 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from pyspark import cloudpickle
 
-from lake_assets.errors import LakeError, PipelineError
+from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.models.python.model_inputs import Affected
-from lake_assets.models.python.python_model import PythonModel
+from lake_assets.models.python.python_model import PythonModel, replaced
 from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.python.sql_template import SqlTemplate, tables_of
+from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, shown
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
 from lake_assets.pipeline.config.layer_tables import Batches
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.pipeline_config import SqlModel
 from lake_assets.pipeline.config.setting_types import OrText, seconds_of
+from lake_assets.pipeline.config.sql_positions import Written
 from lake_assets.tables.specs import BatchSize
 
 # Beside the YAML, found without being named.
@@ -71,6 +75,44 @@ def load_models(files: Sequence[Path]) -> tuple[PythonModel, ...]:
         module = _imported(file)
         models |= {id(m): m for m in vars(module).values() if isinstance(m, PythonModel)}
     return tuple(models.values())
+
+
+def template_model(declared: SqlModel, written: Written) -> PythonModel:
+    """Return the model of a SELECT over changes.
+
+    Raises:
+        PipelineError: its template, its SQL or its declaration is wrong; says where.
+    """
+    template = SqlTemplate(declared.name, written.sql, written.origin)
+    try:
+        inputs = tables_of(template)
+    except ModelError as e:
+        raise located(e, written.origin) from e
+    where = written.origin.at(None) if written.origin else "its declaration"
+    span, write = declared.range, declared.write
+    assert write is not None
+    replace = [span.column] if declared.replace is None and span else declared.replace
+    settings = declared.model_dump(mode="json", exclude_unset=True, include=set(PythonModelSettings.model_fields))
+    try:
+        return PythonModel(
+            TableId.parse(declared.name),
+            template,
+            {name: kind for name, (kind, _) in inputs.items()},
+            where,
+            write,
+            tuple(declared.key),
+            replaced(write, tuple(declared.key), replace),
+            {name: name for name in inputs},
+            None,
+            hashlib.sha256(written.sql.encode()).hexdigest()[:16],
+            bool(span and span.cumulative),
+            span.back if span else 0,
+            span.forward if span else 0,
+            declared.on_lookup_change,
+            settings,
+        )
+    except ValueError as e:
+        raise PipelineError(f"{where}: model {declared.name}: {e}") from e
 
 
 def python_specs(
@@ -174,6 +216,7 @@ def _imported(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
+    others = set(sys.modules)
     try:
         spec.loader.exec_module(module)
     except LakeError:
@@ -182,6 +225,10 @@ def _imported(file: Path) -> ModuleType:
         raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}") from e
     finally:
         sys.path.remove(str(path.parent))
+        # What it imports from its folder is its own: another pipeline may have a file of the same name.
+        for imported in sys.modules.keys() - others:
+            if (origin := getattr(sys.modules[imported], "__file__", None)) and path.parent in Path(origin).parents:
+                del sys.modules[imported]
     # Python workers of Spark cannot import it: functions that they run bring their code along.
     cloudpickle.register_pickle_by_value(module)
     return module
