@@ -1,4 +1,4 @@
-"""Few changed rows: grouped in one piece, absorbed by queries that are planned once and compiled once."""
+"""Few changed rows: grouped in one partition, and absorbed by queries that are planned and compiled once."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def grouped(sql: str) -> tuple[Node, exp.Expr]:
         ("SELECT u.id, sum(o.price) AS s FROM final.users u LEFT JOIN final.orders o ON u.id = o.user_id GROUP BY 1", None),
     ],
 )  # fmt: skip
-def test_a_column_that_is_passed_on_is_known_by_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
+def test_an_unchanged_column_is_traced_to_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
     node, of = grouped(sql)
     assert source_column(node, of.name) == column
 
 
-def test_what_groups_or_looks_at_others_below_is_not_linear() -> None:
+def test_operators_over_groups_or_other_rows_are_not_linear() -> None:
     assert is_linear(
         grouped("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price AS p FROM final.orders) GROUP BY 1")[0]
     )
@@ -76,9 +76,9 @@ def test_what_groups_or_looks_at_others_below_is_not_linear() -> None:
         ("tinyint", -128, 127, (-128, 127)),
     ],
 )
-def test_bounds_are_rounded_away_from_each_other(kind: str, low: int, high: int, around: tuple[int, int]) -> None:
-    found = Bounds(kind, str(low), str(high), 2).around()
-    assert found == tuple(map(str, around))
+def test_bounds_are_rounded_outwards(kind: str, low: int, high: int, around: tuple[int, int]) -> None:
+    bounds = Bounds(kind, str(low), str(high), 2).around()
+    assert bounds == tuple(map(str, around))
     assert around[0] <= low
     assert high <= around[1]
     assert low - around[0] + around[1] - high <= (high - low) / 8
@@ -94,22 +94,22 @@ def test_bounds_are_rounded_away_from_each_other(kind: str, low: int, high: int,
         (46_875_003, 49_999_990, (0, 99_999_999), (46_858_240, 50_003_968)),
     ],
 )
-def test_bounds_end_with_the_files_that_rows_were_in(
+def test_bounds_do_not_exceed_the_files_of_the_rows(
     low: int, high: int, within: tuple[int, int], around: tuple[int, int]
 ) -> None:
-    found = Bounds("bigint", str(low), str(high), 2, within).around()
-    assert found == tuple(map(str, around))
+    bounds = Bounds("bigint", str(low), str(high), 2, within).around()
+    assert bounds == tuple(map(str, around))
     assert around[0] <= low
     assert high <= around[1]
 
 
-def test_other_bounds_are_as_they_are() -> None:
+def test_bounds_of_other_types_are_not_rounded() -> None:
     assert Bounds("string", "a", "b", 2).around() == ("a", "b")
     assert Bounds("decimal(4,2)", "1.25", "7.50", 2).around() == ("1.25", "7.50")
     assert Bounds("bigint", None, None, 0).around() is None
 
 
-def test_settings_last_as_long_as_they_are_for(lake: Lake) -> None:
+def test_settings_are_restored_afterwards(lake: Lake) -> None:
     conf, once = lake.spark().conf, "spark.sql.constraintPropagation.enabled"
     declared = {k: conf.get(k) for k in lake.config.spark.conf}
     assert conf.get(once) == "true"
@@ -238,7 +238,7 @@ def test_few_changes_in_small_and_large_files_are_netted(
     assert world.run(model)["agg.m"].strategy == "retract"
 
 
-def test_changed_rows_lie_within_the_files_that_they_were_in(lake: Lake) -> None:
+def test_bounds_of_changed_rows_do_not_exceed_their_files(lake: Lake) -> None:
     spark, table = lake.spark(), TableId.parse("final.t")
     lake.ensure_namespace(("final",))
     spark.sql(

@@ -1,4 +1,4 @@
-"""What may come out otherwise when it is computed again, and by what stored rows are found then."""
+"""Values that may differ when recomputed, and how stored rows are found despite them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SUMS = "SELECT g, sum(x) AS s FROM final.t GROUP BY g"
         "SELECT h, count(*) AS n FROM (SELECT g, h, sum(x) AS s FROM final.t GROUP BY g, h) GROUP BY h",
     ],
 )  # fmt: skip
-def test_what_does_not_depend_on_the_order_of_rows_is_exact(sql: str) -> None:
+def test_calls_that_do_not_depend_on_the_order_of_rows_are_exact(sql: str) -> None:
     assert found(sql) == "exact"
 
 
@@ -116,7 +116,7 @@ def test_rows_with_an_exact_key_are_replaced_by_it() -> None:
         ("SELECT sum(v) AS n FROM (SELECT first(v) AS v FROM final.t GROUP BY g)", "order in which rows"),
     ],
 )  # fmt: skip
-def test_what_no_exact_column_identifies_is_computed_in_full(sql: str, why: str) -> None:
+def test_rows_that_no_exact_column_identifies_are_computed_in_full(sql: str, why: str) -> None:
     model = planned(sql)
     assert model.strategy == "full"
     assert why in model.why

@@ -80,7 +80,7 @@ class PythonModelSpec:
         """How the table is computed, for asset descriptions."""
         function = self.model.function
         if isinstance(function, SqlTemplate):
-            how = f"Computed from what changed; its rows are applied with `{self.model.write}`."
+            how = f"Computed from the changes of its inputs; its rows are applied with `{self.model.write}`."
             return f"{how}\n\n```sql\n{function.text.strip()}\n```"
         text = (function.__doc__ or "").strip()
         how = f"Computed by `{function.__name__}` from the changes of its inputs; its rows are applied with "
