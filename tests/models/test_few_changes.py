@@ -123,8 +123,8 @@ def test_settings_are_restored_afterwards(lake: Lake) -> None:
 
 def files(lake: Lake) -> set[str]:
     """The data files of the model's table."""
-    found = lake.spark().sql("SELECT file_path FROM agg.by_city.files WHERE content = 0").collect()
-    return {row["file_path"] for row in found}
+    rows = lake.spark().sql("SELECT file_path FROM agg.by_city.files WHERE content = 0").collect()
+    return {row["file_path"] for row in rows}
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
@@ -165,17 +165,17 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     assert world.run(by_city)["agg.by_city"].strategy == "retract"
 
 
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The frames that are computed, counted and bounded from now on."""
-    found: list[str] = []
+def measured_frames(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the rows that `Frames.measure` is called with."""
+    frames: list[str] = []
     real = Frames.measure
 
-    def noted(self: Frames, rows: Any, *more: Any) -> Any:
-        found.append(str(rows))
+    def recorded(self: Frames, rows: Any, *more: Any) -> Any:
+        frames.append(str(rows))
         return real(self, rows, *more)
 
-    monkeypatch.setattr(Frames, "measured", noted)
-    return found
+    monkeypatch.setattr(Frames, "measure", recorded)
+    return frames
 
 
 def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     }
     total: dict[str, Any] = {"name": "agg.total", "sql": "SELECT count(*) AS n, sum(v) AS v FROM final.u"}
     world.run(model, total)
-    looks = kept(monkeypatch)
+    looks = measured_frames(monkeypatch)
     strategies: list[str] = []
     for change in (
         "INSERT INTO final.u VALUES (1000, 0, 5, '{x}'), (1001, 0, NULL, 'z'), (1002, 0, NULL, 'z')",
@@ -250,17 +250,17 @@ def test_bounds_of_changed_rows_do_not_exceed_their_files(lake: Lake) -> None:
     start = lake.table(table).metadata.current_snapshot_id
     spark.sql("UPDATE final.t SET v = id WHERE id IN (505, 700)")
     spark.sql("INSERT INTO final.t VALUES (2000, 1)")
-    found = lake.table(table)
+    loaded = lake.table(table)
     with contextlib.ExitStack() as scope:
         changed = scope.enter_context(capture(lake, table, start))
-        head = Watermark(str(found.metadata.table_uuid), found.metadata.current_snapshot_id)
+        head = Watermark(str(loaded.metadata.table_uuid), loaded.metadata.current_snapshot_id)
         window = Window(table, replace(head, snapshot=start), head)
-        sources = model_sources.Sources(lake, {table: found}, {table: window}, {table: changed}, Frames(spark, scope))
+        sources = model_sources.Sources(lake, {table: loaded}, {table: window}, {table: changed}, Frames(spark, scope))
         feed = sources.feed(table)
         assert feed is not None
         assert feed.rows == 5
         assert feed.bounds["id"].within == (500, 999)
         assert feed.bounds["id"].around() == ("500", "2016")  # not 480
         # Of rows that are new alone nothing is known.
-        appended = scope.enter_context(capture(lake, table, found.metadata.snapshots[-2].snapshot_id))
+        appended = scope.enter_context(capture(lake, table, loaded.metadata.snapshots[-2].snapshot_id))
         assert not appended.ranges_before["id"].has_values

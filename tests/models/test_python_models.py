@@ -73,17 +73,17 @@ def test_tables_equal_their_functions_over_everything_in_many_histories(lake: La
 
 @pytest.fixture
 def points(monkeypatch: pytest.MonkeyPatch) -> Points:
-    found = Points(only_after=True)
-    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, verb))
-    around_refs(found, monkeypatch)
+    points = Points(only_after=True)
+    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, verb))
+    around_refs(points, monkeypatch)
     for call in ("append", "overwrite"):
         monkeypatch.setattr(
-            DataFrameWriterV2, call, found.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
+            DataFrameWriterV2, call, points.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
         )
     monkeypatch.setattr(
-        SqlCatalog, "register_table", found.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
+        SqlCatalog, "register_table", points.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
     )
-    return found
+    return points
 
 
 def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
