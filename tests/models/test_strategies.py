@@ -92,7 +92,7 @@ def test_a_change_of_a_table_without_the_time_recomputes_everything(lake: Lake) 
     world.sql("UPDATE final.shops SET name = 'y'")
     done = world.run(model)["agg.m"]
     assert done.strategy == "full"
-    assert "final.shops changed, and none of its columns stands for day" in done.why
+    assert "final.shops changed, and none of its columns corresponds to day" in done.why
 
 
 def test_a_diamond_reads_one_snapshot_of_its_upstream_table(lake: Lake) -> None:
