@@ -117,7 +117,7 @@ def lake(here: Path) -> Lake:
         ("capture events", "'events' is no table name: write namespace.table"),
         ("capture raw.events --from yesterday", "yesterday"),
         ("changes final.users", "final holds: no tables"),
-        ("explain raw.events", "raw.events is no SQL model"),
+        ("explain raw.events", "raw.events is not a SQL model"),
         ("explain agg.city_populaton --pipeline shop", "(did you mean agg.city_population?); it has"),
         ("rebuild agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
         ("explain agg.m --pipeline shop", "shop has no SQL model agg.m; it has agg.city_population"),
