@@ -47,7 +47,7 @@ def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = Non
     """
     lake, name = target.lake, branch or target.lake.sql_name(target.spec.table)
     if target.is_new:
-        return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in target.wanted.items()))
+        return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in target.all_types.items()))
     if keys is None:
         return lake.spark().table(name)
     pruning = prune_by(target, keys)
@@ -99,7 +99,7 @@ def replace_rows(target: Target, rows: DataFrame, batch: Batch) -> str:
     Returns:
         What was written.
     """
-    lake, spec, types, marks = target.lake, target.spec, target.wanted, batch.marks
+    lake, spec, types, marks = target.lake, target.spec, target.all_types, batch.marks
     rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     key = (*target.key, FROM) if target.mode == "scd2" else target.key if target.mode == "scd1" else ()
     if _is_made_alike(target, batch) and write_differences(
@@ -133,6 +133,6 @@ def _is_made_alike(target: Target, batch: Batch) -> bool:
     made = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
     if made | {GENERATION: 0} != target.declared | {GENERATION: 0} or key_in(table) != target.key:
         return False
-    return list(columns_of(target.lake, target.spec.table).items()) == list(target.wanted.items()) and not incomparable(
-        target.wanted
-    )
+    return list(columns_of(target.lake, target.spec.table).items()) == list(
+        target.all_types.items()
+    ) and not incomparable(target.all_types)
