@@ -6,7 +6,7 @@ import json
 
 from lake_assets.final.added_columns import FROM, TO
 from lake_assets.final.declaration import DECLARATION_PROPERTY
-from lake_assets.final.modes.adjacent_versions import joined
+from lake_assets.final.modes.adjacent_versions import merge_equal_versions
 from lake_assets.final.target import Target
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import read_marks
@@ -91,7 +91,7 @@ def _rewrite(target: Target, changes: list[Change]) -> None:
     rows = f"SELECT {', '.join(selected)} FROM {name} {version}"
     if folded and target.mode == "scd2":
         remaining = [c for c in types if c not in folded]
-        rows = joined(rows, target.key, remaining, target.tracked, FROM, TO)
+        rows = merge_equal_versions(rows, target.key, remaining, target.tracked, FROM, TO)
     with committing(lake.spark(), table, marks):
         lake.spark().sql(f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned_by(target)} AS {rows}")
     sort_files(target)

@@ -200,8 +200,8 @@ def _horizon_warning(old: int, spec: FinalSpec) -> dict[str, object]:
     horizon = timedelta(seconds=spec.horizon or 0)
     warning = (
         f"LateEventsWarning: {spec.table}: {old} events are more than {horizon} older than "
-        "events that arrived before them. They were absorbed, using the whole history of their keys. If such delays are "
-        "normal, declare a wider `horizon`; if not, check the source that sends them"
+        "events that arrived before them. They were absorbed, using the whole history of their keys. If such delays "
+        "are normal, declare a wider `horizon`; if not, check the source that sends them"
     )
     return {"older_than_horizon": old, "warning": warning}
 

@@ -37,7 +37,7 @@ from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.row_differences import incomparable
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
 
@@ -135,7 +135,7 @@ def _expected(lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextli
         return _Expected(python_rows(lake, spec, table, scope)[0], key, Gate(lake, spec.table, spec.audits, key))
     rows, pinned = expected_rows(lake, spec, table, scope)
     why = _as_a_whole(spec, planned_at(lake, spec, pinned))
-    return _Expected(held(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
+    return _Expected(checkpoint(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
 
 
 def _as_a_whole(spec: ModelSpec, model: ModelPlan) -> str:

@@ -13,7 +13,7 @@ from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import committing, on_branch, say_counts
-from lake_assets.tables.spark_frames import held, new_name, over
+from lake_assets.tables.spark_frames import checkpoint, new_name, over
 
 log = logging.getLogger(__name__)
 _FLOATING = ("float", "double")
@@ -74,7 +74,7 @@ def _write(
     spark = lake.spark()
     with on_branch(lake, table, marks, base, gate.blocking) as branch:
         stored = spark.table(branch)
-        net = held(_net(lake, rows, stored, types))
+        net = checkpoint(_net(lake, rows, stored, types))
         # Zeros with different signs are one key to a MERGE, and two values.
         by_key = bool(key) and not any(types[k] in _FLOATING for k in key)
         by_key = by_key and not _is_repeated(stored, key) and not _is_repeated(net.where(f"{_COPIES} > 0"), key)
@@ -163,7 +163,7 @@ def _merge_copies(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[st
     spark = lake.spark()
     on = " AND ".join(same(c, kind) for c, kind in types.items())
     going, source = new_name(), new_name()
-    left = held(
+    left = checkpoint(
         over(
             spark,
             f"SELECT {', '.join(f'first(s.{quote(c)}) AS {quote(c)}' for c in types)}, "

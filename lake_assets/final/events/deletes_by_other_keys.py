@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lake_assets.final.events.reduction import order
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 
 _PLACE = [POSITION, INDEX]
 _AT = "_at"
@@ -46,7 +46,7 @@ def identified(
         others: the other declared keys whose columns are there.
     """
     strange = events.where(says_other_key(key, others))
-    asking = held(strange.select(*_PLACE, order().alias(_AT), *_columns(others)))
+    asking = checkpoint(strange.select(*_PLACE, order().alias(_AT), *_columns(others)))
     if asking.isEmpty():
         return events, 0
     found: DataFrame | None = None
@@ -54,7 +54,7 @@ def identified(
         rows = _rows_with(asking, history, key, other)
         found = rows if found is None else found.unionByName(rows.join(found, _PLACE, "left_anti"))
     assert found is not None
-    found = held(found)
+    found = checkpoint(found)
     filled = strange.drop(*key).join(found, _PLACE).select(*(F.col(quote(c)) for c in events.columns))
     lost = asking.count() - found.count()
     return events.where(~says_other_key(key, others)).unionByName(filled), lost
@@ -82,7 +82,7 @@ def _rows_with(asking: DataFrame, history: DataFrame, key: Sequence[str], other:
     # The keys that ever had the other key before, and the last that each of them says of it.
     asked = said.select(place, _AT, *names.values())
     once = told.where(F.col(OP) != DELETE).join(asked, matches & (F.col("_then") < F.col(_AT)))
-    keys = held(once.select("_place", _AT, *names.values(), *(F.col(quote(k)) for k in key)).distinct())
+    keys = checkpoint(once.select("_place", _AT, *names.values(), *(F.col(quote(k)) for k in key)).distinct())
     later = told.join(keys, list(key)).where((F.col("_then") < F.col(_AT)) & ((F.col(OP) == DELETE) | says))
     last = Window.partitionBy("_place", *(F.col(quote(k)) for k in key)).orderBy(F.desc("_then"))
     now = later.withColumn("_n", F.row_number().over(last)).where("_n = 1").where((F.col(OP) != DELETE) & matches)

@@ -35,7 +35,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.formats.format_base import Format
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 
 PRESENT = "_present"
 # Before every event: where rows stand that are taken from the table instead of from events.
@@ -164,7 +164,7 @@ def states(
         *keys, *others, _ROW, _GONE, PRESENT, *(value.alias(name) for name, value in values.items())
     )  # fmt: skip
     if moved and rest:
-        full = _with_moved(held(full), key, len(rest), ordering)
+        full = _with_moved(checkpoint(full), key, len(rest), ordering)
     return full.select(
         *(
             F.col(quote(c)) if c in key else F.col(f"v{rest.index(c)}.value").alias(c)
@@ -245,7 +245,7 @@ def _with_moved(full: DataFrame, key: Sequence[str], width: int, ordering: Order
     ends = full.groupBy(F.struct(*keys, F.col(_ROW).alias("row")).alias("me")).agg(
         F.max_by(F.struct(*names), order()).alias("v")
     )
-    rows = held(ends.join(parents, "me", "left").select("me", F.col("parent").alias("next"), "v.*"))
+    rows = checkpoint(ends.join(parents, "me", "left").select("me", F.col("parent").alias("next"), "v.*"))
     lacking = F.lit(False)
     for name in names:
         lacking = lacking | F.col(name).isNull()
@@ -256,7 +256,7 @@ def _with_moved(full: DataFrame, key: Sequence[str], width: int, ordering: Order
             F.col("me").alias("next"), F.col("next").alias("then"), *(F.col(n).alias(f"p{n}") for n in names)
         )
         filled = (F.coalesce(F.col(n), F.col(f"p{n}")).alias(n) for n in names)
-        rows = held(rows.join(known, "next", "left").select("me", F.col("then").alias("next"), *filled))
+        rows = checkpoint(rows.join(known, "next", "left").select("me", F.col("then").alias("next"), *filled))
     known = parents.join(rows.withColumnRenamed("me", "parent"), "parent").select(
         F.col("me"), *(F.col(n).alias(f"p{n}") for n in names)
     )

@@ -14,7 +14,7 @@ from lake_assets.final.events.window_stats import Batch, is_late
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import INDEX, OP, POSITION, TRUNCATE
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 
 # A chain of key changes is followed so far in each direction.
 _MOST_ROUNDS = 40
@@ -47,32 +47,34 @@ def needs(target: Target, batch: Batch) -> Needs:
     tied: DataFrame | None = None
     if stats.moved:
         why.append("keys changed: values that are left out come from the rows under the old keys")
-        pairs = held(halves(batch.events, key, target.ordering))
+        pairs = checkpoint(halves(batch.events, key, target.ordering))
         tied = key_side(pairs, "old", key).union(key_side(pairs, "new", key))
         # The other half may be in staging already; a few events may have come before theirs.
         alone = keys_of(target, _alone(batch.events, pairs))
-        if held(alone).limit(1).count():
+        if checkpoint(alone).limit(1).count():
             late = late.union(alone) if late is not None else alone
     if stats.inserts and stats.deletes and target.ordering.has_transactions:
         crossed = entangled(batch.events, key, target.ordering)
         if not crossed.isEmpty():
-            crossed = held(crossed)
+            crossed = checkpoint(crossed)
             why.append("keys were taken and left within one transaction")
             tied = tied.union(crossed) if tied is not None else crossed
     if tied is not None and target.spec.deletes == "ignore":
         # Rows that are kept beyond their delete do not tell what the source held.
         late, tied = (late.union(tied) if late is not None else tied), None
     if late is None:
-        return Needs(None, held(tied.distinct()) if tied is not None else None, None, bool(stats.moved), 0, tuple(why))
+        return Needs(
+            None, checkpoint(tied.distinct()) if tied is not None else None, None, bool(stats.moved), 0, tuple(why)
+        )
     why.append("late or repeated events: their keys are computed from all of their history")
     history = history_of(target, batch.head.snapshot)
-    late, lost, moved = held(late.distinct()), 0, bool(history.where(is_moved()).limit(1).count())
+    late, lost, moved = checkpoint(late.distinct()), 0, bool(history.where(is_moved()).limit(1).count())
     if moved:
-        pairs = held(halves(history, key, target.ordering))
+        pairs = checkpoint(halves(history, key, target.ordering))
         late = _connected(late, pairs, key, batch)
         lost = _alone(history.where(is_moved()).join(late, list(key), "left_semi"), pairs).count()
     if tied is not None:
-        tied = held(tied.distinct().join(late, list(key), "left_anti"))
+        tied = checkpoint(tied.distinct().join(late, list(key), "left_anti"))
     return Needs(late, tied, history, moved, lost, tuple(why))
 
 
@@ -94,7 +96,7 @@ def _connected(keys: DataFrame, pairs: DataFrame, key: Sequence[str], batch: Bat
             )
             reached = other.join(found, names, "left_semi")
             near.append(reached.select(*(F.col(f"there.k{i}").alias(k) for i, k in enumerate(names))))
-        found = held(near[0].union(near[1]).union(near[2]).distinct())
+        found = checkpoint(near[0].union(near[1]).union(near[2]).distinct())
         grown = found.count()
         if grown == size:
             break

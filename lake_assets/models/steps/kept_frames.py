@@ -16,7 +16,7 @@ from lake_assets.lake import quote
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.models.operators.query_tree import text
-from lake_assets.tables.spark_frames import held, over, temp_view
+from lake_assets.tables.spark_frames import checkpoint, over, temp_view
 
 SIGN = "__sign"
 MAX_LITERALS = 1_000
@@ -215,7 +215,7 @@ class Frames:
         Checkpointed, not cached: with a cache, each view that is dropped later has Spark compare its plan with all
         that is cached.
         """
-        return held(self.sql(rows) if isinstance(rows, str) else rows)
+        return checkpoint(self.sql(rows) if isinstance(rows, str) else rows)
 
     def looked_at(
         self, rows: DataFrame | str, *looks: str, frames: Mapping[str, DataFrame] | None = None
@@ -267,10 +267,10 @@ def _observed(frame: DataFrame, looks: Sequence[Column]) -> tuple[DataFrame, Map
     """Compute and keep rows, and aggregates of them, in one job if possible."""
     if isinstance(frame, ClassicDataFrame):
         seen = Observation()
-        kept = held(frame.observe(seen, *looks))
+        kept = checkpoint(frame.observe(seen, *looks))
         if found := seen.get:
             return kept, found
     else:
         # Connect tells observations of what it collects, and of nothing else: the look itself computes the rows.
-        kept = held(frame, eager=False)
+        kept = checkpoint(frame, eager=False)
     return kept, kept.agg(*looks).collect()[0].asDict()

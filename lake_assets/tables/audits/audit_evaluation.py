@@ -24,7 +24,7 @@ from lake_assets.tables.audits.audit_declarations import (
     Unique,
 )
 from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import held, temp_view
+from lake_assets.tables.spark_frames import checkpoint, temp_view
 
 # Failing rows that are shown, and how much of a value.
 ROWS_SHOWN, VALUE_SHOWN = 5, 200
@@ -200,7 +200,7 @@ class Evaluation:
         there = " AND ".join(f"{quote(c)} IS NOT NULL" for c in columns)
         looked = self._state.rows.where(there).select(*listed)
         if rows is not self._state.rows:
-            keys = held(rows.where(there).select(*listed).distinct())
+            keys = checkpoint(rows.where(there).select(*listed).distinct())
             pruning = prune(keys, columns, self._lake.table(self._table))
             sql = f"SELECT * FROM {self._state.name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
             spark = self._lake.spark()

@@ -22,7 +22,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audits.audit_declarations import AcceptedValues, Audit, NotNull, Unique
 from lake_assets.tables.audits.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
 
 # Branch of a failed batch, kept until the next attempt or its expiry.
@@ -116,7 +116,7 @@ class Gate:
         """
         if not self._audits:
             return rows
-        rows, base = held(rows), self._lake.find(self._table)
+        rows, base = checkpoint(rows), self._lake.find(self._table)
         before = None
         if base is not None and base.metadata.current_snapshot_id is not None:
             before = self._lake.spark().table(self._lake.sql_name(self._table))
