@@ -40,14 +40,14 @@ def rebuild(target: Target, batch: Batch) -> DataFrame:
     if others and spec.on_change == "stop":
         if target.key:
             raise UnsupportedEventError(
-                f"{spec.table}: {others} new events of {spec.staging} are not inserts, and the table is declared "
-                "to contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or another "
-                "mode"
+                f"{spec.table}: {others} new events of {spec.staging} are not inserts, and the table is declared to "
+                "contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or "
+                "another mode"
             )
         raise UnsupportedEventError(
-            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is "
-            "unknown which rows they change. Give the source table a primary key, declare `key`, or declare `on_change: ignore` "
-            "to leave such events out"
+            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is unknown "
+            "which rows they change. Give the source table a primary key, declare `key`, or declare "
+            "`on_change: ignore` to leave such events out"
         )
     events = batch.events.where(F.col(OP).isin(INSERT, READ))
     if others:

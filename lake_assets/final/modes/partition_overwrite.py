@@ -24,7 +24,7 @@ from lake_assets.final.stored_rows import stored_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import quote
-from lake_assets.tables.commits import committing, on_branch, say_counts
+from lake_assets.tables.commits import committing, on_branch, count_properties
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
@@ -84,7 +84,7 @@ def _overwrite(target: Target, rows: DataFrame, branch: str, *, emptied: bool) -
     has_old, has_new = F.col(_OLD).isNotNull(), F.col(_NEW).isNotNull()
     row_counts = differing.agg(F.count_if(~has_old), F.count_if(has_old & has_new), F.count_if(~has_new)).collect()[0]
     # Iceberg's own summary counts all rows of the partitions, whether they differ or not.
-    with committing(spark, table, None, say_counts(*row_counts)):
+    with committing(spark, table, None, count_properties(*row_counts)):
         content.writeTo(branch).overwrite(F.expr(where))
     return len(partitions)
 
@@ -131,7 +131,7 @@ def _touched_partitions(differing: DataFrame, values: Sequence[str]) -> tuple[li
     )
     partitions = next(sides).union(next(sides)).distinct()
     types = [f.dataType.simpleString() for f in partitions.schema.fields]
-    encoded = (F.expr(_codec(t).leaves.format(c=f"p{i}")).alias(f"p{i}") for i, t in enumerate(types))
+    encoded = (F.expr(_codec(t).encode.format(c=f"p{i}")).alias(f"p{i}") for i, t in enumerate(types))
     return partitions.select(*encoded).limit(MAX_PARTITIONS + 1).collect(), types
 
 
