@@ -29,7 +29,7 @@ _BITS_A_KEY = 16
 
 @dataclass(frozen=True)
 class Pruning:
-    """A condition on the target `t` and its bound values; empty if there is none.
+    """A condition on the target `t` and its bound values; an empty condition prunes nothing.
 
     Attributes:
         why: a description for the outcome.

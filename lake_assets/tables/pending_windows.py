@@ -26,7 +26,7 @@ class LostHistory:
     why: str
 
     def error(self, advice: str) -> HistoryError:
-        """The error that stops a table, with the remedy."""
+        """Return the error that stops a table, with the remedy."""
         kind = SnapshotExpiredError if self.option == "on_gap" else TableReplacedError
         return kind(f"{self.why}. {advice}")
 
@@ -75,7 +75,8 @@ def known_marks(table: Table | None) -> Watermarks:
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
     """Return the pending window of `source` for `target`, from their loaded metadata (None: no such table).
 
-    Reads metadata only. If the history between the two is lost, the window has the reason in `lost`, and starts at the beginning.
+    Reads metadata only. If the history between the two is lost, the window has the reason in `lost`, and starts at the
+    beginning.
     """
     head = head_of(loaded)
     try:

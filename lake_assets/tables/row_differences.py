@@ -12,7 +12,7 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.commits import committing, on_branch, count_properties
+from lake_assets.tables.commits import committing, count_properties, on_branch
 from lake_assets.tables.spark_frames import checkpoint, new_name, over
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def _merge_by_key(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[st
 
 
 def _merge_copies(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[str, str]) -> None:
-    """Delete all copies of a row and write the remaining ones again, since MERGE cannot delete one of several copies."""
+    """Delete all copies of a row and write the remaining ones again: MERGE cannot delete one of several copies."""
     spark = lake.spark()
     on = " AND ".join(same(c, kind) for c, kind in types.items())
     surplus, source = new_name(), new_name()

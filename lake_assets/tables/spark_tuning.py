@@ -1,7 +1,7 @@
 """Settings for steps with little data.
 
-Spark compiles a Java class for every stage of every query before it reads a row. For a micro-batch, compiling takes most
-of the time; interpreted, a step takes half to a third as long. Measured in docs/decisions/0005-small-steps.md.
+Spark compiles a Java class for every stage of every query before it reads a row. For a micro-batch, compiling takes
+most of the time; interpreted, a step takes half to a third as long. Measured in docs/decisions/0005-small-steps.md.
 
 Adaptive execution also runs each part of a query as a separate job, and plans the rest again after it. That has no use
 if the joined and grouped data is known to be small.

@@ -59,7 +59,7 @@ def _sortable(sql: str, type_: str) -> str:
 
 
 def _number(sql: str, scale: int) -> str:
-    """Return SQL of sign, length of the integer part, integer part, fraction; 9 minus each digit for negative numbers."""
+    """Return SQL of sign, length of the integer part, integer part, fraction; with 9 minus each digit if negative."""
     # Not a CAST, which writes small numbers with an exponent.
     text = f"format_number(abs({sql}), '{'0.' + '0' * scale if scale else '0'}')"
     whole, fraction = f"split_part({text}, '.', 1)", f"rtrim('0', split_part({text}, '.', 2))"

@@ -24,7 +24,7 @@ from lake_assets.final.stored_rows import stored_rows
 from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, OP
 from lake_assets.lake import quote
-from lake_assets.tables.commits import committing, on_branch, count_properties
+from lake_assets.tables.commits import committing, count_properties, on_branch
 from lake_assets.tables.literal_codec import LiteralCodec, codec_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.spark_frames import checkpoint
