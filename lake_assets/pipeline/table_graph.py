@@ -34,7 +34,10 @@ def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
     A batch with a new city and its people passes its audits only if the cities run first. If tables read each other in
     this way, the later one by name runs first.
     """
-    found = {spec.table: list(spec.sources) for spec in specs}
+    declared = {spec.table for spec in specs}
+    found = {
+        s.table: list(dict.fromkeys((*s.sources, *(t for t in lookups_of(s) if t not in declared)))) for s in specs
+    }
     for spec in sorted(specs, key=lambda s: s.table):
         for other in also_read_by(spec):
             if other in found and other not in found[spec.table] and spec.table not in _above(other, found):

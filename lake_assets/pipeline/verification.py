@@ -35,14 +35,14 @@ from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
-from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.stability import Level, state
 from lake_assets.models.python import python_model_runs
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, looked_up, parse, plan
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
-from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
+from lake_assets.models.steps.model_runs import is_same_query, keys_of
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view

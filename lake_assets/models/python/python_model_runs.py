@@ -16,13 +16,13 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.kept_frames import Bounds, Frame, Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind

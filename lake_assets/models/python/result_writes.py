@@ -12,10 +12,10 @@ from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.lake.names import literal
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.steps.kept_frames import SIGN, Frame, Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.audits.audit_gate import Gate

@@ -66,7 +66,9 @@ class SqlTemplate:
             return "NULL" if kind in ("low", "high") else f"{_LAYER}.v0"
 
         sql = self._rendered(recorded)
-        named = [t for t in sources_of(self.name, parse(self.name, sql)) if t.namespace != (_LAYER,)]
+        named = [
+            t for t in sources_of(self.name, parse(self.name, sql, is_maintained=False)) if t.namespace != (_LAYER,)
+        ]
         if not changed:
             raise self._error(
                 "it reads no changes: write {{ changes('layer.name') }} for the table whose changes it applies, or "
@@ -99,7 +101,9 @@ class SqlTemplate:
         sql = self._rendered(value)
         spark = next(iter(inputs.values())).table.sparkSession
         text = text_over(
-            parse(self.name, sql), sql, lambda t: t.name if t.namespace == (_LAYER,) else view(of[str(t)].table)
+            parse(self.name, sql, is_maintained=False),
+            sql,
+            lambda t: t.name if t.namespace == (_LAYER,) else view(of[str(t)].table),
         )
         try:
             return over(spark, text, frames)
