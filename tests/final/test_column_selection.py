@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.errors import PipelineError
-from lake_assets.final.column_selection import Item, read_columns, select, written
+from lake_assets.final.column_selection import Item, read_columns, select, normalized
 
 SOURCE = ["id", "name", "Email", "place", "odd `name"]
 
@@ -93,5 +93,5 @@ def test_names_that_the_source_does_not_have_are_said(text: str, said: str) -> N
 
 def test_layout_makes_no_other_declaration() -> None:
     one, two = read_columns(["*  EXCEPT(b,a)", "lower( x )  as y"]), read_columns(["* except (a, b), LOWER(x) AS y"])
-    assert written(one) == written(two)
-    assert written(one) != written(read_columns(["* except (a), lower(x) AS y"]))
+    assert normalized(one) == normalized(two)
+    assert normalized(one) != normalized(read_columns(["* except (a), lower(x) AS y"]))

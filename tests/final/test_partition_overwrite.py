@@ -92,7 +92,7 @@ def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypat
     events = [event(n * 10, "c", n, city, n) for n, city in enumerate("ABC")]
     feed.deliver(events)
     marks, another = read_marks(lake.table("final.t")), Lake(lake.config)
-    reading, foreign = partition_overwrite._touched, [9]
+    reading, foreign = partition_overwrite._touched_partitions, [9]
 
     def disturbed(*args: Any) -> Any:
         found = reading(*args)
@@ -100,7 +100,7 @@ def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypat
             another.spark().sql(f"INSERT INTO lake.final.t VALUES ({foreign.pop()}, 'A', 0)")
         return found
 
-    monkeypatch.setattr(partition_overwrite, "_touched", disturbed)
+    monkeypatch.setattr(partition_overwrite, "_touched_partitions", disturbed)
     feed.land([event(100, "u", 0, "A", 5)])
     spec = next(s for s in feed.pipeline.specs(lake) if str(s.table) == "final.t")
     assert isinstance(spec, FinalSpec)
