@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.errors import PipelineError
-from lake_assets.final.column_selection import Item, read_columns, select, normalized
+from lake_assets.final.column_selection import Item, normalized, read_columns, select
 
 SOURCE = ["id", "name", "Email", "place", "odd `name"]
 
