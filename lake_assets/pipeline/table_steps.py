@@ -179,7 +179,8 @@ class RawStep(TableStep[RawSpec]):
         return (
             f"{spec.table} is a raw table: it holds records as they arrived, and may be their only copy. To "
             f"ingest all records that are still in {spec.source or spec.landing}, drop {spec.table}, run the pipeline, "
-            "then `lake-assets rebuild` its staging tables. To read the same records again, rebuild only the staging tables"
+            "then `lake-assets rebuild` its staging tables. To read the same records again, rebuild only the "
+            "staging tables"
         )
 
     def replay(self, lake: LakeBase) -> Outcome:

@@ -272,8 +272,8 @@ def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | N
         )
     if mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         raise SnapshotExpiredError(
-            f"{table} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: the query can no longer "
-            f"be computed over it. {rebuild_advice(table, source)}, then verify"
+            f"{table} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: the query can no "
+            f"longer be computed over it. {rebuild_advice(table, source)}, then verify"
         )
     return mark.snapshot
 

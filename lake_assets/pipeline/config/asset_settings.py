@@ -112,7 +112,7 @@ class AssetSettings(Strict):
             prefix, slash, last = name.rpartition("/")
             if not _TAG_NAME.fullmatch(last) or not _TAG_PREFIX.fullmatch(prefix + slash):
                 raise ValueError(
-                    f"{name!r} is not a tag: letters, digits, `_`, `-` and `.`, up to 63, with an optional prefix and slash"
+                    f"{name!r} is not a tag: letters, digits, `_`, `-`, `.`, up to 63, optionally with prefix and slash"
                 )
             if name.startswith(_OWN_PREFIX):
                 raise ValueError(f"{name!r}: tags that begin with {_OWN_PREFIX} are reserved for the package")

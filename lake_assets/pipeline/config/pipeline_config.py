@@ -218,8 +218,8 @@ class SqlModel(Batches, TableSettings):
             table = TableId.parse(value)
         if table.namespace[0].lower() in ("icdc", "raw"):
             raise ValueError(
-                f"{value}: tables in {table.namespace[0]} are created by lake_assets itself: put the model into another "
-                "namespace, for example agg"
+                f"{value}: tables in {table.namespace[0]} are created by lake_assets itself: put the model into "
+                "another namespace, for example agg"
             )
         return value
 
