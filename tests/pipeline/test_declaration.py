@@ -68,7 +68,7 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ("key: [id]", "partitions: {by: c}\n          partition_by: c", 9, "leave `partition_by` out"),
         ("key: [id]", "partitions: c\n          final: false", 9, "`final: false` makes none"),
         ("        - public.users\n", "        - users\n", 8, "not a table name"),
-        ("        - public.users\n", "        - a.b.c\n", 8, "no source table"),
+        ("        - public.users\n", "        - a.b.c\n", 8, "not a source table"),
         ("          key: [id]\n", "          key: {a: 1}\n", 10, "key"),
         ("        - table: public.orders\n", "        - table: public.*\n          name: x\n", 9, "several tables"),
         ("        - table: public.orders\n", "        - table: public.*\n          start_position: 3\n", 9, "several"),
