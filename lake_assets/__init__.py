@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lake_assets.facade import Lake
     from lake_assets.lake import LakeConfig
+    from lake_assets.models.python.model_inputs import Affected, Changes, Lookup
+    from lake_assets.models.python.python_model import model
     from lake_assets.orchestration import LakePipeline
     from lake_assets.pipeline import Pipeline
 
-__all__ = ["Lake", "LakeConfig", "LakePipeline", "Pipeline"]
+__all__ = ["Affected", "Changes", "Lake", "LakeConfig", "LakePipeline", "Lookup", "Pipeline", "model"]
 
 _HOMES = {
+    "Affected": "lake_assets.models.python.model_inputs",
+    "Changes": "lake_assets.models.python.model_inputs",
+    "Lookup": "lake_assets.models.python.model_inputs",
+    "model": "lake_assets.models.python.python_model",
     "Lake": "lake_assets.facade",
     "LakeConfig": "lake_assets.lake",
     "LakePipeline": "lake_assets.orchestration",

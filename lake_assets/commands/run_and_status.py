@@ -29,7 +29,6 @@ from lake_assets.commands.printing import (
 from lake_assets.errors import HistoryError, InputError, PipelineError
 from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
-from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog
@@ -42,8 +41,8 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
-from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline import Pipeline, own_pipelines
+from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 
@@ -76,7 +75,7 @@ def find_pipeline(name: str) -> Pipeline:
     )
 
 
-def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec | FinalSpec:
+def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSpec:
     """Return the current declaration of a model or a final table.
 
     Args:
@@ -93,12 +92,12 @@ def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ModelSpec 
     for candidate in searched:
         for spec in candidate.specs(lake, alone=False):
             declared.append(str(spec.table))
-            if spec.table == requested and isinstance(spec, ModelSpec | FinalSpec):
+            if spec.table == requested and isinstance(spec, ComputedSpec):
                 return spec
             if spec.table == requested:
                 raise PipelineError(
                     f"{requested} holds records and events as they arrived, so there is nothing to compare them with: "
-                    "verify final tables and SQL models"
+                    "verify final tables and models"
                 )
     names = ", ".join(c.name for c in searched)
     where = "" if pipeline else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"

@@ -19,6 +19,7 @@ from lake_assets.tables.audits.audit_declarations import Audit, EqualsQuery
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown
 
+FINGERPRINT_PROPERTY = "lake-assets.model"
 DECLARED_PROPERTY = "lake-assets.declared"
 
 
@@ -106,6 +107,8 @@ def spec_of(name: TableId, table: Table) -> ModelSpec:
     Raises:
         ModelError: no model built it.
     """
+    if table.properties.get(FINGERPRINT_PROPERTY, "").startswith("python:"):
+        raise ModelError(f"{name} is computed by code, which the table does not hold: name its pipeline (--pipeline)")
     said = table.properties.get(DECLARED_PROPERTY)
     if said is None:
         kind = "a table that a stream fills" if read_marks(table) else "no pipeline's table"

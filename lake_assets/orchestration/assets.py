@@ -28,11 +28,11 @@ from lake_assets.orchestration.asset_names import (
 from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_context import fail, open_lake, retry
-from lake_assets.pipeline import FinalSpec, ModelSpec, Outcome, Pipeline, SnapshotPins
+from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.pipeline.table_graph import Spec, after
+from lake_assets.pipeline.table_graph import ComputedSpec, Spec, after
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
 
@@ -66,14 +66,14 @@ def table_asset(
     def step(context: dg.AssetExecutionContext) -> Any:
         with open_lake(context, config) as lake:
             try:
-                if isinstance(spec, FinalSpec | ModelSpec) and not context.selected_asset_keys:
+                if isinstance(spec, ComputedSpec) and not context.selected_asset_keys:
                     requested = frozenset(k.name for k in context.selected_asset_check_keys)
                     yield from check_results(spec, audit(lake, spec, requested))
                     return
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
                 outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run.run_id))
                 partitions = dagster_partitions.selected_partitions(context, spec)
-                if partitions and isinstance(spec, FinalSpec | ModelSpec):
+                if partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
                     outcome = _combined(outcome, recompute(lake, spec, partitions))
                 marks = dagster_partitions.mark(context, lake, spec, outcome, partitions)

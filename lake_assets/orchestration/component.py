@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
@@ -11,7 +12,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.lake.yaml_text import YamlError, check_written
 from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.scaffold import PipelineScaffolder
-from lake_assets.pipeline import Pipeline, PipelineConfig
+from lake_assets.pipeline import TEMPLATE_FUNCTIONS, Pipeline, PipelineConfig
 
 if TYPE_CHECKING:
     from dagster import ComponentLoadContext, ResolutionContext
@@ -35,6 +36,8 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
         """Build the component from validated YAML, with templates such as `{{ env.NAME }}` filled in."""
+        # Templates over changes are filled in by each step.
+        context = context.with_scope(**{name: _kept(name) for name in TEMPLATE_FUNCTIONS})
         return cls.model_validate(_filled(context, model.model_dump(mode="json", exclude_unset=True)))
 
     @classmethod
@@ -61,6 +64,15 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
     def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:
         """Build the definitions; subclasses override it to pass another resource, executor or interval."""
         return build_definitions(pipeline)
+
+
+def _kept(name: str) -> Callable[..., str]:
+    """Return a function of templates that gives its own call."""
+
+    def call(*arguments: str) -> str:
+        return f"{{{{ {name}({', '.join(map(repr, arguments))}) }}}}"
+
+    return call
 
 
 def _filled(context: ResolutionContext, value: Any) -> Any:

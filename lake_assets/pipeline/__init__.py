@@ -5,6 +5,7 @@ It also exports values of lower packages for the Dagster integration, which impo
 
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python.sql_template import FUNCTIONS as TEMPLATE_FUNCTIONS
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.config.layer_tables import LayerTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig
@@ -29,6 +30,7 @@ from lake_assets.tables.partitioning.touched_partitions import Touched, counted,
 __all__ = [
     "INEXACT",
     "OTHER",
+    "TEMPLATE_FUNCTIONS",
     "Absorbed",
     "AcceptedValues",
     "Assertion",

@@ -12,11 +12,13 @@ from lake_assets.ingest.raw.landing import Landed, land_records
 from lake_assets.ingest.raw.raw_tables import offsets
 from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.sql_errors import Origin, located
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.config.declared_tables import DeclaredTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
+from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
 from lake_assets.pipeline.config.sql_positions import Written, origins, read_sql
 from lake_assets.pipeline.config.yaml_file import read_pipeline
 from lake_assets.pipeline.pending import Pending, pending_of
@@ -32,18 +34,22 @@ from lake_assets.tables.outcome import Outcome
 class Pipeline:
     """A declared pipeline; see `PipelineConfig` for its settings."""
 
-    def __init__(self, config: PipelineConfig, path: Path | None = None) -> None:
+    def __init__(self, config: PipelineConfig, path: Path | None = None, *, models: Sequence[PythonModel] = ()) -> None:
         """
         Args:
             config: the configuration.
-            path: its YAML file: SQL files are relative to it (default: to the working directory), and mistakes are
-                reported with its lines.
+            path: its YAML file: SQL and Python files are relative to it (default: to the working directory), and
+                mistakes are reported with its lines.
+            models: Python models in addition to those in files.
 
         Raises:
-            PipelineError: SQL files cannot be read, or hold no SQL; lists all of them.
+            PipelineError: SQL files cannot be read, or hold no SQL (lists all of them); a Python file fails.
         """
         self.config, self.path = config, path
-        self._declared = DeclaredTables(config, _written(config, path))
+        files = python_files([Path(f) for f in config.python], path.parent if path else None)
+        written = _written(config, path)
+        templates = [template_model(m, written[m.name]) for m in config.models if m.write]
+        self._declared = DeclaredTables(config, written, (*templates, *load_models(files), *models))
 
     @property
     def name(self) -> str:
@@ -225,7 +231,8 @@ def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
             continue
         try:
             written = read_sql(model.name, model.sql_file, path.parent if path else Path())
-            sources_of(model.name, parse(model.name, written.sql))
+            if not model.write:
+                sources_of(model.name, parse(model.name, written.sql))
             found[model.name] = written
         except ModelError as e:
             mistakes.append(str(located(e, Origin(str((path.parent if path else Path()) / model.sql_file)))))

@@ -24,11 +24,13 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.row_identity import identity
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
 from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.step_retries import retried
-from lake_assets.pipeline.verification import expected_rows, planned_at
+from lake_assets.pipeline.table_graph import ComputedSpec
+from lake_assets.pipeline.verification import expected_rows, planned_at, python_rows
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.commits import counts
@@ -57,7 +59,7 @@ class _Expected:
     as_a_whole: str = ""
 
 
-def recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, keys: Sequence[str]) -> Outcome:
+def recompute(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str]) -> Outcome:
     """Recompute partitions of a table and write the rows that differ, in one commit, or none if all are equal.
 
     A row in a wrong partition is moved, so no two rows share a key. If values depend on the order of rows (ties) across
@@ -82,7 +84,7 @@ def recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, keys: Sequence[str]) 
     return retried(lake, spec, lambda: _recompute(lake, spec, by, keys))
 
 
-def _recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, by: Partitions, keys: Sequence[str]) -> Outcome:
+def _recompute(lake: LakeBase, spec: ComputedSpec, by: Partitions, keys: Sequence[str]) -> Outcome:
     began, name = time.monotonic(), str(spec.table)
     table = lake.find(spec.table)
     if table is None or table.metadata.current_snapshot_id is None:
@@ -122,14 +124,16 @@ def _recompute(lake: LakeBase, spec: FinalSpec | ModelSpec, by: Partitions, keys
     )  # fmt: skip
 
 
-def _expected(lake: LakeBase, spec: FinalSpec | ModelSpec, table: Table, scope: contextlib.ExitStack) -> _Expected:
+def _expected(lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextlib.ExitStack) -> _Expected:
     if isinstance(spec, FinalSpec):
         target, rows = all_rows(lake, spec, table, scope)
         keys = {"scd1": target.key, "scd2": (*target.key, FROM), "append": ()}
         return _Expected(rows, keys[target.mode], target.gate)
     scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
-    rows, pinned = expected_rows(lake, spec, table, scope)
     key = key_in(table)
+    if isinstance(spec, PythonModelSpec):
+        return _Expected(python_rows(lake, spec, table, scope)[0], key, Gate(lake, spec.table, spec.audits, key))
+    rows, pinned = expected_rows(lake, spec, table, scope)
     why = _as_a_whole(spec, planned_at(lake, spec, pinned))
     return _Expected(held(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
 

@@ -10,24 +10,36 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 
-Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec
+Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec
+# Tables whose rows can be computed again from their sources: verified, recomputed by partition, audited by themselves.
+ComputedSpec = FinalSpec | ModelSpec | PythonModelSpec
 
 
-def audited_by(spec: Spec) -> tuple[TableId, ...]:
-    """Return the other tables that the audits of a table read, each once."""
-    return tuple(dict.fromkeys(t for a in spec.audits for t in a.reads if t != spec.table))
+def lookups_of(spec: Spec) -> tuple[TableId, ...]:
+    """Return the tables that a step reads as they are."""
+    return spec.lookups if isinstance(spec, PythonModelSpec) else ()
+
+
+def also_read_by(spec: Spec) -> tuple[TableId, ...]:
+    """Return the tables that a step reads without absorbing their changes: by audits, and as lookups; each once."""
+    audited = (t for a in spec.audits for t in a.reads)
+    return tuple(dict.fromkeys(t for t in (*lookups_of(spec), *audited) if t != spec.table))
 
 
 def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
-    """Return, by table, the tables that run before it: its sources, and tables of the pipeline that its audits read.
+    """Return, by table, the tables that run before it: its sources, and tables of the pipeline that it also reads.
 
-    A batch with a new city and its people passes only if the cities run first. If tables read each other in their
-    audits, the later one by name runs first.
+    A batch with a new city and its people passes its audits only if the cities run first. If tables read each other in
+    this way, the later one by name runs first.
     """
-    found = {spec.table: list(spec.sources) for spec in specs}
+    declared = {spec.table for spec in specs}
+    found = {
+        s.table: list(dict.fromkeys((*s.sources, *(t for t in lookups_of(s) if t not in declared)))) for s in specs
+    }
     for spec in sorted(specs, key=lambda s: s.table):
-        for other in audited_by(spec):
+        for other in also_read_by(spec):
             if other in found and other not in found[spec.table] and spec.table not in _above(other, found):
                 found[spec.table].append(other)
     return {t: tuple(names) for t, names in found.items()}

@@ -28,6 +28,8 @@ from lake_assets.ingest.staging.staging import pending_of as pending_of_staging
 from lake_assets.ingest.staging.staging import replay as replay_events
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python import python_model_runs
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.model_runs import absorb_sources, next_of, windows_of
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
@@ -280,6 +282,29 @@ class ModelStep(TableStep[ModelSpec]):
             raise located(e, self.spec.origin) from e
 
 
+@dataclass(frozen=True)
+class PythonModelStep(TableStep[PythonModelSpec]):
+    """Calling a function with what changed, and applying its rows."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("spark", "python")
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return one window per source."""
+        return list(python_model_runs.windows_of(self.spec, table, sources).values())
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return windows up to snapshots that agree with each other and with other models of the run."""
+        return list(python_model_runs.next_of(lake, self.spec, table, sources, pins)[0].values())
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
+        """Call the function with the changes of all sources."""
+        pins = pins or SnapshotPins()
+        with pins.unless_failed():
+            return python_model_runs.absorb_inputs(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
+
+
 def step_of(spec: Spec) -> TableStep[Any]:
     """Return the step of a table."""
     match spec:
@@ -291,3 +316,5 @@ def step_of(spec: Spec) -> TableStep[Any]:
             return FinalStep(spec)
         case ModelSpec():
             return ModelStep(spec)
+        case PythonModelSpec():
+            return PythonModelStep(spec)

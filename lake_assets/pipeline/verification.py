@@ -35,12 +35,15 @@ from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
-from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.stability import Level, state
+from lake_assets.models.python import python_model_runs
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, looked_up, parse, plan
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
-from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
+from lake_assets.models.steps.model_runs import is_same_query, keys_of
+from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
@@ -100,7 +103,7 @@ class Verification:
         return not self.different
 
 
-def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
+def verify(lake: LakeBase, spec: ComputedSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
     """Compare a table, as a multiset of rows, with its rows recomputed at the snapshots of its watermark.
 
     NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size.
@@ -108,7 +111,7 @@ def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, 
 
     Args:
         lake: the lake.
-        spec: the current declaration of the model or final table.
+        spec: the current declaration of the table.
         sample: the share (0 to 1) of the keys to compare, picked by their hash, so the same on both sides and each
             time; a share of the rows if the table has no key.
         limit: maximum number of differing rows to return.
@@ -125,7 +128,7 @@ def verify(lake: LakeBase, spec: ModelSpec | FinalSpec, *, sample: float = 1.0, 
         return _verified(lake, spec, sample, limit)
 
 
-def _verified(lake: LakeBase, spec: ModelSpec | FinalSpec, sample: float, limit: int) -> Verification:
+def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> Verification:
     if not 0 < sample <= 1:
         raise PipelineError(f"a sample of {sample} is none: write a share above 0 and up to 1, as 0.01 or 1%")
     table = lake.find(spec.table)
@@ -190,10 +193,12 @@ def planned_at(lake: LakeBase, spec: ModelSpec, pinned: Mapping[TableId, int | N
 
 
 def _expected_of(
-    lake: LakeBase, spec: ModelSpec | FinalSpec, table: Table, scope: contextlib.ExitStack
+    lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextlib.ExitStack
 ) -> tuple[DataFrame, dict[TableId, int | None]]:
     if isinstance(spec, ModelSpec):
         return expected_rows(lake, spec, table, scope)
+    if isinstance(spec, PythonModelSpec):
+        return python_rows(lake, spec, table, scope)
     mark = read_marks(table).get(str(spec.staging))
     pinned = {spec.staging: _pinned(lake, spec.table, spec.staging, mark)}
     _, rows = all_rows(lake, spec, table, scope)
@@ -228,6 +233,30 @@ def expected_rows(
     marks = read_marks(table)
     pinned = {source: _pinned(lake, spec.table, source, marks.get(str(source))) for source in spec.sources}
     return _result(lake, spec, query, pinned, scope), pinned
+
+
+def python_rows(
+    lake: LakeBase, spec: PythonModelSpec, table: Table, scope: contextlib.ExitStack
+) -> tuple[DataFrame, dict[TableId, int | None]]:
+    """Return the rows of a Python model over the snapshots that its table has absorbed, and these by input and lookup.
+
+    Args:
+        lake: the lake.
+        spec: the current declaration of the model.
+        table: its loaded table.
+        scope: the rows can be read until it is closed.
+
+    Raises:
+        NotRunError, DefinitionChangedError, SnapshotExpiredError, TableReplacedError, ModelError: see `verify`.
+    """
+    if table.properties.get(FINGERPRINT_PROPERTY) != spec.definition:
+        raise DefinitionChangedError(
+            f"the declaration of {spec.table} was changed since the table was computed: run `lake-assets rebuild "
+            f"{spec.table}`, then verify"
+        )
+    marks = read_marks(table)
+    pinned = {t: _pinned(lake, spec.table, t, marks.get(str(t))) for t in (*spec.sources, *spec.lookups)}
+    return python_model_runs.expected_rows(lake, spec, pinned, scope), pinned
 
 
 def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | None) -> int | None:
@@ -304,12 +333,13 @@ def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     return query
 
 
-def _check_columns(spec: ModelSpec | FinalSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+def _check_columns(spec: ComputedSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
     """Raise DefinitionChangedError if the table lacks columns of the result; additional columns are ignored."""
     if wrong := [c for c, kind in wanted.items() if there.get(c) != kind]:
+        origin = str(spec.staging) if isinstance(spec, FinalSpec) else "its query or function"
         said = ", ".join(f"{c} {wanted[c]} ({'as ' + there[c] if c in there else 'not there'})" for c in wrong)
         raise DefinitionChangedError(
-            f"{spec.table} has other columns than {'its query' if isinstance(spec, ModelSpec) else str(spec.staging)} "
+            f"{spec.table} has other columns than {origin} "
             f"gives, which are {said}: run pipeline {spec.pipeline!r}, which "
             "rebuilds the table, then verify"
         )

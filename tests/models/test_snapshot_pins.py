@@ -14,7 +14,8 @@ from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark, to_properties
-from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY, SnapshotPins
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.pending_windows import Window, head_of
 from lake_assets.tables.specs import BatchSize
 
@@ -32,7 +33,7 @@ def table(lake: Lake, name: TableId, snapshots: int) -> list[Watermark]:
 def model(lake: Lake, name: TableId, history: Sequence[Mapping[TableId, Watermark]]) -> list[Watermark]:
     """A model's table whose steps have absorbed this; its snapshots."""
     said = [to_properties({str(t): m for t, m in marks.items()}) for marks in history]
-    return made(lake, name, said, {MODEL_PROPERTY: "x"})
+    return made(lake, name, said, {FINGERPRINT_PROPERTY: "x"})
 
 
 def made(lake: Lake, name: TableId, said: Sequence[dict[str, str]], properties: dict[str, str]) -> list[Watermark]:

@@ -68,8 +68,13 @@ class ModelPlan:
     as_written: bool = False
 
 
-def parse(name: str, sql: str) -> exp.Query:
+def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
     """Parse the query of a model.
+
+    Args:
+        name: the model.
+        sql: its text.
+        is_maintained: whether its result has to be the same whenever it is computed.
 
     Raises:
         ModelError: it is not a single SELECT; names the line.
@@ -91,7 +96,7 @@ def parse(name: str, sql: str) -> exp.Query:
     query = statements[0]
     if other := misread(sql):
         raise ModelError(f"model {name}: its SQL has {other}")
-    if changing := not_repeatable(query):
+    if is_maintained and (changing := not_repeatable(query)):
         raise ModelError(
             f"model {name}: {changing} gives another value each time, so that no incremental result could equal a full "
             "one: take the value from a column instead"

@@ -11,8 +11,8 @@ from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
-from lake_assets.models.model_spec import declared
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, declared
+from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.tables.commits import committing
 from lake_assets.tables.row_differences import incomparable, write_differences
 from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, set_properties

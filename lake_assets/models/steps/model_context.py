@@ -30,12 +30,9 @@ from lake_assets.models.steps.cost_estimate import Estimate, cost_property
 from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.model_writer import Writer
-from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.table_ddl import columns_of
-
-FINGERPRINT_PROPERTY = MODEL_PROPERTY
 
 
 class NotAcceptedError(ModelError):

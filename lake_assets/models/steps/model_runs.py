@@ -30,7 +30,7 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.maintenance import everything
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
@@ -38,7 +38,7 @@ from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_cost
 from lake_assets.models.steps.full_result import full, make_table
 from lake_assets.models.steps.incremental import incremental, settled
 from lake_assets.models.steps.kept_frames import Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext, NotAcceptedError, said
+from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError, said
 from lake_assets.models.steps.model_sources import Sources, needed_of
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed

@@ -65,6 +65,10 @@ class Writer:
             return
         self._append(self.frames.spark.table(self.name).limit(0), None)
 
+    def append(self, rows: DataFrame) -> None:
+        """Add rows."""
+        self._append(rows, self.gate)
+
     def overwrite(self, rows: DataFrame, where: str = "true", *, exclusive: bool = False) -> None:
         """Replace all rows, or those of a condition."""
         with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.said):

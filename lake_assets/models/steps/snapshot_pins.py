@@ -13,11 +13,10 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import Watermark, parse_marks
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
-
-MODEL_PROPERTY = "lake-assets.model"
 
 
 @dataclass
@@ -203,7 +202,7 @@ def _below(lake: LakeBase, name: str, mark: Watermark, loaded: dict[str, Table |
     if name not in loaded:
         loaded[name] = lake.find(name)
     table = loaded[name]
-    if table is None or MODEL_PROPERTY not in table.properties or mark.snapshot is None:
+    if table is None or FINGERPRINT_PROPERTY not in table.properties or mark.snapshot is None:
         return found
     for snapshot in ancestors(table, mark.snapshot):
         said = snapshot.summary.additional_properties if snapshot.summary else {}

@@ -11,7 +11,7 @@ from lake_assets.lake import TableId
 from lake_assets.orchestration.sensing.sensor_planning import Work, fingerprint
 from lake_assets.pipeline import Absorbed, SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
-from lake_assets.pipeline.table_graph import Spec, audited_by
+from lake_assets.pipeline.table_graph import Spec, also_read_by
 
 # Measure at most this many windows per tick: sizes and ranges are only shown, and must not slow a tick down.
 MOST_CAPTURES = 20
@@ -53,7 +53,7 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
         # A table that was given up is retried once its declaration changes, or a table that its audits read.
         version = fingerprint(spec)
         try:
-            version = fingerprint(spec, *((str(t), _head(lake, t)) for t in audited_by(spec)))
+            version = fingerprint(spec, *((str(t), _head(lake, t)) for t in also_read_by(spec)))
             windows = tuple(pending_of(lake, spec))
         except (HistoryError, InputError, PipelineError) as e:
             error = f"{type(e).__name__}: {e}"

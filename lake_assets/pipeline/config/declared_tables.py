@@ -17,14 +17,16 @@ from lake_assets.ingest.raw.raw_tables import routes
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import shown
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream, seconds_of
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
+from lake_assets.pipeline.config.python_models import python_specs
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import Written, line_of_table
-from lake_assets.pipeline.table_graph import Spec, ordered
+from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.specs import BatchSize, Limit
 
@@ -35,11 +37,18 @@ class DeclaredTables:
 
     Attributes:
         config: the configuration.
-        written: by model, its SQL and where it is written.
+        written: by SQL model, its SQL and where it is written.
+        python: its Python models.
     """
 
     config: PipelineConfig
     written: Mapping[str, Written]
+    python: Sequence[PythonModel] = ()
+
+    @property
+    def _queries(self) -> list[SqlModel]:
+        """The SQL models whose query is maintained."""
+        return [m for m in self.config.models if not m.write]
 
     @property
     def has_patterns(self) -> bool:
@@ -63,7 +72,7 @@ class DeclaredTables:
         claims = [
             (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
         ]
-        models = [TableId.parse(m.name) for m in self.config.models]
+        models = [*(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)]
         refusals = refused(lake, [claim for _, _, claim, _ in claims], models)
         specs: list[Spec] = [raw for _, raw in self._streams(lake)]
         for stream, raw, claim, declared in claims:
@@ -75,6 +84,8 @@ class DeclaredTables:
             if claim.final:
                 specs.append(self._final(stream, claim.final, staging, declared))
         specs += self._models({s.table for s in specs})
+        declared_so_far = [s.table for s in specs]
+        specs += python_specs(lake, self.config.name, self.python, declared_so_far, self.config, self.config)
         self._check_foreign(specs)
         if alone:
             self._check_sources(lake, specs)
@@ -145,8 +156,8 @@ class DeclaredTables:
         )
 
     def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
-        made = {*made, *(TableId.parse(m.name) for m in self.config.models)}
-        for model in self.config.models:
+        made = {*made, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
+        for model in self._queries:
             written = self.written[model.name]
             reads = sources_of(model.name, parse(model.name, written.sql))
             # Changes wait only where they enter the pipeline.
@@ -196,7 +207,9 @@ class DeclaredTables:
         if self.has_patterns:
             return
         made = {s.table for s in specs}
-        others = [(spec, s) for spec in specs for s in spec.sources if s not in made]
+        others = [
+            (spec, s) for spec in specs for s in (*spec.sources, *lookups_of(spec)) if s not in made
+        ]  # fmt: skip
         # Only lists names; each table is loaded when it is absorbed.
         there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
         missing = [(spec, s) for spec, s in others if s not in there]

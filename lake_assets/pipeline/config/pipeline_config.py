@@ -17,6 +17,7 @@ from lake_assets.formats.files.file_streams import Limits
 from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span
+from lake_assets.models.python.python_model import WriteMode
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
@@ -157,6 +158,21 @@ class SqlModel(Batches, TableSettings):
     """A SELECT over tables of the lake, maintained as a table."""
 
     name: str = Field(description="layer.table, for example agg.city_population")
+    write: WriteMode | None = Field(
+        default=None,
+        description="apply the rows of a SELECT over changes, such as {{ changes('raw.playback') }}: append them, "
+        "merge them by key, replace the affected keys or range, or overwrite the table; default: maintain the result "
+        "of the query",
+    )
+    replace: list[str] | dict[str, str | dict[str, str]] | None = Field(
+        default=None,
+        description="with write: the columns whose affected values are replaced; or, by column, the SQL expression of "
+        "its value for a changed row, or one by table; default: the key, or the column of range",
+    )
+    on_lookup_change: Literal["ignore", "rebuild"] = Field(
+        default="ignore",
+        description="with write: if a table changes that the SELECT reads as it is: keep the rows, or compute all",
+    )
     sql: str = Field(default="", description="one SELECT in Spark SQL; tables are named with their layer")
     sql_file: LocalPath | None = Field(
         default=None, description="a file with the SELECT, instead of sql; relative to the YAML's folder"
@@ -211,8 +227,9 @@ class SqlModel(Batches, TableSettings):
     @classmethod
     def _sql(cls, value: str, info: ValidationInfo) -> str:
         name = str(info.data.get("name", ""))
-        with said():
-            sources_of(name, parse(name, value))
+        if info.data.get("write") is None:
+            with said():
+                sources_of(name, parse(name, value))
         return value
 
     @model_validator(mode="after")
@@ -221,6 +238,16 @@ class SqlModel(Batches, TableSettings):
             raise ValueError(
                 f"{self.name}: its SELECT is in `sql` or in a file that `sql_file` names: exactly one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _changes(self) -> SqlModel:
+        maintained = {"full_above": self.full_above, "on_query_change: stop": self.on_query_change == "stop"}
+        applied = {"replace": self.replace, "on_lookup_change": self.on_lookup_change == "rebuild"}
+        wrong = [setting for setting, used in (applied if self.write is None else maintained).items() if used]
+        if wrong:
+            kind = "models with `write`" if self.write is None else "models without `write`"
+            raise ValueError(f"{self.name}: {', '.join(wrong)}: for {kind}")
         return self
 
     @property
@@ -239,6 +266,11 @@ class PipelineConfig(Batches, AssetSettings):
     )
     streams: list[Stream] = Field(default_factory=list)
     models: list[SqlModel] = Field(default_factory=list)
+    python: list[LocalPath] = Field(
+        default_factory=list,
+        description="Python files that declare models with @lake_assets.model, relative to the YAML's folder; default: "
+        "models.py beside it, if there is one",
+    )
 
     @field_validator("interval")
     @classmethod

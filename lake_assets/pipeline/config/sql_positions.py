@@ -83,8 +83,8 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
     texts: dict[TableId, tuple[str, Origin]] = {}
     for model in models.value if isinstance(models, yaml.SequenceNode) else []:
         name, sql, file = (child(model, key) for key in ("name", "sql", "sql_file"))
-        if not isinstance(name, yaml.ScalarNode):
-            continue
+        if not isinstance(name, yaml.ScalarNode) or child(model, "write") is not None:
+            continue  # templates are read with the declaration
         if isinstance(sql, yaml.ScalarNode):
             written = Written(sql.value, origin_of(path, sql))
         elif isinstance(file, yaml.ScalarNode):

@@ -1,0 +1,243 @@
+"""What the function of a Python model receives: changes, lookups, and the keys or range that they affect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import Any
+
+import sqlglot
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lake_assets.capture import Capture, FieldRange
+from lake_assets.errors import ModelError
+from lake_assets.lake import TableId, quote
+from lake_assets.lake.sql_text import DIALECT
+from lake_assets.models.steps.kept_frames import MAX_BROADCAST, Frame
+from lake_assets.tables.pending_windows import Window
+
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A table that a function reads as it is: its changes trigger no run.
+
+    Attributes:
+        name: the table.
+        snapshot: the snapshot that is read.
+        table: its rows there.
+    """
+
+    name: TableId
+    snapshot: int | None
+    table: DataFrame
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed in an input since the last step; on a first run and in a rebuild, all of its rows.
+
+    Rows can be read until the function's rows are written.
+
+    Attributes:
+        name: the table.
+        window: the two snapshots that are compared.
+        capture: everything that is known of the change.
+    """
+
+    name: TableId
+    window: Window
+    capture: Capture
+    _spark: SparkSession = field(repr=False)
+    _table: DataFrame = field(repr=False)
+    _affected: Callable[[], Affected] = field(repr=False)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changed in this input."""
+        return self.capture.is_empty
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether this is everything that the input holds: a first run, or a rebuild."""
+        return self.window.start is None
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """The inserted rows, and updated rows as they are now."""
+        return self.capture.upserts(self._spark)
+
+    def feed(self, keys: Sequence[str] | None = None) -> DataFrame:
+        """Return all row-level changes with `_change_type` (insert, update_before, update_after, delete).
+
+        Args:
+            keys: columns that identify a row; see `Capture.feed`.
+        """
+        return self.capture.feed(self._spark, keys)
+
+    @cached_property
+    def table(self) -> DataFrame:
+        """The whole input, at the snapshot up to which its changes are absorbed."""
+        return self._table
+
+    def keys(self, *expressions: str | Column) -> DataFrame:
+        """Return the distinct values of columns or expressions over all changed rows, as before and after the change.
+
+        Args:
+            expressions: SQL (`account`, `to_date(started_at) AS day`) or columns.
+        """
+        rows = self.capture.signed(self._spark)
+        return rows.select(*(F.expr(e) if isinstance(e, str) else e for e in expressions)).distinct()
+
+    @property
+    def ranges(self) -> Mapping[str, FieldRange]:
+        """By column, the range of its values in the changed files, from metadata alone."""
+        return self.capture.ranges
+
+    def low(self, column: str) -> Any:
+        """Return the least value of a column in the changed files; None: unbounded, or no value."""
+        return self._range(column).low
+
+    def high(self, column: str) -> Any:
+        """Return the greatest value of a column in the changed files; None: unbounded, or no value."""
+        return self._range(column).high
+
+    def affected(self) -> DataFrame:
+        """Return the rows of the whole input that belong to the affected keys or range.
+
+        For `replace-ranges` with `back` or `forward`, also the rows that these reach.
+        """
+        affected = self._affected()
+        return affected.of(self.table, **affected.expressions[self.name])
+
+    def _range(self, column: str) -> FieldRange:
+        if column not in self.ranges:
+            raise ModelError(f"{self.name} has no range of {column!r}: it has {', '.join(self.ranges)}")
+        return self.ranges[column]
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The keys, or the range, of a table that are computed again in this step.
+
+    Attributes:
+        keys: the distinct affected values, one column per column in `replace`; None: everything is computed.
+        expressions: by input, the expression for each of these columns.
+    """
+
+    keys: DataFrame | None
+    expressions: Mapping[TableId, Mapping[str, str]]
+    _frame: Frame | None = field(default=None, repr=False)
+    _span: Span | None = field(default=None, repr=False)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the whole table is computed: a first run, or a rebuild."""
+        return self.keys is None
+
+    def of(self, rows: DataFrame, **expressions: str) -> DataFrame:
+        """Return the rows that belong to the affected keys or range.
+
+        Args:
+            rows: rows of any table.
+            expressions: by column in `replace`, the SQL expression over `rows`; default: the column of that name.
+        """
+        if self._frame is None:
+            return rows
+        if self._span is not None:
+            column = next(iter(self._frame.bounds))
+            return rows.where(self._span.condition(rows, expressions.get(column, quote(column)), read=True))
+        return matching(rows, self._frame, {c: expressions.get(c, quote(c)) for c in self._frame.frame.columns})
+
+
+@dataclass(frozen=True)
+class Span:
+    """The affected range of one column, as SQL literals of its type.
+
+    Attributes:
+        low, high: the ends that are replaced; `high` None: no end.
+        read_low, read_high: the ends of what is read for it; None: no end.
+        nulls: whether rows without a value are affected.
+        empty: whether only these are.
+    """
+
+    low: str
+    high: str | None
+    read_low: str | None
+    read_high: str | None
+    nulls: bool
+    empty: bool = False
+
+    def condition(self, rows: DataFrame, expression: str, *, read: bool = False) -> str:
+        """Return SQL for the affected rows.
+
+        Args:
+            rows: the rows that are chosen from.
+            expression: the value of the column over them.
+            read: whether to choose what is read for the range instead of the range alone.
+        """
+        low, high = (self.read_low, self.read_high) if read else (self.low, self.high)
+        parts = [f"({expression}) {op} {end}" for op, end in ((">=", low), ("<=", high)) if end is not None]
+        at = timestamp_of_day(rows, expression)
+        if at is not None:
+            # Files are skipped by the column itself, not by the day made of it.
+            parts += [f"{at} >= CAST({low} AS TIMESTAMP)"] if low is not None else []
+            parts += [f"{at} < CAST(date_add({high}, 1) AS TIMESTAMP)"] if high is not None else []
+        inside = " AND ".join(parts) if parts else f"({expression}) IS NOT NULL"
+        null = f"({expression}) IS NULL"
+        if self.empty:
+            return null if self.nulls else "false"
+        return f"(({inside}) OR {null})" if self.nulls else inside
+
+
+def matching(rows: DataFrame, keys: Frame, expressions: Mapping[str, str], *, are_not: bool = False) -> DataFrame:
+    """Return the rows whose values are among `keys`; NULL is a value.
+
+    Args:
+        rows: the rows.
+        keys: distinct values.
+        expressions: by column of `keys`, SQL over `rows`.
+        are_not: whether to return the others instead.
+    """
+    names = {c: f"__lake_key{i}" for i, c in enumerate(expressions)}
+    pruned = [] if are_not else [bound for c, e in expressions.items() if (bound := _bounded(rows, keys, c, e))]
+    chosen = reduce(lambda some, condition: some.where(condition), pruned, rows)
+    looked_up = keys.frame.select(*(F.col(quote(c)).alias(n) for c, n in names.items()))
+    if keys.rows <= MAX_BROADCAST:
+        looked_up = F.broadcast(looked_up)
+    on = reduce(Column.__and__, (F.expr(f"({e}) <=> {names[c]}") for c, e in expressions.items()))
+    return chosen.join(looked_up, on, "left_anti" if are_not else "left_semi")
+
+
+def _bounded(rows: DataFrame, keys: Frame, column: str, expression: str) -> str:
+    """Return a condition on a plain column by which files are skipped; empty: there is none."""
+    parsed = _parsed(expression)
+    kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    if not isinstance(parsed, exp.Column) or parsed.table or parsed.name not in kinds or column not in keys.bounds:
+        return ""
+    parsed.type = exp.DataType.build(kinds[parsed.name], dialect=DIALECT)
+    return keys.condition([parsed], [column])
+
+
+def timestamp_of_day(rows: DataFrame, expression: str) -> str | None:
+    """Return the timestamp column whose day an expression is; None: it is something else."""
+    parsed = _parsed(expression)
+    is_date = isinstance(parsed, exp.Cast) and parsed.to.is_type(exp.DataType.Type.DATE)
+    is_to_date = isinstance(parsed, exp.TsOrDsToDate) and not parsed.args.get("format")
+    if parsed is None or not (is_date or is_to_date):
+        return None
+    inner, kinds = parsed.this, {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    plain = isinstance(inner, exp.Column) and not inner.table and len([*parsed.find_all(exp.Column)]) == 1
+    return quote(inner.name) if plain and kinds.get(inner.name) == "timestamp" else None
+
+
+def _parsed(expression: str) -> exp.Expr | None:
+    try:
+        return sqlglot.parse_one(expression, dialect=DIALECT)
+    except SqlglotError:
+        return None

@@ -1,0 +1,226 @@
+"""`@model`: a table whose rows a Python function computes from what changed in its inputs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from pyspark.sql import DataFrame
+
+from lake_assets.errors import InvalidNameError, ModelError
+from lake_assets.lake import TableId
+from lake_assets.models.python.model_inputs import Affected, Changes, Lookup
+
+WriteMode = Literal["append", "merge", "replace-keys", "replace-ranges", "overwrite"]
+Function = Callable[..., DataFrame]
+Kind = type[Changes] | type[Lookup] | type[Affected]
+_KINDS = (Changes, Lookup, Affected)
+_RESERVED = ("icdc", "raw")
+
+
+@dataclass(frozen=True)
+class PythonModel:
+    """A declared Python model; calling it calls its function.
+
+    Attributes:
+        table: the table that it computes.
+        function: returns its rows; receives one `Changes`, `Lookup` or `Affected` per parameter.
+        parameters: the kind of each parameter.
+        where: the place of the function: file and line.
+        write: how the rows are applied.
+        key: columns that identify a row of the table.
+        replace: by column of the result whose affected values are replaced, the SQL expression that gives its value
+            for a changed row: of every input (a text), or by parameter.
+        tables: by parameter, the name of its table; a parameter without one is the table of its name.
+        full: a function that computes the whole table, for verification; None: `function` over everything.
+        version: a new one rebuilds the table.
+        cumulative: whether a row also depends on all rows with smaller values of the replaced column.
+        back, forward: how far before and after its own value of the replaced column a row reads (`2d`, or a number in
+            the unit of the column).
+        on_lookup_change: whether a changed lookup recomputes the table.
+        settings: further settings, as in the YAML of a SQL model.
+    """
+
+    table: TableId
+    function: Function = field(repr=False, compare=False)
+    parameters: Mapping[str, Kind]
+    where: str
+    write: WriteMode
+    key: tuple[str, ...] = ()
+    replace: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    full: Function | None = field(default=None, repr=False, compare=False)
+    version: str = ""
+    cumulative: bool = False
+    back: str | float = 0
+    forward: str | float = 0
+    on_lookup_change: Literal["ignore", "rebuild"] = "ignore"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a declaration that contradicts itself."""
+        _check(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> DataFrame:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def expression(self, column: str, parameter: str) -> str | None:
+        """Return the expression for a replaced column over the rows of an input; None: that input has none."""
+        of = self.replace[column]
+        return of if isinstance(of, str) else of.get(parameter)
+
+
+def model(
+    table: str,
+    *,
+    write: WriteMode,
+    key: str | Sequence[str] = (),
+    replace: str | Sequence[str] | Mapping[str, str | Mapping[str, str]] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    full: Function | None = None,
+    version: str | int = "",
+    cumulative: bool = False,
+    back: str | float = 0,
+    forward: str | float = 0,
+    on_lookup_change: Literal["ignore", "rebuild"] = "ignore",
+    **settings: Any,
+) -> Callable[[Function], PythonModel]:
+    """Declare a table whose rows the decorated function computes.
+
+    Each parameter of the function is annotated: `Changes` (an input whose changes trigger runs), `Lookup` (a table that
+    is read as it is), or `Affected` (the keys or the range to compute again).
+
+    Args:
+        table: `layer.name`.
+        write: what is done with the returned rows. `append`: they are added. `merge`: they replace rows of the same
+            `key`; a boolean column `_deleted` that is true deletes the row. `replace-keys`: they replace all rows with
+            the affected values of the columns in `replace`. `replace-ranges`: the same for the range of one such
+            column. `overwrite`: they replace all rows.
+        key: columns that identify a row of the table.
+        replace: columns of the result whose affected values are replaced; a mapping gives the SQL expression over the
+            rows of the inputs, or one by parameter. Default for `replace-keys`: `key`.
+        inputs: the table of a parameter. A parameter that is not listed is the only table of its name.
+        full: a function over the same parameters that computes the whole table in another way; `verify` compares the
+            table with its rows.
+        version: a new version rebuilds the table. A changed function alone does not.
+        cumulative: a row depends on all rows with smaller values too, so everything from the least changed value on is
+            replaced. Only for `replace-ranges`.
+        back, forward: how far before and after its own value of the replaced column a row reads (`2d`, `12h`, or a
+            number). Only for `replace-ranges`.
+        on_lookup_change: `ignore`: rows stay as they were computed. `rebuild`: everything is computed again.
+        settings: further settings of a SQL model in YAML: `audits`, `partitions`, `owners`, `freshness`, `max_rows`,
+            `on_gap`, ...
+
+    Raises:
+        ModelError: the declaration contradicts itself; says what and where.
+    """
+
+    def declare(function: Function) -> PythonModel:
+        try:
+            name = TableId.parse(table)
+            declared = PythonModel(
+                name,
+                function,
+                _parameters(function, table),
+                where_is(function),
+                write,
+                names_of(key),
+                replaced(write, names_of(key), replace),
+                dict(inputs or {}),
+                full,
+                str(version),
+                cumulative,
+                back,
+                forward,
+                on_lookup_change,
+                settings,
+            )
+            if full is not None:
+                _parameters(full, table)
+        except (ValueError, InvalidNameError) as e:
+            raise ModelError(f"{where_is(function)}: model {table}: {e}") from e
+        return declared
+
+    return declare
+
+
+def where_is(function: Function) -> str:
+    """Return the place of a function: file and line."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(function)
+
+
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def replaced(
+    write: str, key: tuple[str, ...], replace: str | Sequence[str] | Mapping[str, str | Mapping[str, str]] | None
+) -> dict[str, str | Mapping[str, str]]:
+    """Return the expression of each replaced column; see `model`."""
+    if isinstance(replace, Mapping):
+        return dict(replace)
+    names = key if replace is None and write == "replace-keys" else names_of(replace or ())
+    return {n: f"`{n.replace('`', '``')}`" for n in names}
+
+
+def _check(declared: PythonModel) -> None:
+    """Raise ValueError for a declaration that contradicts itself."""
+    write, kinds = declared.write, declared.parameters
+    if declared.table.namespace[0].lower() in _RESERVED:
+        raise ValueError(
+            f"tables in {declared.table.namespace[0]} are written by lake_assets itself: use another layer"
+        )
+    if write not in get_args(WriteMode):
+        raise ValueError(f"`write` is {write!r}: write one of {', '.join(get_args(WriteMode))}")
+    if declared.on_lookup_change not in ("ignore", "rebuild"):
+        raise ValueError(f"`on_lookup_change` is {declared.on_lookup_change!r}: write ignore or rebuild")
+    if write == "merge" and not declared.key:
+        raise ValueError("`merge` replaces rows by their key: declare `key`")
+    if write == "append" and declared.key:
+        raise ValueError("appended rows have no `key`: two of them may share its values; use `merge`")
+    is_replacing = write in ("replace-keys", "replace-ranges")
+    if is_replacing and not declared.replace:
+        raise ValueError(f"`{write}` needs the columns whose affected values are replaced: declare `replace`")
+    if write == "replace-ranges" and len(declared.replace) > 1:
+        raise ValueError(f"`replace-ranges` replaces the range of one column; `replace` has {len(declared.replace)}")
+    if declared.replace and not is_replacing:
+        raise ValueError(f"`replace` is for replace-keys and replace-ranges, not for {write}")
+    if write != "replace-ranges" and (declared.cumulative or declared.back or declared.forward):
+        raise ValueError(f"`cumulative`, `back` and `forward` are for replace-ranges, not for {write}")
+    if Affected in kinds.values() and not is_replacing:
+        raise ValueError(f"`{write}` has no affected keys or range: remove the parameter of type Affected")
+    if not any(kind is Changes for kind in kinds.values()):
+        raise ValueError("no parameter of its function is of type Changes: nothing would ever trigger it")
+    if wrong := [p for p in declared.tables if p not in kinds]:
+        raise ValueError(f"`inputs` names {', '.join(wrong)}; the function has {', '.join(kinds)}")
+    for column, of in declared.replace.items():
+        if isinstance(of, Mapping) and (wrong := [p for p in of if kinds.get(p) is not Changes]):
+            raise ValueError(f"`replace`: {column} names {', '.join(wrong)}, which is no parameter of type Changes")
+        if isinstance(of, Mapping) and (missing := [p for p, k in kinds.items() if k is Changes and p not in of]):
+            raise ValueError(f"`replace`: {column} has no expression for {', '.join(missing)}")
+
+
+def _parameters(function: Function, table: str) -> dict[str, Kind]:
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:
+        # A name that only type checkers import: its text says enough.
+        hints = inspect.get_annotations(function)
+    kinds: dict[str, Any] = {}
+    for name in inspect.signature(function).parameters:
+        hint = hints.get(name)
+        text = hint if isinstance(hint, str) else ""
+        kind = next((k for k in _KINDS if hint is k or re.fullmatch(rf"(\w+\.)*{k.__name__}", text)), None)
+        if kind is None:
+            raise ModelError(
+                f"{where_is(function)}: model {table}: annotate the parameter {name!r} as Changes, Lookup or Affected"
+            )
+        kinds[name] = kind
+    return kinds

@@ -1,0 +1,355 @@
+"""Run a Python model: call its function with what changed, and apply its rows in one commit with all watermarks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pyiceberg.table import Table
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from lake_assets.capture import Capture, capture
+from lake_assets.errors import LakeError, ModelError
+from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
+from lake_assets.models.python.python_model import Function, where_is
+from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter
+from lake_assets.models.sql.sql_errors import located
+from lake_assets.models.steps.kept_frames import Bounds, Frame, Frames
+from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.tables.audits.audit_gate import Gate, forget_failed
+from lake_assets.tables.batch_limits import left_behind
+from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
+from lake_assets.tables.published import published
+from lake_assets.tables.spark_tuning import tuned_for
+from lake_assets.tables.specs import BatchSize
+from lake_assets.tables.table_ddl import check_owner_in, columns_of
+
+_DAY = 86_400
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal")
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A step with something to do: its sources and lookups, its table, and the window of each source."""
+
+    tables: Mapping[TableId, Table]
+    target: Table | None
+    windows: Mapping[TableId, Window]
+    begun: bool
+
+
+def windows_of(spec: PythonModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
+    """Return the pending windows of a model's sources. Reads metadata only.
+
+    If the history of one is lost and the model is declared to be rebuilt, all windows start at the beginning.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
+    """
+    windows = {s: window_of(spec.table, target, s, tables[s]) for s in spec.sources if s in tables}
+    lost = [w.lost for w in windows.values() if w.lost]
+    for why in lost:
+        if getattr(spec, why.option) == "stop":
+            raise why.error(rebuild_advice(spec.table, *spec.sources, option=why.option))
+    return {s: replace(w, mark=None) for s, w in windows.items()} if lost else windows
+
+
+def next_of(
+    lake: LakeBase,
+    spec: PythonModelSpec,
+    target: Table | None,
+    tables: Mapping[TableId, Table],
+    pins: SnapshotPins,
+    *,
+    rebuild: bool = False,
+) -> tuple[dict[TableId, Window], bool]:
+    """Return each source's window for the next step, and whether it continues from the table; reads metadata only.
+
+    Args:
+        lake: the lake.
+        spec: the model.
+        target: its table, if it exists.
+        tables: its sources.
+        pins: snapshots fixed by other models of the run; those of this step are added.
+        rebuild: whether the table is rebuilt in full.
+
+    Raises:
+        TableReplacedError, SnapshotExpiredError: see `windows_of`.
+    """
+    if rebuild:
+        windows = {s: Window(s, None, head_of(tables[s])) for s in spec.sources}
+    else:
+        windows = windows_of(spec, target, tables)
+    begun = (
+        target is not None
+        and target.properties.get(FINGERPRINT_PROPERTY) == spec.definition
+        and all(w.mark and w.mark.snapshot for w in windows.values())
+    )
+    is_pending = not all(w.is_absorbed for w in windows.values())
+    sources = {s: tables[s] for s in windows}
+    return pins.settled(lake, windows, sources, spec.batch if begun and is_pending else BatchSize()), begun
+
+
+def absorb_inputs(
+    lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins | None = None, *, rebuild: str = ""
+) -> Outcome:
+    """Update a Python model's table from the changes of its inputs.
+
+    Args:
+        lake: the lake.
+        spec: the model.
+        pins: the snapshots that other models of the run have read.
+        rebuild: why the table is computed from everything its inputs hold; empty: from what changed.
+
+    Raises:
+        SnapshotExpiredError, TableReplacedError: the history of an input is lost.
+        ModelError: the function fails, or what it returns cannot be applied. Nothing is written.
+        KeyMissingError: two of its rows share a declared key.
+        ConcurrentWriteError: the step lost a race to another run.
+        AuditFailedError: the new rows do not pass the audits. Nothing is published.
+    """
+    with named_errors(spec.table):
+        began, due = time.monotonic(), _due(lake, spec, pins or SnapshotPins(), rebuild)
+        return due if isinstance(due, Outcome) else _absorb(lake, spec, due, rebuild, began)
+
+
+def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:
+    """Return the step, or the outcome if there is nothing to do."""
+    name = str(spec.table)
+    loaded = {t: lake.find(t) for t in (*spec.sources, *spec.lookups)}
+    if missing := [str(t) for t, table in loaded.items() if table is None]:
+        return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
+    tables = {t: table for t, table in loaded.items() if table is not None}
+    target = lake.find(spec.table)
+    if target is not None:
+        check_owner_in(target, spec.table, spec.pipeline)
+    windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
+    if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
+        return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
+    if begun and all(w.is_absorbed for w in windows.values()):
+        return Outcome(name, "nothing")
+    return _Due(tables, target, windows, begun)
+
+
+def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, began: float) -> Outcome:
+    forget_failed(lake, spec.table, due.target)
+    gate, base = Gate(lake, spec.table, spec.audits, spec.model.key), known_marks(due.target)
+    heads = {s: w.head for s, w in due.windows.items()}
+    marks = {**base, **{str(t): heads.get(t) or head_of(table) for t, table in due.tables.items()}}
+    pinned = {t: marks[str(t)].snapshot for t in due.tables}
+    with contextlib.ExitStack() as scope:
+        scope.enter_context(tuned_for(lake, (spec.table, *due.tables)))
+        call = _Call(lake, spec, due.windows, pinned, scope)
+        writer = ResultWriter(lake, spec, marks, base, call.frames, gate)
+        if not due.begun:
+            why = rebuild or ("first run" if due.target is None else "its declaration changed")
+            lost = [w.lost.why for w in due.windows.values() if w.lost]
+            done = writer.everything(call.rows(), "; ".join(lost) or why, again=bool(rebuild or lost))
+        else:
+            done = _absorb_changes(spec, call, writer, columns_of(lake, spec.table))
+        absorbed = tuple(
+            Absorbed.of(str(s), c) for s, c in call.captures.items() if not due.windows[s].is_absorbed
+        )  # fmt: skip
+    return published(
+        lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
+        base=None if done.is_replaced else base, former=due.target, gate=gate,
+        details=left_behind(*due.windows.values()),
+    )  # fmt: skip
+
+
+def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, types: Mapping[str, str]) -> Applied:
+    """Apply what changed in the inputs of a table that exists."""
+    if all(c.is_empty for c in call.captures.values()):
+        return writer.nothing("no row of its inputs changed")
+    if any(not call.captures[t].is_empty for t in spec.lookups if t in call.captures):
+        return writer.everything(call.from_the_beginning().rows(), "a lookup changed", again=True)
+    if spec.model.replace:
+        call.find_affected(types)
+        if not call.affected_rows:
+            return writer.nothing("no row of its inputs changed")
+    rows = call.rows()
+    if writer.columns_differ(rows, types):
+        whole = call.from_the_beginning()
+        return writer.everything(whole.rows(), "its columns, or their types, changed", again=False)
+    return writer.apply(rows, call.frame, call.span)
+
+
+class _Call:
+    """One call of a model's function over fixed snapshots.
+
+    Attributes:
+        captures: by source, what changed.
+        frames: rows that are kept during the step.
+        frame: the affected values, once found.
+        span: their range, for `replace-ranges`.
+    """
+
+    def __init__(
+        self,
+        lake: LakeBase,
+        spec: PythonModelSpec,
+        windows: Mapping[TableId, Window],
+        pinned: Mapping[TableId, int | None],
+        scope: contextlib.ExitStack,
+        function: Function | None = None,
+    ) -> None:
+        self._lake, self._spec, self._windows, self._pinned, self._scope = lake, spec, windows, pinned, scope
+        self._function = function or spec.model.function
+        self.captures: dict[TableId, Capture] = {
+            s: scope.enter_context(capture(lake, s, w.start, w.head.snapshot)) for s, w in windows.items()
+        }
+        self.frames = Frames(lake.spark(), scope)
+        self.frame: Frame | None = None
+        self.span: Span | None = None
+
+    def from_the_beginning(self) -> _Call:
+        """Return the call over everything that the inputs hold at the same snapshots."""
+        windows = {s: replace(w, mark=None) for s, w in self._windows.items()}
+        return _Call(self._lake, self._spec, windows, self._pinned, self._scope, self._function)
+
+    def rows(self) -> DataFrame:
+        """Call the function.
+
+        Raises:
+            ModelError: it fails, or returns something else than rows; says where.
+        """
+        name, where = self._function.__name__, where_is(self._function)
+        origin = getattr(self._function, "origin", None)
+        try:
+            rows: object = self._function(**self._arguments())
+        except ModelError as e:
+            raise located(e, origin) from e
+        except LakeError:
+            raise
+        except PySparkException as e:
+            raise ModelError(f"{where}: model {self._spec.table}: Spark does not accept {name}: {_first(e)}") from e
+        except Exception as e:
+            raise ModelError(f"{where}: model {self._spec.table}: {name} raised {type(e).__name__}: {_first(e)}") from e
+        if not isinstance(rows, DataFrame):  # pyright: ignore[reportUnnecessaryIsInstance] (users' code)
+            raise ModelError(
+                f"{where}: model {self._spec.table}: {name} returned {type(rows).__name__}: return a DataFrame of Spark"
+            )
+        return rows
+
+    @property
+    def affected_rows(self) -> int:
+        """The number of affected keys."""
+        return self.frame.rows if self.frame else 0
+
+    def find_affected(self, types: Mapping[str, str]) -> None:
+        """Find the values of the replaced columns over all changed rows, before and after the change."""
+        model, spark = self._spec.model, self._lake.spark()
+        if missing := [c for c in model.replace if c not in types]:
+            raise ModelError(f"{model.where}: model {model.table}: `replace`: it has no column {', '.join(missing)}")
+        parts: list[DataFrame] = []
+        for parameter, table in self._spec.inputs.items():
+            if self.captures[table].is_empty:
+                continue
+            values = [f"CAST({model.expression(c, parameter)} AS {types[c]}) AS {quote(c)}" for c in model.replace]
+            try:
+                parts.append(self.captures[table].signed(spark).selectExpr(*values))
+            except PySparkException as e:
+                raise ModelError(f"{model.where}: model {model.table}: `replace` over {table}: {_first(e)}") from e
+        found = parts[0]
+        for part in parts[1:]:
+            found = found.unionByName(part)
+        self.frame = self.frames.measured(found.distinct(), {c: types[c] for c in model.replace})
+        if model.write == "replace-ranges":
+            self.span = self._span(self.frame)
+
+    def _span(self, frame: Frame) -> Span:
+        spec = self._spec
+        (column,) = spec.model.replace
+        bounds = frame.bounds.get(column)
+        if bounds is None:
+            raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
+        nulls = bounds.held < frame.rows
+        if bounds.low is None or bounds.high is None:
+            return Span("NULL", None, None, None, nulls, empty=True)
+        low, high = bounds.sql(bounds.low), bounds.sql(bounds.high)
+        first, last = _shifted(bounds, low, -spec.forward), _shifted(bounds, high, spec.back)
+        if spec.model.cumulative:
+            return Span(first, None, None, None, nulls)
+        return Span(first, last, _shifted(bounds, first, -spec.back), _shifted(bounds, last, spec.forward), nulls)
+
+    def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
+        return {parameter: self._argument(parameter, kind) for parameter, kind in self._spec.model.parameters.items()}
+
+    def _argument(self, parameter: str, kind: type) -> Changes | Lookup | Affected:
+        if kind is Affected:
+            return self._affected()
+        table = self._spec.names[parameter]
+        if kind is Lookup:
+            return Lookup(table, self._pinned[table], self._at(table))
+        return Changes(
+            table, self._windows[table], self.captures[table], self._lake.spark(), self._at(table), self._affected
+        )
+
+    def _affected(self) -> Affected:
+        model = self._spec.model
+        if not model.replace:
+            raise ModelError(
+                f"{model.where}: model {model.table}: only `replace-keys` and `replace-ranges` have affected rows, and "
+                f"its `write` is {model.write}"
+            )
+        expressions = {
+            t: {c: e for c in model.replace if (e := model.expression(c, p))} for p, t in self._spec.inputs.items()
+        }
+        return Affected(self.frame.frame if self.frame else None, expressions, self.frame, self.span)
+
+    def _at(self, table: TableId) -> DataFrame:
+        spark, name, snapshot = self._lake.spark(), self._lake.sql_name(table), self._pinned[table]
+        if snapshot is None:
+            return spark.table(name).limit(0)
+        return spark.read.option("versionAsOf", str(snapshot)).table(name)
+
+
+def expected_rows(
+    lake: LakeBase, spec: PythonModelSpec, pinned: Mapping[TableId, int | None], scope: contextlib.ExitStack
+) -> DataFrame:
+    """Return the rows that the table should have: of `full`, or of the function over everything.
+
+    Args:
+        lake: the lake.
+        spec: the model.
+        pinned: by input and lookup, the snapshot to read.
+        scope: the rows can be read until it is closed.
+
+    Raises:
+        ModelError: the function fails; says where.
+    """
+    windows = {}
+    for source in spec.sources:
+        loaded = lake.table(source)
+        windows[source] = Window(source, None, replace(head_of(loaded), snapshot=pinned[source]))
+    rows = _Call(lake, spec, windows, pinned, scope, spec.model.full).rows()
+    if spec.model.write != "merge" or DELETED not in rows.columns:
+        return rows
+    return rows.where(f"NOT coalesce({DELETED}, false)").drop(DELETED)
+
+
+def _shifted(bounds: Bounds, end: str, by: float) -> str:
+    """Return SQL of an end, moved by seconds, or by units of a number."""
+    if not by:
+        return end
+    kind = bounds.type.split("(")[0]
+    if kind == "date":
+        return f"date_add({end}, {math.floor(by / _DAY) if by < 0 else math.ceil(by / _DAY)})"
+    if kind.startswith("timestamp"):
+        return f"({end} + INTERVAL '{by}' SECOND)"
+    if kind in _NUMBERS:
+        return f"({end} + ({by:g}))"
+    raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
+
+
+def _first(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,100 @@
+"""A Python model as a table of a pipeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from lake_assets.lake import TableId
+from lake_assets.models.python.model_inputs import Changes, Lookup
+from lake_assets.models.python.python_model import PythonModel
+from lake_assets.models.python.sql_template import SqlTemplate
+from lake_assets.tables.audits.audit_declarations import Audit
+from lake_assets.tables.partitioning.table_partitions import Partitions
+from lake_assets.tables.specs import BatchSize, Shown
+
+
+@dataclass(frozen=True)
+class PythonModelSpec:
+    """One Python model with its tables.
+
+    Attributes:
+        table: the table that it computes.
+        model: its declaration.
+        names: the table of each parameter that has one.
+        pipeline: the pipeline that owns the table.
+        properties: Iceberg table properties.
+        back, forward: how far around its own value a row reads: in seconds, or units of a numeric column.
+        batch: limits of a step.
+        shown: attributes of its asset.
+        audits: conditions that the table must meet before a batch is published.
+        partitions: its partitions, in Iceberg and in Dagster.
+        on_gap: what to do if the absorbed snapshot of an input has expired.
+        on_replaced: what to do if an input was replaced by another table.
+    """
+
+    table: TableId
+    model: PythonModel
+    names: Mapping[str, TableId]
+    pipeline: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    back: float = 0
+    forward: float = 0
+    batch: BatchSize = field(default_factory=BatchSize)
+    shown: Shown = field(default_factory=Shown, repr=False)
+    audits: tuple[Audit, ...] = ()
+    partitions: Partitions | None = None
+    on_gap: Literal["stop", "rebuild"] = "stop"
+    on_replaced: Literal["stop", "rebuild"] = "stop"
+    landing: ClassVar[Path | None] = None
+
+    @property
+    def inputs(self) -> dict[str, TableId]:
+        """The tables whose changes the function receives, by parameter."""
+        return self._of_kind(Changes)
+
+    @property
+    def lookups(self) -> tuple[TableId, ...]:
+        """The tables that the function reads as they are, each once."""
+        return tuple(dict.fromkeys(self._of_kind(Lookup).values()))
+
+    @property
+    def sources(self) -> tuple[TableId, ...]:
+        """The tables whose changes trigger runs, each once."""
+        watched = self.lookups if self.model.on_lookup_change == "rebuild" else ()
+        return tuple(dict.fromkeys((*self.inputs.values(), *watched)))
+
+    @property
+    def names_columns_in(self) -> list[str]:
+        """The settings in use that name columns of the table."""
+        used = {
+            "key": self.model.key, "replace": self.model.replace, "partitions": self.partitions, "audits": self.audits
+        }  # fmt: skip
+        return [setting for setting, value in used.items() if value]
+
+    @property
+    def summary(self) -> str:
+        """How the table is computed, for asset descriptions."""
+        function = self.model.function
+        if isinstance(function, SqlTemplate):
+            how = f"Computed from what changed; its rows are applied with `{self.model.write}`."
+            return f"{how}\n\n```sql\n{function.text.strip()}\n```"
+        text = (function.__doc__ or "").strip()
+        how = f"Computed by `{function.__name__}` from what changed in its inputs; its rows are applied with "
+        return f"{text}\n\n{how}`{self.model.write}`." if text else f"{how}`{self.model.write}`."
+
+    @property
+    def definition(self) -> str:
+        """A fingerprint of what the rows depend on, apart from the function itself."""
+        model = self.model
+        by = self.partitions.field.sql if self.partitions else ""
+        tables = {p: list(t.parts) for p, t in self.names.items()}
+        return "python:" + json.dumps(
+            [model.write, list(model.key), dict(model.replace), tables, model.version, by], sort_keys=True, default=dict
+        )
+
+    def _of_kind(self, kind: type) -> dict[str, TableId]:
+        return {p: self.names[p] for p, k in self.model.parameters.items() if k is kind}

@@ -1,0 +1,245 @@
+"""Apply the rows that a Python model returned, as it declares, each time in one commit with the watermarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
+from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
+from lake_assets.lake.names import literal
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.python.model_inputs import Span, matching
+from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.steps.kept_frames import SIGN, Frame, Frames
+from lake_assets.models.steps.model_writer import Writer
+from lake_assets.models.steps.retract import FOUND
+from lake_assets.tables.audits.audit_gate import Gate
+from lake_assets.tables.commits import committing
+from lake_assets.tables.row_differences import incomparable, write_differences
+from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
+
+DELETED = "_deleted"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How the rows of a step were applied.
+
+    Attributes:
+        strategy: the write mode, `full` or `rebuild` where everything was computed, `none` where no row changed.
+        why: what was done, for people.
+        is_replaced: whether the commit replaced the table, its history included.
+    """
+
+    strategy: str
+    why: str
+    is_replaced: bool = False
+
+
+@dataclass(frozen=True)
+class ResultWriter:
+    """Writes the table of one Python model in one step.
+
+    Attributes:
+        lake: the lake.
+        spec: the model.
+        marks: the watermarks of the commit.
+        base: the watermarks before it.
+        frames: rows that are kept during the step.
+        gate: the audits of the table.
+    """
+
+    lake: LakeBase
+    spec: PythonModelSpec
+    marks: Watermarks
+    base: Watermarks
+    frames: Frames
+    gate: Gate
+
+    def nothing(self, why: str) -> Applied:
+        """Move only the watermarks."""
+        self._writer(columns_of(self.lake, self.spec.table)).nothing()
+        return Applied("none", why)
+
+    def columns_differ(self, rows: DataFrame, types: Mapping[str, str]) -> bool:
+        """Whether returned rows have other columns, or other types, than the table."""
+        return {c: k for c, k in types_of(rows).items() if c != self._flag} != dict(types)
+
+    def everything(self, rows: DataFrame, why: str, *, again: bool) -> Applied:
+        """Let the table hold the returned rows and no others.
+
+        Args:
+            rows: everything.
+            why: the reason.
+            again: whether the table was computed before, so that this is a rebuild.
+        """
+        rows, spec = self._without_deleted(rows), self.spec
+        types, strategy = types_of(rows), "rebuild" if again else "full"
+        self._check(types)
+        self.gate.check(types)
+        if spec.model.key:
+            rows = self.frames.kept(rows)
+            self._check_key(rows)
+        table = self.lake.find(spec.table)
+        properties = {
+            **DEFAULT_PROPERTIES,
+            PIPELINE_PROPERTY: spec.pipeline,
+            KEY_PROPERTY: json.dumps(list(spec.model.key)),
+            FINGERPRINT_PROPERTY: spec.definition,
+            **spec.properties,
+        }
+        known = (FINGERPRINT_PROPERTY, KEY_PROPERTY)
+        is_alike = (
+            table is not None
+            and table.metadata.current_snapshot_id is not None
+            and bool(self.base)
+            and all(table.properties.get(p) == properties[p] for p in known)
+            and types == columns_of(self.lake, spec.table)
+            and not incomparable(types)
+        )
+        if is_alike and write_differences(
+            self.lake, spec.table, rows, types, spec.model.key, self.marks, self.base, self.gate
+        ):
+            set_properties(self.lake, spec.table, spec.properties)
+            return Applied(strategy, why)
+        self._replace_table(rows, properties)
+        return Applied(strategy, why, is_replaced=True)
+
+    def apply(self, rows: DataFrame, affected: Frame | None, span: Span | None) -> Applied:
+        """Apply the rows of a change.
+
+        Args:
+            rows: with the table's columns and types.
+            affected: the affected values of the replaced columns.
+            span: their range, for `replace-ranges`.
+        """
+        types, write = columns_of(self.lake, self.spec.table), self.spec.model.write
+        self.gate.check(types)
+        writer = self._writer(types)
+        columns = [quote(c) for c in types]
+        match write:
+            case "append":
+                writer.append(rows.select(*columns))
+                return Applied(write, "its rows are appended")
+            case "merge":
+                self._merge(writer, rows, types)
+                return Applied(write, f"its rows are merged by {', '.join(self.spec.model.key)}")
+            case "overwrite":
+                return self.everything(rows, "its rows replace all others", again=False)
+            case "replace-keys" | "replace-ranges":
+                assert affected is not None
+                self._replace(writer, rows.select(*columns), affected, span, types)
+                names = ", ".join(self.spec.model.replace)
+                if span is None:
+                    return Applied(write, f"rows of {affected.rows:,} values of {names} are replaced")
+                column = next(iter(self.spec.model.replace))
+                return Applied(write, f"rows are replaced where {span.condition(rows, column)}")
+
+    @property
+    def _flag(self) -> str:
+        """The column that marks deleted rows; not a column of the table."""
+        return DELETED if self.spec.model.write == "merge" else ""
+
+    def _writer(self, types: Mapping[str, str]) -> Writer:
+        return Writer(self.lake, self.spec.table, types, self.marks, self.base, {}, self.frames, self.gate)
+
+    def _check(self, types: Mapping[str, str]) -> None:
+        """Raise ModelError for rows that cannot become a table of this declaration."""
+        model, where = self.spec.model, f"{self.spec.model.where}: model {self.spec.table}"
+        for setting, names in (("key", model.key), ("replace", model.replace)):
+            if missing := [c for c in names if c not in types]:
+                raise ModelError(
+                    f"{where}: `{setting}` names {', '.join(missing)}; the rows of its function have {', '.join(types)}"
+                )
+        lower = [c.lower() for c in types]
+        if twice := sorted({c for c in lower if lower.count(c) > 1}):
+            raise ModelError(f"{where}: two columns are called {', '.join(twice)}")
+        if odd := [c for c, kind in types.items() if kind == "void" or "variant" in kind]:
+            raise ModelError(f"{where}: a table cannot have columns of the type of {', '.join(odd)}: cast them")
+        if self.spec.partitions:
+            self.spec.partitions.check(self.spec.table, types)
+
+    def _check_key(self, rows: DataFrame) -> None:
+        key = self.spec.model.key
+        twice = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
+        if twice:
+            raise KeyMissingError(
+                f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
+                f"function returned {twice['count']} rows for {tuple(twice)[:-1]}: group them, or declare another key"
+            )
+
+    def _without_deleted(self, rows: DataFrame) -> DataFrame:
+        if not self._flag or self._flag not in rows.columns:
+            return rows
+        return rows.where(f"NOT coalesce({quote(self._flag)}, false)").drop(self._flag)
+
+    def _replace_table(self, rows: DataFrame, properties: Mapping[str, str]) -> None:
+        """Create or replace the table by rows, in one commit."""
+        spec = self.spec
+        self.lake.ensure_namespace(spec.table.namespace)
+        partitioned = f"PARTITIONED BY ({spec.partitions.field.sql}) " if spec.partitions else ""
+        listed = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+        view = self.frames.view(self.gate.audit_rows(rows) if self.gate.is_blocking else rows)
+        with committing(self.frames.spark, spec.table, self.marks):
+            self.frames.spark.sql(
+                f"CREATE OR REPLACE TABLE {self.lake.sql_name(spec.table)} USING iceberg {partitioned}"
+                f"TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
+            )
+
+    def _merge(self, writer: Writer, rows: DataFrame, types: Mapping[str, str]) -> None:
+        key, spark = self.spec.model.key, self.frames.spark
+        kept = self.frames.kept(rows)
+        self._check_key(kept)
+        if kept.isEmpty():
+            writer.nothing()
+            return
+        is_deleted = f"coalesce({quote(DELETED)}, false)" if DELETED in rows.columns else "false"
+        if incomparable(types):
+            # A MERGE cannot tell which of these rows differ: all rows are written again.
+            frame = self.frames.measured(kept.select(*map(quote, key)))
+            others = matching(spark.table(writer.name), frame, {k: quote(k) for k in key}, are_not=True)
+            new = kept.where(f"NOT {is_deleted}").select(*map(quote, types))
+            writer.overwrite(others.unionByName(new), exclusive=True)
+            return
+        flagged = kept.selectExpr(*map(quote, types), f"IF({is_deleted}, NULL, true) AS {FOUND}")
+        writer.replace(flagged, key, exclusive=True)
+
+    def _replace(
+        self, writer: Writer, rows: DataFrame, affected: Frame, span: Span | None, types: Mapping[str, str]
+    ) -> None:
+        """Replace the stored rows of the affected values by the returned ones; only rows that differ are written."""
+        stored = self.frames.spark.table(writer.name)
+        names = {c: quote(c) for c in self.spec.model.replace}
+        if span is not None:
+            where = span.condition(stored, next(iter(names.values())))
+            new, old = rows.where(where), stored.where(where)
+        else:
+            where = ""
+            new, old = matching(rows, affected, names), matching(stored, affected, names)
+        new = self.frames.kept(new)
+        if self.spec.model.key:
+            self._check_key(new)
+        if incomparable(types):
+            if where:
+                writer.overwrite(new, where, exclusive=True)
+            else:
+                writer.overwrite(matching(stored, affected, names, are_not=True).unionByName(new), exclusive=True)
+            return
+        listed = ", ".join(map(quote, types))
+        delta = (
+            f"SELECT {listed}, 1 AS {SIGN} FROM {self.frames.view(new)} "
+            f"UNION ALL SELECT {listed}, -1 AS {SIGN} FROM {self.frames.view(old)}"
+        )
+        key = self.spec.model.key
+        if lost := writer.change(delta, key) if key else writer.count_copies(delta):
+            raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {lost}")
+
+
+def types_of(rows: DataFrame) -> dict[str, str]:
+    """Return the columns of rows with Spark's types, as simple strings."""
+    return {f.name: f.dataType.simpleString() for f in rows.schema.fields}

@@ -1,0 +1,183 @@
+"""SQL over what changed: a text with `{{ changes('raw.playback') }}` and the like, as the function of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from lake_assets.errors import LakeError, ModelError
+from lake_assets.lake import TableId
+from lake_assets.lake.names import literal, nearest
+from lake_assets.models.python.model_inputs import Changes, Lookup
+from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.models.sql.query_text import text_over
+from lake_assets.models.sql.sql_errors import Origin
+from lake_assets.tables.spark_frames import new_name, over
+
+# Rows that a template names stand in its SQL as tables of this layer.
+_LAYER = "__lake_rows"
+FUNCTIONS = ("changes", "feed", "keys", "affected", "low", "high")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class SqlTemplate:
+    """A SELECT with templates; calling it with the inputs gives its rows.
+
+    `changes(table)` are inserted and updated rows, `feed(table)` all changes with `_change_type`, `keys(table,
+    expression, ...)` the distinct values of expressions over changed rows, `affected(table)` the rows of the whole
+    table that belong to the affected keys or range, `low(table, column)` and `high(table, column)` the ends of the
+    changed range. A table that is named as it is stands for all of its rows.
+
+    Attributes:
+        name: the model.
+        text: the SELECT.
+        origin: where it is written.
+    """
+
+    name: str
+    text: str
+    origin: Origin | None = None
+
+    @property
+    def __name__(self) -> str:
+        return "its SQL"
+
+    def tables(self) -> tuple[tuple[TableId, ...], tuple[TableId, ...]]:
+        """Return the tables whose changes it reads, and the others.
+
+        Raises:
+            ModelError: a template or the SQL is malformed; says where.
+        """
+        changed: dict[TableId, None] = {}
+
+        def recorded(kind: str, table: TableId, *_: str) -> str:
+            changed[table] = None
+            return "NULL" if kind in ("low", "high") else f"{_LAYER}.v0"
+
+        sql = self._rendered(recorded)
+        named = [
+            t for t in sources_of(self.name, parse(self.name, sql, is_maintained=False)) if t.namespace != (_LAYER,)
+        ]
+        if not changed:
+            raise self._error(
+                "it reads no changes: write {{ changes('layer.name') }} for the table whose changes it applies, or "
+                "leave `write` out to have the result of the query maintained"
+            )
+        return tuple(changed), tuple(t for t in named if t not in changed)
+
+    def __call__(self, **inputs: Changes | Lookup) -> DataFrame:
+        """Return the rows of the SELECT over the inputs, by the names of their tables."""
+        frames: dict[str, DataFrame] = {}
+        of = {str(i.name): i for i in inputs.values()}
+
+        def view(rows: DataFrame) -> str:
+            frames[name := new_name()] = rows
+            return name
+
+        def value(kind: str, table: TableId, *arguments: str) -> str:
+            changes = of[str(table)]
+            assert isinstance(changes, Changes)
+            if kind in ("low", "high"):
+                return sql_value(getattr(changes, kind)(*arguments))
+            rows = {
+                "changes": lambda: changes.rows,
+                "feed": lambda: changes.feed(arguments or None),
+                "keys": lambda: changes.keys(*arguments),
+                "affected": changes.affected,
+            }[kind]()
+            return f"{_LAYER}.{view(rows)}"
+
+        sql = self._rendered(value)
+        spark = next(iter(inputs.values())).table.sparkSession
+        text = text_over(
+            parse(self.name, sql, is_maintained=False),
+            sql,
+            lambda t: t.name if t.namespace == (_LAYER,) else view(of[str(t)].table),
+        )
+        try:
+            return over(spark, text, frames)
+        except PySparkException as e:
+            raise self._error(f"Spark does not accept it: {next(iter(str(e).splitlines()), '')}") from e
+
+    def _rendered(self, value: Callable[..., str]) -> str:
+        environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+
+        def function(kind: str) -> Callable[..., str]:
+            def call(table: str, *arguments: str) -> str:
+                if kind in ("low", "high") and len(arguments) != 1:
+                    raise ModelError(f"{kind}({table!r}, ...) takes one column")
+                if kind == "keys" and not arguments:
+                    raise ModelError(f"keys({table!r}) takes at least one column or expression")
+                if kind in ("changes", "affected") and arguments:
+                    raise ModelError(f"{kind}({table!r}) takes nothing but a table")
+                return value(kind, TableId.parse(table), *arguments)
+
+            return call
+
+        try:
+            return environment.from_string(self.text).render({n: function(n) for n in FUNCTIONS})
+        except TemplateSyntaxError as e:
+            raise self._error(f"its template is malformed: {e.message}", e.lineno) from e
+        except UndefinedError as e:
+            unknown = str(e.message).split("'")[1] if "'" in str(e.message) else ""
+            known = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}"
+            raise self._error(f"its template: {e.message}{known}", _line(e)) from e
+        except (LakeError, TypeError) as e:
+            raise self._error(f"its template: {e}", _line(e)) from e
+
+    def _error(self, what: str, line: int | None = None) -> ModelError:
+        return ModelError(f"model {self.name}: {what}", problems=((line, what),), model=self.name)
+
+
+def sql_value(value: Any) -> str:
+    """Return the SQL literal of a value from column metadata."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value}L" if abs(value) > 2**31 - 1 else str(value)
+        case Decimal():
+            return f"{value:f}BD"
+        case float():
+            return f"{value!r}D" if math.isfinite(value) else f"CAST('{value}' AS DOUBLE)"
+        case datetime() if value.tzinfo is not None:
+            return f"timestamp_micros({(value - _EPOCH) // timedelta(microseconds=1)})"
+        case datetime():
+            return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+        case bytes():
+            return f"X'{value.hex()}'"
+        case str() | UUID():
+            return literal(str(value))
+        case _:
+            raise ModelError(f"a value of type {type(value).__name__} cannot be written into SQL")
+
+
+def _line(error: BaseException) -> int | None:
+    """Return the line of a template in which an error arose."""
+    line, at = None, error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == "<template>":
+            line = at.tb_lineno
+        at = at.tb_next
+    return line
+
+
+def tables_of(template: SqlTemplate) -> Mapping[str, tuple[type[Changes] | type[Lookup], TableId]]:
+    """Return the inputs of a template by parameter name: `Changes`, and other tables as lookups."""
+    changed, others = template.tables()
+    return {str(t): (Changes, t) for t in changed} | {str(t): (Lookup, t) for t in others}

@@ -1,0 +1,246 @@
+"""Python models of a pipeline: load the files that declare them, check their settings, find their tables."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pyspark import cloudpickle
+
+from lake_assets.errors import LakeError, ModelError, PipelineError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.names import nearest
+from lake_assets.lake.setting_errors import setting_errors
+from lake_assets.models.python.model_inputs import Affected
+from lake_assets.models.python.python_model import PythonModel, replaced
+from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.python.sql_template import SqlTemplate, tables_of
+from lake_assets.models.sql.sql_errors import located
+from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, shown
+from lake_assets.pipeline.config.audit_settings import Audits, read_audits
+from lake_assets.pipeline.config.layer_tables import Batches
+from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
+from lake_assets.pipeline.config.pipeline_config import SqlModel
+from lake_assets.pipeline.config.setting_types import OrText, seconds_of
+from lake_assets.pipeline.config.sql_positions import Written
+from lake_assets.tables.specs import BatchSize
+
+# Beside the YAML, found without being named.
+DEFAULT_FILE = "models.py"
+
+
+class PythonModelSettings(Batches, TableSettings):
+    """Settings of a Python model in addition to those of its decorator."""
+
+    properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
+    partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
+        default=None, description="partitions of the table, in Iceberg and in Dagster"
+    )
+    audits: Audits = Field(default_factory=list, description="conditions that the table must meet before publishing")
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop", description="if the snapshot of an input that the table has absorbed is missing (expired)"
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop", description="if an input was dropped and created again"
+    )
+
+
+def python_files(declared: Sequence[Path], folder: Path | None) -> list[Path]:
+    """Return the files with Python models: those that are declared, else `models.py` if it exists.
+
+    Args:
+        declared: paths, relative to `folder`.
+        folder: the folder of the YAML; None: the pipeline has none.
+    """
+    if declared:
+        return [(folder or Path()) / path for path in declared]
+    default = folder / DEFAULT_FILE if folder else None
+    return [default] if default and default.is_file() else []
+
+
+def load_models(files: Sequence[Path]) -> tuple[PythonModel, ...]:
+    """Import files and return the models that they declare, in their order.
+
+    Raises:
+        PipelineError: a file cannot be imported; says where it failed.
+    """
+    models: dict[int, PythonModel] = {}
+    for file in files:
+        module = _imported(file)
+        models |= {id(m): m for m in vars(module).values() if isinstance(m, PythonModel)}
+    return tuple(models.values())
+
+
+def template_model(declared: SqlModel, written: Written) -> PythonModel:
+    """Return the model of a SELECT over changes.
+
+    Raises:
+        PipelineError: its template, its SQL or its declaration is wrong; says where.
+    """
+    template = SqlTemplate(declared.name, written.sql, written.origin)
+    try:
+        inputs = tables_of(template)
+    except ModelError as e:
+        raise located(e, written.origin) from e
+    where = written.origin.at(None) if written.origin else "its declaration"
+    span, write = declared.range, declared.write
+    assert write is not None
+    replace = [span.column] if declared.replace is None and span else declared.replace
+    settings = declared.model_dump(mode="json", exclude_unset=True, include=set(PythonModelSettings.model_fields))
+    try:
+        return PythonModel(
+            TableId.parse(declared.name),
+            template,
+            {name: kind for name, (kind, _) in inputs.items()},
+            where,
+            write,
+            tuple(declared.key),
+            replaced(write, tuple(declared.key), replace),
+            {name: name for name in inputs},
+            None,
+            hashlib.sha256(written.sql.encode()).hexdigest()[:16],
+            bool(span and span.cumulative),
+            span.back if span else 0,
+            span.forward if span else 0,
+            declared.on_lookup_change,
+            settings,
+        )
+    except ValueError as e:
+        raise PipelineError(f"{where}: model {declared.name}: {e}") from e
+
+
+def python_specs(
+    lake: LakeBase,
+    pipeline: str,
+    models: Sequence[PythonModel],
+    declared: Collection[TableId],
+    outer: Batches,
+    assets: AssetSettings,
+) -> Iterator[PythonModelSpec]:
+    """Return the tables of a pipeline's Python models.
+
+    Args:
+        lake: the lake, where tables are found that the pipeline does not declare.
+        pipeline: the name of the pipeline.
+        models: its Python models.
+        declared: its other tables.
+        outer, assets: settings of the pipeline, which apply where a model has none.
+
+    Raises:
+        PipelineError: a setting is wrong, or a parameter names no table or several.
+    """
+    tables = [*declared, *(m.table for m in models)]
+    for model in models:
+        settings = _settings(model)
+        names = {p: _table_of(lake, model, p, tables) for p, kind in model.parameters.items() if kind is not Affected}
+        # Changes wait only where they enter the pipeline.
+        default = None if set(tables).intersection(names.values()) else outer.max_wait
+        wait = (default if settings.max_wait is None else settings.max_wait) or 0
+        files, rows = (
+            getattr(settings, what) if getattr(settings, what) is not None else getattr(outer, what)
+            for what in ("max_files", "max_rows")
+        )
+        back, forward = (_seconds(model, setting) for setting in ("back", "forward"))
+        yield PythonModelSpec(
+            model.table,
+            model,
+            names,
+            pipeline,
+            settings.properties,
+            back,
+            forward,
+            BatchSize(files, rows, seconds_of(wait)),
+            shown([settings, assets]),
+            read_audits(model.table, settings.audits),
+            settings.partitions.declared if settings.partitions else None,
+            settings.on_gap,
+            settings.on_replaced,
+        )
+
+
+def _settings(model: PythonModel) -> PythonModelSettings:
+    try:
+        return PythonModelSettings.model_validate(dict(model.settings))
+    except ValidationError as e:
+        listed = (f"{model.where}: model {model.table}: {text}" for _, text in setting_errors(PythonModelSettings, e))
+        raise PipelineError("\n".join(listed)) from e
+
+
+def _seconds(model: PythonModel, setting: str) -> float:
+    try:
+        return seconds_of(getattr(model, setting))
+    except ValueError as e:
+        raise PipelineError(f"{model.where}: model {model.table}: `{setting}`: {e}") from e
+
+
+def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequence[TableId]) -> TableId:
+    """Return the table of a parameter: as declared in `inputs`, else the only one of its name."""
+    where = f"{model.where}: model {model.table}"
+    if name := model.tables.get(parameter):
+        try:
+            return TableId.parse(name)
+        except LakeError as e:
+            raise PipelineError(f"{where}: `inputs`: {e}") from e
+    matches = [t for t in dict.fromkeys(declared) if t.name == parameter and t != model.table]
+    if not matches:
+        # Only names are listed.
+        existing = [t for n in lake.catalog.list_namespaces() if n != ("icdc",) for t in lake.tables(tuple(n))]
+        matches = [t for t in existing if t.name == parameter and t != model.table]
+        if not matches:
+            names = [str(t) for t in (*declared, *existing)]
+            raise PipelineError(
+                f"{where}: no table is called {parameter!r}{nearest(parameter, names)}: name the table of this "
+                f'parameter: inputs={{"{parameter}": "layer.name"}}'
+            )
+    if len(matches) > 1:
+        raise PipelineError(
+            f"{where}: {', '.join(map(str, matches))} are called {parameter!r}: name the one to read: "
+            f'inputs={{"{parameter}": "{matches[-1]}"}}'
+        )
+    return matches[0]
+
+
+def _imported(file: Path) -> ModuleType:
+    """Import a file under a name of its own, with its folder on the path meanwhile."""
+    path = file.resolve()
+    name = f"lake_assets_models_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise PipelineError(f"{file}: no such Python file; `python` names the files that declare models")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    others = set(sys.modules)
+    try:
+        spec.loader.exec_module(module)
+    except LakeError:
+        raise
+    except Exception as e:
+        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}") from e
+    finally:
+        sys.path.remove(str(path.parent))
+        # What it imports from its folder is its own: another pipeline may have a file of the same name.
+        for imported in sys.modules.keys() - others:
+            if (origin := getattr(sys.modules[imported], "__file__", None)) and path.parent in Path(origin).parents:
+                del sys.modules[imported]
+    # Python workers of Spark cannot import it: functions that they run bring their code along.
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+def _at(error: BaseException, path: Path) -> str:
+    """Return the line of a file in which an error arose."""
+    line, at = None, error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == str(path):
+            line = at.tb_lineno
+        at = at.tb_next
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    return f" (line {line})" if line else ""

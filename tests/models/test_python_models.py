@@ -1,0 +1,260 @@
+"""Python models: whatever happens to their inputs, each table holds what its function gives over everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+from pyspark.sql import functions as F
+
+from lake_assets import Changes, Lake, Lookup, Pipeline, model
+from lake_assets.errors import KeyMissingError, ModelError
+from lake_assets.models.python.python_model import PythonModel
+from lake_assets.pipeline import Outcome, PipelineConfig
+from lake_assets.pipeline.step_retries import absorb
+from lake_assets.pipeline.verification import verify
+from tests.support.kills import Killed, Points, around_refs, verb
+from tests.support.plays import MODELS, History, daily, days, enriched, expected, log, plays, total
+
+
+def pipeline(*models: PythonModel) -> Pipeline:
+    return Pipeline(PipelineConfig(name="own"), models=models)
+
+
+def run(lake: Lake, p: Pipeline) -> dict[str, Outcome]:
+    outcomes = {o.table: o for o in p.run(lake)}
+    for outcome in outcomes.values():
+        if outcome.exception:
+            raise outcome.exception
+    return outcomes
+
+
+def rows_in(lake: Lake, table: str) -> Counter[Any]:
+    return Counter(map(tuple, lake.spark().table(lake.sql_name(table)).collect()))
+
+
+def check(lake: Lake, p: Pipeline, history: History) -> None:
+    wanted = expected(list(history.plays.values()), history.corrections, history.genres)
+    for spec in p.specs(lake):
+        if spec.table.name != "log":
+            assert rows_in(lake, str(spec.table)) == wanted[str(spec.table)], spec.table
+            assert verify(lake, spec).equal, spec.table
+
+
+def follow(lake: Lake, seed: int, mode: str, batches: int) -> None:
+    history, p = History(lake, seed, mode), pipeline(*MODELS)
+    history.arrive()
+    run(lake, p)
+    for n in range(batches):
+        history.empty() if n == batches - 2 else history.step()
+        run(lake, p)
+        check(lake, p, history)
+    assert {o.status for o in run(lake, p).values()} == {"nothing"}
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_tables_equal_their_functions_over_everything_after_each_batch(lake: Lake, mode: str) -> None:
+    follow(lake, 7, mode, 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_tables_equal_their_functions_over_everything_in_many_histories(lake: Lake, seed: int) -> None:
+    follow(lake, seed, ("copy-on-write", "merge-on-read")[seed % 2], 12)
+
+
+# --- kills and races ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> Points:
+    found = Points(only_after=True)
+    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, verb))
+    around_refs(found, monkeypatch)
+    for call in ("append", "overwrite"):
+        monkeypatch.setattr(
+            DataFrameWriterV2, call, found.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
+        )
+    monkeypatch.setattr(
+        SqlCatalog, "register_table", found.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
+    )
+    return found
+
+
+def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
+    points.seen, points.armed = [], True
+    while True:
+        try:
+            step()
+        except Killed:
+            points.ended = False
+            continue
+        points.armed = False
+        return points.seen
+
+
+def test_a_step_that_is_killed_anywhere_is_done_once(lake: Lake, points: Points) -> None:
+    history, p = History(lake, 3, "merge-on-read"), pipeline(log, enriched, daily, days, plays, total)
+    history.arrive()
+    run(lake, p)
+    appended = sum(rows_in(lake, "agg.log").values())
+    before = set(history.plays)
+    history.arrive()
+    for spec in p.specs(lake):
+        assert killed_everywhere(points, partial(absorb, lake, spec)), spec.table
+    check(lake, p, history)
+    assert sum(rows_in(lake, "agg.log").values()) == appended + len(history.plays.keys() - before)
+
+
+def test_what_another_run_appends_meanwhile_is_not_appended_again(lake: Lake) -> None:
+    history, p = History(lake, 4, "merge-on-read"), pipeline(log)
+    history.arrive()
+    run(lake, p)
+    history.arrive()
+    others: list[Outcome] = []
+
+    @model("agg.log", write="append")
+    def slow(playback: Changes) -> DataFrame:
+        if not others:
+            others.extend(pipeline(log).run(lake))
+        return log(playback)
+
+    assert [o.status for o in pipeline(slow).run(lake)] == ["nothing"]
+    assert sum(rows_in(lake, "agg.log").values()) == len(history.plays)
+
+
+# --- what a step says, and what it costs --------------------------------------------------------------------------
+
+
+def test_an_input_whose_files_alone_changed_calls_no_function(lake: Lake) -> None:
+    history, calls = History(lake, 5, "merge-on-read"), list[int]()
+    history.arrive()
+    history.arrive()
+
+    @model("agg.counted", write="overwrite")
+    def counted(playback: Changes) -> DataFrame:
+        calls.append(1)
+        return playback.table.groupBy().count()
+
+    p = pipeline(counted, daily)
+    first = run(lake, p)
+    assert {o.strategy for o in first.values()} == {"full"}
+    history.compact()
+    again = run(lake, p)
+    assert {o.strategy for o in again.values()} == {"none"}
+    assert len(calls) == 1
+
+
+def test_only_rows_that_differ_are_written(lake: Lake) -> None:
+    history, p = History(lake, 6, "merge-on-read"), pipeline(daily, days, total)
+    for _ in range(4):
+        history.arrive()
+    run(lake, p)
+    lake.spark().sql(
+        f"INSERT INTO {lake.sql_name('src.playback')} SELECT 99, 'x', 'a', TIMESTAMP '2026-03-09 10:00', 5"
+    )
+    assert {t: (o.inserted + o.updated, o.deleted) for t, o in run(lake, p).items()} == {
+        "agg.daily": (1, 0), "agg.days": (1, 0), "agg.total": (1, 1)
+    }  # fmt: skip
+
+
+def test_lookups_trigger_nothing_unless_declared(lake: Lake) -> None:
+    history = History(lake, 8, "merge-on-read")
+
+    @model("agg.named", write="merge", key="id", on_lookup_change="rebuild")
+    def named(playback: Changes, titles: Lookup) -> DataFrame:
+        return playback.rows.join(titles.table, "title", "left").select("id", "genre")
+
+    history.arrive()
+    p = pipeline(enriched, named)
+    run(lake, p)
+    lake.spark().sql(f"UPDATE {lake.sql_name('src.titles')} SET genre = 'farce' WHERE title = 'b'")
+    outcomes = run(lake, p)
+    assert outcomes["agg.enriched"].status == "nothing"
+    assert outcomes["agg.named"].why == "a lookup changed"
+    assert rows_in(lake, "agg.named") == Counter(
+        (i, {"a": "drama", "b": "farce"}.get(t or "")) for i, _, t, _, _ in history.plays.values()
+    )
+
+
+def test_a_new_version_and_new_columns_rebuild_the_table(lake: Lake) -> None:
+    history = History(lake, 9, "merge-on-read")
+    history.arrive()
+    run(lake, pipeline(daily))
+
+    def declared(version: str, *more: str) -> PythonModel:
+        @model("agg.daily", write="replace-keys", key="account", replace="account", version=version)
+        def changed(playback: Changes) -> DataFrame:
+            counts = [F.count("*").alias("n"), *(F.lit(1).alias(c) for c in more)]
+            return playback.affected().groupBy("account").agg(*counts)
+
+        return changed
+
+    assert run(lake, pipeline(declared("1")))["agg.daily"].why == "its declaration changed"
+    assert run(lake, pipeline(declared("1", "one")))["agg.daily"].status == "nothing"
+    assert run(lake, pipeline(declared("2", "one")))["agg.daily"].strategy == "full"
+    history.arrive()
+    outcome = run(lake, pipeline(declared("2", "one", "two")))["agg.daily"]
+    assert outcome.why == "its columns, or their types, changed"
+    accounts = Counter(a for _, a, *_ in history.plays.values())
+    assert rows_in(lake, "agg.daily") == Counter((a, n, 1, 1) for a, n in accounts.items())
+
+
+def test_a_job_that_ignores_what_changed_is_found_by_verify(lake: Lake) -> None:
+    history = History(lake, 10, "merge-on-read")
+    history.arrive()
+
+    @model("agg.wrong", write="merge", key="account")
+    def wrong(playback: Changes) -> DataFrame:
+        return playback.rows.groupBy("account").agg(F.sum("seconds").alias("seconds"))
+
+    p = pipeline(wrong)
+    run(lake, p)
+    assert verify(lake, p.specs(lake)[0]).equal
+    lake.spark().sql(f"INSERT INTO {lake.sql_name('src.playback')} SELECT 90 + id, account, title, started_at, 7 "
+                     f"FROM {lake.sql_name('src.playback')}")  # fmt: skip
+    run(lake, p)
+    assert not verify(lake, p.specs(lake)[0]).equal
+
+
+def failing(lake: Lake, function: Callable[..., Any], **declared: Any) -> Outcome:
+    (outcome,) = pipeline(model("agg.failing", **declared)(function)).run(lake)
+    assert outcome.status == "failed"
+    assert not lake.exists("agg.failing")
+    return outcome
+
+
+def test_what_goes_wrong_in_a_function_is_told_with_its_place(lake: Lake) -> None:
+    history = History(lake, 11, "merge-on-read")
+    history.arrive()
+
+    def divides(playback: Changes) -> DataFrame:
+        return playback.rows.limit(1 // 0)
+
+    def misspells(playback: Changes) -> DataFrame:
+        return playback.rows.select("secnods")
+
+    def counts(playback: Changes) -> DataFrame:
+        return playback.rows.count()  # type: ignore[return-value]
+
+    def doubles(playback: Changes) -> DataFrame:
+        return playback.rows.unionAll(playback.rows).select("id")
+
+    def unnamed(playback: Changes) -> DataFrame:
+        return playback.rows.select("seconds")
+
+    told = {f.__name__: failing(lake, f, write="append").error or "" for f in (divides, misspells, counts)}
+    assert "divides raised ZeroDivisionError" in told["divides"]
+    assert "test_python_models.py, line" in told["divides"]
+    assert "Spark does not accept misspells" in told["misspells"]
+    assert "secnods" in told["misspells"]
+    assert "counts returned int: return a DataFrame" in told["counts"]
+    assert isinstance(failing(lake, doubles, write="merge", key="id").exception, KeyMissingError)
+    outcome = failing(lake, unnamed, write="merge", key="id")
+    assert isinstance(outcome.exception, ModelError)
+    assert "`key` names id; the rows of its function have seconds" in str(outcome.error)
