@@ -114,7 +114,7 @@ def lake(here: Path) -> Lake:
     [
         ("capture raw.event", "no table raw.event (did you mean raw.events?) in the lake at"),
         ("capture rwa.events", "no table rwa.events (did you mean raw.events?) in the lake at"),
-        ("capture events", "'events' is no table name: write namespace.table"),
+        ("capture events", "'events' is not a table name: write namespace.table"),
         ("capture raw.events --from yesterday", "yesterday"),
         ("changes final.users", "final holds: no tables"),
         ("explain raw.events", "raw.events is not a SQL model"),
