@@ -163,6 +163,7 @@ class Span:
         low, high: the bounds of the replaced range, inclusive; `high` None: unbounded.
         read_low, read_high: the bounds of the rows that are read for it; None: unbounded.
         nulls: whether rows without a value are affected.
+        text: the range that is replaced, for people.
         empty: whether only rows without a value are affected.
     """
 
@@ -171,6 +172,7 @@ class Span:
     read_low: str | None
     read_high: str | None
     nulls: bool
+    text: str
     empty: bool = False
 
     def condition(self, rows: DataFrame, expression: str, *, read: bool = False) -> str:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
@@ -274,12 +275,14 @@ class _Call:
             raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
         nulls = bounds.non_null < frame.rows
         if bounds.low is None or bounds.high is None:
-            return Span("NULL", None, None, None, nulls, empty=True)
+            return Span("NULL", None, None, None, nulls, "NULL", empty=True)
         low, high = bounds.sql(bounds.low), bounds.sql(bounds.high)
         first, last = _shifted(bounds, low, -spec.forward), _shifted(bounds, high, spec.back)
+        text = _range_text(spec, bounds) + (", or NULL" if nulls else "")
         if spec.model.cumulative:
-            return Span(first, None, None, None, nulls)
-        return Span(first, last, _shifted(bounds, first, -spec.back), _shifted(bounds, last, spec.forward), nulls)
+            return Span(first, None, None, None, nulls, text)
+        read = _shifted(bounds, first, -spec.back), _shifted(bounds, last, spec.forward)
+        return Span(first, last, *read, nulls, text)
 
     def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
         return {parameter: self._argument(parameter, kind) for parameter, kind in self._spec.model.parameters.items()}
@@ -349,6 +352,18 @@ def _shifted(bounds: Bounds, end: str, by: float) -> str:
     if kind in _NUMBERS:
         return f"({end} + ({by:g}))"
     raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
+
+
+def _range_text(spec: PythonModelSpec, bounds: Bounds) -> str:
+    """Return the changed range and what is replaced around it, for people."""
+    low, high = bounds.low, bounds.high
+    if bounds.type == "timestamp":
+        low, high = (str(datetime.fromtimestamp(int(end or 0) / 1e6, UTC)) for end in (low, high))
+    if spec.model.cumulative:
+        return f"{low} or later"
+    reach = [f"{getattr(spec.model, name)} {word}" for name, word in (("forward", "before"), ("back", "after"))
+             if getattr(spec, name)]  # fmt: skip
+    return f"from {low} to {high}{''.join(f', or up to {r}' for r in reach)}"
 
 
 def _first(error: Exception) -> str:

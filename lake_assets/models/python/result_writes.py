@@ -138,7 +138,7 @@ class ResultWriter:
                 if span is None:
                     return Applied(write, f"rows of {affected.rows:,} values of {names} are replaced")
                 column = next(iter(self.spec.model.replace))
-                return Applied(write, f"rows are replaced where {span.condition(rows, column)}")
+                return Applied(write, f"rows are replaced where {column} is {span.text}")
 
     @property
     def _flag(self) -> str:
