@@ -69,7 +69,7 @@ def test_a_pipeline_can_be_checked_before_there_is_a_lake(call: Call, here: Path
         ("check folder", "folder is a folder without a defs.yaml"),
         ("check empty.yaml", "empty.yaml: expected `type: lake_assets.LakePipeline`"),
         ("run empty.yaml", "found an empty file"),
-        ("verify agg.x --sample 0", "--sample: '0' is no share"),
+        ("verify agg.x --sample 0", "--sample: '0' is not a share"),
         ("changes final.users --out x.csv", "--out x.csv: write a .parquet or a .jsonl file"),
         ("changes final.users --out s3://b/x.parquet", "is a URL"),
         ("changes final.users --out none/x.parquet", "the folder none does not exist"),
@@ -114,7 +114,7 @@ def lake(here: Path) -> Lake:
     [
         ("capture raw.event", "no table raw.event (did you mean raw.events?) in the lake at"),
         ("capture rwa.events", "no table rwa.events (did you mean raw.events?) in the lake at"),
-        ("capture events", "'events' is no table name: write namespace.table"),
+        ("capture events", "'events' is not a table name: write namespace.table"),
         ("capture raw.events --from yesterday", "yesterday"),
         ("changes final.users", "final holds: no tables"),
         ("explain raw.events", "raw.events is not a SQL model"),

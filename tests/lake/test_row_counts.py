@@ -7,7 +7,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from lake_assets import Lake
 from lake_assets.lake.metadata.row_counts import row_count, rows_added_and_deleted
-from lake_assets.tables.commits import counts, say_counts
+from lake_assets.tables.commits import count_properties, counts
 
 
 def snapshot(**said: int | str) -> Snapshot:
@@ -33,7 +33,7 @@ def test_rows_that_were_hidden_already_are_not_deleted_again(said: dict[str, int
 
 
 def test_what_a_commit_says_itself_counts_first() -> None:
-    assert counts(snapshot(added_records=9, deleted_records=9, **say_counts(1, 2, 3))) == (1, 2, 3)
+    assert counts(snapshot(added_records=9, deleted_records=9, **count_properties(1, 2, 3))) == (1, 2, 3)
 
 
 def test_counts_of_full_recomputes_and_tables_are_those_of_the_rows(lake: Lake) -> None:

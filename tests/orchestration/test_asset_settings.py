@@ -162,7 +162,7 @@ def test_mistakes_are_told_all_at_once_with_their_lines(tmp_path: Path) -> None:
     said = str(caught.value)
     lines = {int(line.split("line ")[1].split(":")[0]) for line in said.splitlines()}
     assert {4, 5, 7, 12, 13, 14, 16, 17, 19, 20} <= lines, said
-    assert "'ann' is no owner: write an email address, or a team as team:name" in said
+    assert "'ann' is not an owner: write an email address, or a team as team:name" in said
     assert "`warn` (2h) has to be shorter than `fail` (1h)" in said
 
 

@@ -235,7 +235,7 @@ def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tm
 def test_a_source_that_nothing_makes_is_named_with_the_nearest_table(tmp_path: Path, lake: Lake) -> None:
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM finall.users}\n")
     (said,) = told(file, lake)
-    assert "agg.a reads finall.users, which the lake does not have and no declaration makes" in said
+    assert "agg.a reads finall.users, which neither exists in the lake nor is declared" in said
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM final.user}\n")
     assert "(did you mean final.users?)" in told(file, lake)[0]
 
@@ -250,7 +250,7 @@ def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, 
     wrong = "key: idd, order_by: [agee], track: [ctiy, age], partition_by: [days(at)], sort_by: [cty]"
     file = write(tmp_path, stream + table.format(wrong) + "\n")
     assert told(file, lake) == [
-        f"final.people: `{setting}` names {missing}, and there are {there}"
+        f"final.people: `{setting}` names {missing}, and the columns are {there}"
         for setting, missing, there in (
             ("key", "idd (did you mean id?)", "age, city, id, later"),
             ("order_by", "agee (did you mean age?)", "age, city, id, later"),

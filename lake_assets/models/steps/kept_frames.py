@@ -16,7 +16,7 @@ from lake_assets.lake import quote
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.models.operators.query_tree import text
-from lake_assets.tables.spark_frames import held, over, temp_view
+from lake_assets.tables.spark_frames import checkpoint, over, temp_view
 
 SIGN = "__sign"
 MAX_LITERALS = 1_000
@@ -222,7 +222,7 @@ class Frames:
         They are checkpointed and not cached: whenever a view is dropped, Spark compares its plan with every cached
         plan.
         """
-        return held(self.sql(rows) if isinstance(rows, str) else rows)
+        return checkpoint(self.sql(rows) if isinstance(rows, str) else rows)
 
     def materialize_with_aggregates(
         self, rows: DataFrame | str, *aggregates: str, frames: Mapping[str, DataFrame] | None = None
@@ -280,10 +280,10 @@ def _observed(frame: DataFrame, aggregates: Sequence[Column]) -> tuple[DataFrame
     """Compute rows and aggregates over them, in one job if possible."""
     if isinstance(frame, ClassicDataFrame):
         observation = Observation()
-        materialized = held(frame.observe(observation, *aggregates))
+        materialized = checkpoint(frame.observe(observation, *aggregates))
         if values := observation.get:
             return materialized, values
     else:
         # Spark Connect reports observations only for collected rows: the aggregation itself computes the rows.
-        materialized = held(frame, eager=False)
+        materialized = checkpoint(frame, eager=False)
     return materialized, materialized.agg(*aggregates).collect()[0].asDict()
