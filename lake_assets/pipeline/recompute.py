@@ -150,7 +150,7 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
     types, frames, key = writer.types, writer.frames, expected.key
     should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
-    new, old = frames.kept(should.where(where)), frames.kept(stands.where(where))
+    new, old = frames.materialize(should.where(where)), frames.materialize(stands.where(where))
     if column := incomparable(types):
         # Values that cannot be compared: write whole partitions.
         if key and (_others(new, old, key).limit(1).count() or _others(old, new, key).limit(1).count()):
@@ -164,8 +164,8 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
     if key:
         # Rows with the same keys whose stored or correct partition is another one.
         keys = new.select(*map(quote, key)).union(old.select(*map(quote, key))).distinct()
-        come.append(frames.kept(_with(should, _others(old, new, key))))
-        gone.append(frames.kept(_with(stands.where(f"NOT coalesce({where}, false)"), keys)))
+        come.append(frames.materialize(_with(should, _others(old, new, key))))
+        gone.append(frames.materialize(_with(stands.where(f"NOT coalesce({where}, false)"), keys)))
     listed = ", ".join(map(quote, types))
     sides = [(f, sign) for fs, sign in ((come, 1), (gone, -1)) for f in fs]
     delta = " UNION ALL ".join(f"SELECT {listed}, {sign} AS {SIGN} FROM {frames.view(f)}" for f, sign in sides)

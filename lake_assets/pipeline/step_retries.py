@@ -17,7 +17,7 @@ from lake_assets.errors import (
     MissingDataFileError,
 )
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
+from lake_assets.lake.foreign_errors import as_named, named_errors, spark_error_text
 from lake_assets.lake.metadata import clock_skew, metadata_versions
 from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
@@ -92,7 +92,7 @@ def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
     try:
         yield
     except Exception as e:
-        if isinstance(e, LakeError) or as_named(e, "") is not None or said_by_spark(e):
+        if isinstance(e, LakeError) or as_named(e, "") is not None or spark_error_text(e):
             raise
         for name in (*step.written_tables, *step.spec.sources):
             table = lake.find(name)
@@ -130,10 +130,10 @@ def _path(location: str) -> str:
 def _make_ready(lake: LakeBase, name: TableId) -> None:
     try:
         if (table := lake.find(name)) is not None:
-            clock_skew.take_back(table)
+            clock_skew.reset_future_times(table)
             leftovers.drop_branches(lake, name, table)
             if metadata_versions.is_due(table):
-                metadata_versions.thin(table)
+                metadata_versions.delete_old_versions(table)
     except (MovedError, CommitFailedException) as e:
         raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
 

@@ -277,7 +277,7 @@ class ModelStep(TableStep[ModelSpec]):
         """Absorb the changes of all sources."""
         pins = pins or SnapshotPins()
         try:
-            with pins.unless_failed():
+            with pins.release_on_failure():
                 return absorb_sources(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
         except ModelError as e:
             raise located(e, self.spec.origin) from e
@@ -302,7 +302,7 @@ class PythonModelStep(TableStep[PythonModelSpec]):
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Call the function with the changes of all sources."""
         pins = pins or SnapshotPins()
-        with pins.unless_failed():
+        with pins.release_on_failure():
             return python_model_runs.absorb_inputs(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
 
 

@@ -39,7 +39,7 @@ from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.stability import Level, state
 from lake_assets.models.python import python_model_runs
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.sql.model_plan import ModelPlan, looked_up, parse, plan
+from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.model_runs import is_same_query, keys_of
@@ -296,7 +296,7 @@ def _result(
     rows_of = {t: guarded_rows(_at(lake, t, snapshot)) for t, snapshot in pinned.items()}
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # Keep the original text if sqlglot would render it with another meaning.
-    named, unlike = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
+    named, unlike = qualified_query(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
     as_written = unlike or changed(spec.sql, query)
     if as_written or is_text(query):
         try:

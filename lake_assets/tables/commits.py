@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError, LakeError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.foreign_errors import said_by_spark
+from lake_assets.lake.foreign_errors import spark_error_text
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.row_counts import rows_added_and_deleted, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -90,12 +90,12 @@ def as_race(table: TableId) -> Generator[None]:
 
 def lost_race(error: Exception) -> bool:
     """Whether an error of Spark is a commit that lost a race to another writer."""
-    message = said_by_spark(error)
+    message = spark_error_text(error)
     return any(text in message for text in _LOST_RACE)
 
 
 def _first(error: Exception) -> str:
-    lines = said_by_spark(error).strip().splitlines()
+    lines = spark_error_text(error).strip().splitlines()
     return next((line for line in lines if any(text in line for text in _LOST_RACE)), lines[0]).strip(" :")[:300]
 
 

@@ -258,7 +258,7 @@ def test_a_writer_that_counts_entries_wrongly_is_named(cold: Lake) -> None:
     miscounted = commit_miscounted(cold, "a.t")
     for start in (None, first, last):
         # Spark skips the manifests then, PyIceberg reads them: the capture must not choose.
-        with pytest.raises(CorruptMetadataError, match="the writer of the snapshot counted wrongly"):
+        with pytest.raises(CorruptMetadataError, match="the writer of the snapshot reported a wrong count"):
             cold.capture("a.t", start, miscounted)
     assert not cold.capture("a.t", first, last).is_empty
 

@@ -114,10 +114,10 @@ def lake(here: Path) -> Lake:
     [
         ("capture raw.event", "no table raw.event (did you mean raw.events?) in the lake at"),
         ("capture rwa.events", "no table rwa.events (did you mean raw.events?) in the lake at"),
-        ("capture events", "'events' is no table name: write namespace.table"),
+        ("capture events", "'events' is not a table name: write namespace.table"),
         ("capture raw.events --from yesterday", "yesterday"),
         ("changes final.users", "final holds: no tables"),
-        ("explain raw.events", "raw.events is no SQL model"),
+        ("explain raw.events", "raw.events is not a SQL model"),
         ("explain agg.city_populaton --pipeline shop", "(did you mean agg.city_population?); it has"),
         ("rebuild agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
         ("explain agg.m --pipeline shop", "shop has no SQL model agg.m; it has agg.city_population"),

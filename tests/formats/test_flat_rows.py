@@ -96,14 +96,14 @@ def test_a_declared_type_wins_and_what_it_cannot_hold_is_seen(spark_lake: Lake) 
 @pytest.mark.spark
 def test_the_type_that_the_table_has_stays(spark_lake: Lake) -> None:
     lines = lines_of({"FLAG": "I", "ID": 1, "a": 5, "b": "x", "c": 7})
-    hints = Hints(table=T, known={"a": "double", "b": "string", "c": "string"})
+    hints = Hints(table=T, existing_columns={"a": "double", "b": "string", "c": "string"})
     (event,) = parse(spark_lake.spark(), CHANGE_SET, lines, hints)
     assert event.row == {"ID": 1, "a": 5.0, "b": "x", "c": "7"}
     assert isinstance(event.row["a"], float)
 
 
 def test_rows_say_neither_table_nor_key() -> None:
-    with pytest.raises(MalformedRecordError, match="declare which one"):
+    with pytest.raises(MalformedRecordError, match="declare the table"):
         CHANGE_SET.routes({"FLAG": "I", "ID": 1})
     assert CHANGE_SET.routes({"FLAG": "I", "ID": 1}, T) == (T,)
 
@@ -235,7 +235,7 @@ def test_a_row_of_too_many_or_too_few_fields_is_a_record_with_a_problem(tmp_path
         (2, '{"@text":{"FLAG":"I","ID":"1"}}'), (3, "I,2,3"), (4, "I"), (5, '{"@text":{"FLAG":"I","ID":"4"}}'),
     ]  # fmt: skip
     assert [r.problem for r in found] == [
-        None, "a row of 3 fields, where the header has 2", "a row of 1 fields, where the header has 2", None,
+        None, "a row of 3 fields, but the header has 2", "a row of 1 fields, but the header has 2", None,
     ]  # fmt: skip
 
 
@@ -272,7 +272,7 @@ def test_a_cut_file_is_noticed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"FLAG": ["I"]}), tmp_path / "t.parquet")
     whole = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "t.parquet").write_bytes(whole[:-20])
-    with pytest.raises(MalformedRecordError, match="no whole Parquet file"):
+    with pytest.raises(MalformedRecordError, match="not a complete Parquet file"):
         list(parquet_records(tmp_path / "t.parquet"))
 
 
@@ -304,7 +304,7 @@ def test_a_csv_row_that_is_larger_than_a_block_is_read_and_one_that_is_too_large
     assert found[first + 2].text.startswith("3,yy")
     assert len(found[first + 2].text) <= 1_000
     assert json.loads(found[rest].text) == {"@text": {"ID": "4", "V": "b"}}
-    assert found[rest + 1].problem == "a row of 3 fields, where the header has 2"
+    assert found[rest + 1].problem == "a row of 3 fields, but the header has 2"
     assert json.loads(found[rest + 3].text) == {"@text": {"ID": "6", "V": None}}
 
 

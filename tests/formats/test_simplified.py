@@ -99,7 +99,7 @@ def test_counters_and_moments_order_the_events(spark_lake: Lake) -> None:
 def test_a_record_may_name_its_table() -> None:
     assert SIMPLIFIED.routes({**ARTICLE[0], "schema": "s", "table": "t"}) == (SourceTable("s", "t"),)
     assert SIMPLIFIED.routes(ARTICLE[0], CUSTOMERS) == (CUSTOMERS,)
-    with pytest.raises(MalformedRecordError, match="declare which table"):
+    with pytest.raises(MalformedRecordError, match="declare the table"):
         SIMPLIFIED.routes(ARTICLE[0])
 
 

@@ -101,8 +101,8 @@ def test_a_stream_without_schemas_is_about_the_declared_one() -> None:
         ({"kind": "insert"}, "expected an object"),
         ({"action": "X"}, "no such action"),
         ({"action": "I", "schema": "public", "table": "t"}, "columns"),
-        ({"action": "I", "schema": "public", "table": "t", "columns": {}}, "no list"),
-        ({"action": "I", "schema": "public", "table": "t", "columns": [{"name": 1}]}, "no list of columns"),
+        ({"action": "I", "schema": "public", "table": "t", "columns": {}}, "not a list"),
+        ({"action": "I", "schema": "public", "table": "t", "columns": [{"name": 1}]}, "not a list of columns"),
         ({"action": "T", "schema": "public", "table": ""}, "expected a name"),
         ({"action": "T", "schema": "public", "table": "a\x00"}, "expected a name"),
     ],
@@ -120,7 +120,7 @@ def test_what_is_no_line_of_version_2_is_malformed(record: Any, said: str) -> No
         (change("insert"), "columnnames"),
         (change("insert", {"id": 1}, columnvalues=[]), "differ in length"),
         (change("insert", {"id": 1}, columntypes=["a", "b"]), "differ in length"),
-        (change("insert", {"id": 1}, columnnames=[1]), "no list of names"),
+        (change("insert", {"id": 1}, columnnames=[1]), "not a list of names"),
         (change("delete", None, None, oldkeys=[]), "objects"),
         (change("insert", {"id": 1}, table=""), "expected a name"),
     ],
@@ -199,7 +199,7 @@ def test_values_that_an_update_leaves_out_are_unavailable_and_those_of_an_insert
 @pytest.mark.spark
 def test_a_column_that_no_event_of_the_batch_has_is_unavailable_where_the_table_has_it(spark_lake: Lake) -> None:
     lines = [v2("U", [(*ID, 1)], [(*ID, 1)]), v2("I", [(*ID, 2)])]
-    hints = Hints(table=T, known={"id": "bigint", "note": "string", "tags": "array<string>", "n": "int"})
+    hints = Hints(table=T, existing_columns={"id": "bigint", "note": "string", "tags": "array<string>", "n": "int"})
     update, insert = parse(spark_lake.spark(), V2, lines, hints)
     assert update.unavailable == {"note", "tags", "n"}
     assert insert.unavailable == set()
@@ -345,6 +345,6 @@ def test_columns_that_differ_in_case_only_are_refused() -> None:
 def test_two_keys_in_one_batch_are_refused_unless_one_is_declared() -> None:
     form = {"kind": "insert", "names": ["id", "g"], "types": ["int", "int"]}
     seen = [Seen("", json.dumps([{**form, "pk": ["id"]}, {**form, "pk": ["id", "g"]}]))]
-    with pytest.raises(KeyChangedError, match="say different keys"):
+    with pytest.raises(KeyChangedError, match="name different keys"):
         V2.plans(seen, Hints(table=T))
     assert V2.plans(seen, Hints(table=T, key=("id",)))[0].plan.key == ("id",)

@@ -121,7 +121,7 @@ def test_the_embedded_catalog_is_made_when_its_home_can_be(tmp_path: Path) -> No
 @pytest.mark.parametrize("uri", ["sqlite:////nowhere/deep/catalog.db", "sqlite:///{home}/no/such/folder/c.db"])
 def test_a_catalog_in_a_folder_that_does_not_exist_is_named(tmp_path: Path, uri: str) -> None:
     config = LakeConfig(home=tmp_path, catalog={"type": "sql", "uri": uri.format(home=tmp_path)})
-    with pytest.raises(CatalogUnavailableError, match=r"(nowhere/deep|no/such/folder) does not exist: make it"):
+    with pytest.raises(CatalogUnavailableError, match=r"(nowhere/deep|no/such/folder) does not exist: create it"):
         _ = Lake(config).catalog
 
 

@@ -136,7 +136,7 @@ def test_the_newest_version_that_can_be_read_stands_in_for_one_that_cannot(
     BROKEN[broken](named(plain_lake))
     lake = Lake(plain_lake.config)
     monkeypatch.setattr(
-        caching_catalog, "_known", caching_catalog.Known()
+        caching_catalog, "_cache", caching_catalog.MetadataCache()
     )  # as in a process that has not read it before
     for look in (lake.table, lake.find, lake.exists):
         with pytest.raises(CorruptMetadataError, match=r"(?s)raw\.t .*`lake-assets repair`"):

@@ -28,7 +28,7 @@ def test_no_time_is_after_now_or_after_what_followed_it(
         "snapshot-log": [{"timestamp-ms": t, "snapshot-id": i} for i, t in enumerate(history)],
         "metadata-log": [{"timestamp-ms": t, "metadata-file": str(i)} for i, t in enumerate(versions)],
     }
-    after = clock_skew.until(metadata, now)
+    after = clock_skew.not_after(metadata, now)
     for name, was in (("snapshot-log", history), ("metadata-log", versions)):
         times = [entry["timestamp-ms"] for entry in after[name]]
         assert times == sorted(times)
@@ -43,16 +43,16 @@ def test_times_are_taken_back_only_where_a_commit_would_fail(plain_lake: Lake) -
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", ROWS.schema).append(ROWS)
     table = plain_lake.table("raw.t")
-    assert not clock_skew.take_back(table)
+    assert not clock_skew.reset_future_times(table)
     assert plain_lake.table("raw.t").metadata_location == table.metadata_location
     written_ahead(plain_lake, "raw.t", timedelta(seconds=30))
-    assert not clock_skew.take_back(plain_lake.table("raw.t")), "Iceberg lets clocks differ by a minute"
+    assert not clock_skew.reset_future_times(plain_lake.table("raw.t")), "Iceberg lets clocks differ by a minute"
     written_ahead(plain_lake, "raw.t", timedelta(hours=2))
-    assert clock_skew.take_back(plain_lake.table("raw.t"))
+    assert clock_skew.reset_future_times(plain_lake.table("raw.t"))
     now = plain_lake.table("raw.t")
     assert now.metadata.last_updated_ms <= now_ms()
     assert now.scan().to_arrow().num_rows == 1
-    assert not clock_skew.take_back(now)
+    assert not clock_skew.reset_future_times(now)
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -62,7 +62,7 @@ def test_a_table_that_pyiceberg_has_written_to_since_is_in_order_again(plain_lak
     written_ahead(plain_lake, "raw.t", timedelta(hours=2))
     for _ in range(others):
         plain_lake.table("raw.t").append(ROWS)  # at the time that it is: the history goes back
-    assert clock_skew.take_back(plain_lake.table("raw.t"))
+    assert clock_skew.reset_future_times(plain_lake.table("raw.t"))
     metadata = plain_lake.table("raw.t").metadata
     for history in (metadata.snapshot_log, metadata.metadata_log):
         times = [*(entry.timestamp_ms for entry in history), metadata.last_updated_ms, now_ms()]

@@ -78,7 +78,7 @@ def test_the_users_folder_can_be_meant_by_a_tilde(tmp_path: Path, monkeypatch: p
     ("text", "said"),
     [
         ("nmae: lake\n", "nmae: unknown setting; did you mean `name`?"),
-        ("zzz: lake\n", "zzz: unknown setting; there are: name, home, catalog, warehouse, spark"),
+        ("zzz: lake\n", "zzz: unknown setting; known settings: name, home, catalog, warehouse, spark"),
         ("spark: {remot: x}\n", "spark.remot: unknown setting; did you mean `remote`?"),
         ("spark: {conf: [a]}\n", "spark.conf: expected settings as `name: value`, found ['a']"),
         ("home: s3://bucket/lake\n", "home: s3://bucket/lake is a URL"),

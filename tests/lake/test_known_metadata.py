@@ -14,7 +14,7 @@ from pyiceberg.serializers import FromInputFile
 from lake_assets import Lake, LakeConfig
 from lake_assets.errors import TableNotFoundError
 from lake_assets.lake import caching_catalog
-from lake_assets.lake.caching_catalog import Known, knowing
+from lake_assets.lake.caching_catalog import MetadataCache, with_cache
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 
@@ -29,7 +29,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         files.append(file.location)
         return real(file, *more)
 
-    monkeypatch.setattr(caching_catalog, "_known", Known())
+    monkeypatch.setattr(caching_catalog, "_cache", MetadataCache())
     monkeypatch.setattr(FromInputFile, "table_metadata", noted)
     return files
 
@@ -95,7 +95,7 @@ def test_a_commit_from_an_older_state_still_fails_or_is_tried_again(tmp_path: Pa
 
 def test_only_so_much_is_kept(tmp_path: Path, read: list[str]) -> None:
     lake = lake_at(tmp_path)
-    known = Known(most=5)
+    known = MetadataCache(most=5)
     for n in range(4):
         table = lake.catalog.create_table(("raw", f"t{n}"), ROWS.schema)
         table.append(ROWS)
@@ -112,5 +112,5 @@ def test_other_catalogs_stay_what_they_are(tmp_path: Path) -> None:
         pass
 
     own = Own("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
-    assert type(knowing(own)) is Own
+    assert type(with_cache(own)) is Own
     assert isinstance(lake_at(tmp_path / "embedded").catalog, SqlCatalog)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lake_assets import Lake
 from lake_assets.lake.metadata import metadata_versions
-from lake_assets.lake.metadata.metadata_versions import DAYS, PROPERTIES, thin, versions
+from lake_assets.lake.metadata.metadata_versions import DAYS, PROPERTIES, delete_old_versions, versions
 
 ROWS = pa.table({"n": pa.array([1], pa.int64())})
 HOUR = 3600
@@ -38,12 +38,12 @@ def test_the_last_ones_and_one_of_each_hour_stay(plain_lake: Lake) -> None:
             written = now - ages[version.number] * HOUR
             os.utime(Path(version.location.removeprefix("file://")), (written, written))
         checksum(version.location).touch()  # as Hadoop writes one beside every file
-    deleted = {metadata_versions.version_of(f) for f in thin(table, now)}
+    deleted = {metadata_versions.version_of(f) for f in delete_old_versions(table, now)}
     assert deleted == {0, 2, 3, 5}
     left = {v.number for v in versions(table.io, table.metadata_location)}
     assert left == set(range(12)) - deleted
     assert {v.number for v in found if checksum(v.location).exists()} == left
-    assert thin(table, now) == []
+    assert delete_old_versions(table, now) == []
 
 
 def test_what_is_about_to_become_the_next_version_stays(plain_lake: Lake) -> None:
@@ -55,7 +55,7 @@ def test_what_is_about_to_become_the_next_version_stays(plain_lake: Lake) -> Non
         other = file.with_name(f"{number}-other.metadata.json")
         other.write_bytes(file.read_bytes())
         os.utime(other, (1, 1))
-    assert thin(table) == []
+    assert delete_old_versions(table) == []
 
 
 def test_tables_of_others_keep_what_they_keep(plain_lake: Lake) -> None:

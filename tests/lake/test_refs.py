@@ -20,7 +20,7 @@ from lake_assets import Lake
 from lake_assets.errors import ConcurrentWriteError, CorruptMetadataError, ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
-from lake_assets.lake.metadata.metadata_commits import followed
+from lake_assets.lake.metadata.metadata_commits import successor_of
 from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.tables import commits
 from lake_assets.tables.commits import on_branch
@@ -90,11 +90,11 @@ def test_times_do_not_go_back_where_clocks_differ() -> None:
         "refs": {"main": {"snapshot-id": 1, "type": "branch"}},
     }
     changed = refs.with_refs(before, {"main": {"snapshot-id": 2, "type": "branch"}}, 1_000)
-    after = followed(changed, "v1.metadata.json", 1_000)
+    after = successor_of(changed, "v1.metadata.json", 1_000)
     assert after["last-updated-ms"] == after["snapshot-log"][-1]["timestamp-ms"] == 6_000
     assert after["metadata-log"] == [{"timestamp-ms": 5_000, "metadata-file": "v1.metadata.json"}]
     assert after["current-snapshot-id"] == 2
-    assert followed(before, "", 9_000)["last-updated-ms"] == 9_000
+    assert successor_of(before, "", 9_000)["last-updated-ms"] == 9_000
 
 
 def test_metadata_from_before_there_were_names_names_main() -> None:

@@ -60,7 +60,7 @@ def test_the_tags_are_of_the_batch_that_the_step_then_takes(
         start = snapshots[taken - 2] if taken > 1 else "empty"
         end = f"raw.e < feeds.t {start}..{snapshots[taken]}"
         said = tags["lake_assets/windows"].partition(", staging.u")[0]
-        assert said == end + (f" (a batch; {left} snapshots are left)" if left else "")
+        assert said == end + (f" (a batch; {left} snapshots remain)" if left else "")
         assert tags["lake_assets/captured"].startswith(f"{files} files, ")
         raw = next(s for s in found.watch.loaded if str(s.table) == "raw.e")
         outcome = absorb(plain_lake, raw)
@@ -93,7 +93,7 @@ def test_models_say_what_they_take_together(plain_lake: Lake, source: Table, ins
     for _ in range(3):
         source.append(rows(1))
     first, second = (s.snapshot_id for s in source.snapshots()[:2])
-    window = f"feeds.t {first}..{second} (a batch; 2 snapshots are left)"
+    window = f"feeds.t {first}..{second} (a batch; 2 snapshots remain)"
     tags = found.asked().tags
     assert tags["lake_assets/windows"].startswith(f"agg.few < {window}")
     assert tags["lake_assets/captured"].startswith("1 files, ")

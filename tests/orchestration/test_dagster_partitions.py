@@ -15,7 +15,7 @@ from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.orchestration import dagster_partitions
-from lake_assets.orchestration.dagster_partitions import marked
+from lake_assets.orchestration.dagster_partitions import mark_progress
 from lake_assets.pipeline.verification import verify
 from tests.orchestration.conftest import selected
 from tests.orchestration.partitioned import BERLIN, MODELS, Days
@@ -104,7 +104,7 @@ def test_late_data_reaches_all_tables_below_and_marks_the_partitions_that_change
         days.land(days.orders.choose.choice([1, 2, 5]))
         days.run()
         for name in days.partitioned:
-            progress = marked(instance, TableId.parse(name))
+            progress = mark_progress(instance, TableId.parse(name))
             assert progress
             assert progress.snapshot == lake.table(name).metadata.current_snapshot_id
     days.check()
@@ -178,7 +178,7 @@ def test_what_a_killed_run_has_not_marked_is_marked_by_the_next(
         patch.setattr(dagster_partitions, "_text", killed)
         assert not days.harness.run(days.harness.asked()).success
     whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
-    assert marked(instance, TableId.parse("final.orders")) is None
+    assert mark_progress(instance, TableId.parse("final.orders")) is None
     # The table is absorbed: it is the marks alone that are asked for.
     request = days.harness.asked()
     assert selected(request) == {"final.orders"}

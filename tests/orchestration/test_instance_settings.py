@@ -47,7 +47,7 @@ def test_a_code_server_that_is_started_again_fails_no_run_in_the_queue() -> None
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"concurrency": None}, "no limit of 1 is on lake_assets/final.a, lake_assets/final.b"),
+        ({"concurrency": None}, "no limit of 1 on lake_assets/final.a, lake_assets/final.b"),
         ({"concurrency": {"pools": {"default_limit": 2}}}, "`concurrency.pools.default_limit: 1`"),
         (
             {"concurrency": {"pools": {"default_limit": 1, "granularity": "run"}}},
@@ -55,7 +55,7 @@ def test_a_code_server_that_is_started_again_fails_no_run_in_the_queue() -> None
         ),
         (
             {"concurrency": {"pools": {"default_limit": 1}, "runs": {"max_concurrent_runs": 0}}},
-            "`concurrency.runs.max_concurrent_runs: 0` lets no run begin",
+            "`concurrency.runs.max_concurrent_runs: 0` keeps every run from starting",
         ),
         ({"run_monitoring": None}, "counts as in progress forever. Set `run_monitoring.enabled: true`"),
         ({"run_monitoring": {"enabled": True}}, "`run_monitoring.free_slots_after_run_end_seconds: 30`"),
@@ -72,10 +72,10 @@ def test_a_limit_that_is_set_for_a_pool_by_hand_counts() -> None:
     with dg.instance_for_test(overrides=settings(concurrency=None)) as instance:
         instance.event_log_storage.set_concurrency_slots(POOLS[0], 1)
         (found,) = config_warnings(instance, POOLS)
-        assert "no limit of 1 is on lake_assets/final.b:" in found
+        assert "no limit of 1 on lake_assets/final.b:" in found
         instance.event_log_storage.set_concurrency_slots(POOLS[1], 3)
         (found,) = config_warnings(instance, POOLS)
-        assert "no limit of 1 is on lake_assets/final.b:" in found
+        assert "no limit of 1 on lake_assets/final.b:" in found
 
 
 @pytest.fixture

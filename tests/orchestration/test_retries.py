@@ -60,7 +60,7 @@ def test_a_step_waits_for_a_catalog_that_is_locked_and_goes_on_when_it_is_free(
     landed: Lake, lock: sqlite3.Connection, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness, asked = Harness(pipeline("public.users"), landed, instance), list[int]()
-    of = step_context._tries
+    of = step_context._retry_number
 
     def tries(context: step_context.Context) -> int:
         asked.append(of(context))
@@ -68,7 +68,7 @@ def test_a_step_waits_for_a_catalog_that_is_locked_and_goes_on_when_it_is_free(
             lock.execute("ROLLBACK")
         return of(context)
 
-    monkeypatch.setattr(step_context, "_tries", tries)
+    monkeypatch.setattr(step_context, "_retry_number", tries)
     land(landed, 2)
     result = run(harness, "raw")
     assert events(result, dg.DagsterEventType.STEP_RESTARTED)

@@ -17,7 +17,7 @@ from lake_assets.orchestration.sensing.sensor_planning import (
     shortened,
     tries,
     wait_after,
-    with_below,
+    with_downstream,
 )
 
 SOURCES = {
@@ -44,7 +44,7 @@ SOURCES = {
     ],
 )
 def test_what_is_pending_is_asked_for_with_all_that_lies_below(pending: list[str], expected: list[str]) -> None:
-    assert with_below(pending, SOURCES) == expected
+    assert with_downstream(pending, SOURCES) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_pending_is_asked_for_with_all_that_lies_below(pending: list[str
 def test_tables_that_collect_changes_are_asked_for_where_they_are_due(
     pending: list[str], collecting: list[str], expected: list[str]
 ) -> None:
-    assert with_below(pending, SOURCES, collecting) == expected
+    assert with_downstream(pending, SOURCES, collecting) == expected
 
 
 A, B = Work("final.a", "final__a", "aaaa"), Work("final.b", "final__b", "bbbb")

@@ -27,7 +27,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.orchestration import LakePySparkResource, build_definitions, threads_executor
 from lake_assets.orchestration.runs.resources import PYSPARK, interrupt_sessions
-from lake_assets.orchestration.runs.step_context import opened
+from lake_assets.orchestration.runs.step_context import open_lake
 from tests.orchestration.conftest import OtherSession
 
 SETTINGS = {
@@ -411,7 +411,7 @@ def test_steps_with_the_one_session_of_a_users_resource_take_turns(plain_lake: L
         at_work, most = list[int](), list[int]()
 
         def body(n: int) -> None:
-            with opened(context, plain_lake.config):
+            with open_lake(context, plain_lake.config):
                 at_work.append(n)
                 most.append(len(at_work))
                 time.sleep(0.2)

@@ -149,7 +149,7 @@ def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake
         ("defs.yaml, line 11: ", "no column zip in final.users"),
         ("defs.yaml, line 15: ", "agg.b: no column l: w has k"),
         ("c.sql, line 3: ", "no column who"),
-        ("defs.yaml, line 18: ", "key nokey is no output column"),
+        ("defs.yaml, line 18: ", "key nokey is not an output column"),
         ("defs.yaml, line 19: ", "agg.e: no column o: agg.good has n"),
         ("defs.yaml, line 21: ", "two output columns share a name"),
     ]:
@@ -225,8 +225,8 @@ def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tm
     said = sorted(line.replace(f"{file.parent}/", "") for line in found.mistakes)
     assert said == [
         "agg.c: `partitions` names nam, and the table has name",
-        "defs.yaml, line 5: model agg.a: key usr is no output column (did you mean user?); there are user",
-        "defs.yaml, line 6: model agg.b: range column cty is no output column (did you mean city?); there are city",
+        "defs.yaml, line 5: model agg.a: key usr is not an output column (did you mean user?); the output columns are user",
+        "defs.yaml, line 6: model agg.b: range column cty is not an output column (did you mean city?); the output columns are city",
         "defs.yaml, line 8: model agg.d: no column usr (did you mean user?): agg.e has user",
     ]
     assert "key, range of agg.f: agg.f does not exist before the first run" in found.open

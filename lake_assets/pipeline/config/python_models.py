@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import LakeBase, TableId
@@ -222,7 +223,10 @@ def _imported(file: Path) -> ModuleType:
     except LakeError:
         raise
     except Exception as e:
-        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}") from e
+        advice = ""
+        if isinstance(e, PySparkException):
+            advice = ". A file is imported before Spark is started: make columns within functions"
+        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}{advice}") from e
     finally:
         sys.path.remove(str(path.parent))
         # Forget modules from its folder: another pipeline may have a file with the same name.

@@ -36,6 +36,11 @@ class Audit:
         return self.severity == "error"
 
     @property
+    def description(self) -> str:
+        """The condition as a sentence, in Markdown."""
+        return self.name
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the table that the audit needs."""
         return ()
@@ -57,6 +62,11 @@ class Unique(Audit):
     of: tuple[str, ...] = ()
 
     @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"No two rows share {', '.join(self.of) or 'the key'}."
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """See `Audit`."""
         return self.of
@@ -67,6 +77,11 @@ class NotNull(Audit):
     """Every row has a value in a column."""
 
     column: str
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"Every row has a value in {self.column}."
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -80,6 +95,11 @@ class AcceptedValues(Audit):
 
     column: str
     values: tuple[str, ...]
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"{self.column} is one of {', '.join(self.values)}, or null."
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -99,6 +119,11 @@ class Relationship(Audit):
     column: str
     table: TableId
     other: str
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"Every non-null {self.column} exists in {self.table}.{self.other}."
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -121,6 +146,11 @@ class RowCountChange(Audit):
 
     limit: Limit
 
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"A batch changes the number of rows by no more than {self.limit}."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assertion(Audit):
@@ -128,6 +158,11 @@ class Assertion(Audit):
 
     sql: str
     tables: tuple[TableId, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"This query returns no row:\n\n```sql\n{self.sql.strip()}\n```"
 
     @property
     def reads(self) -> tuple[TableId, ...]:
