@@ -85,7 +85,7 @@ def test_what_is_no_column_of_one_row_is_refused(text: str, why: str) -> None:
             "lower(mail) AS mail",
             "final.t: `columns` computes mail from mail, and the source has id, name, Email, place",
         ),
-        ("* EXCEPT (mail)", "final.t: `columns` leaves out mail, and there are id, name"),
+        ("* EXCEPT (mail)", "final.t: `columns` leaves out mail, and the source has id, name"),
     ],
 )
 def test_names_that_the_source_does_not_have_are_said(text: str, said: str) -> None:

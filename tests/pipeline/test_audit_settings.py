@@ -102,14 +102,14 @@ def test_a_patterns_audits_are_those_of_each_of_its_tables(tmp_path: Path) -> No
     [
         ("uniqe", "'uniqe' is incomplete"),
         ("{uniqe: id}", "uniqe"),
-        ("{unique: id, not_null: id}", "this one is of 2"),
-        ("{severity: warn}", "this one is of 0"),
+        ("{unique: id, not_null: id}", "this one has 2"),
+        ("{severity: warn}", "this one has 0"),
         ("{not_null: []}", "`not_null` names no column"),
         ("{accepted_values: {a: []}}", "`accepted_values` of a: list at least one"),
-        ("{relationships: {a: cities.id}}", "'cities.id' names no column of a table"),
+        ("{relationships: {a: cities.id}}", "'cities.id' is not a column of a table"),
         ("{row_count_change: many}", "'many' is not a limit"),
         ("{sql: 'SELECT 1 FROM {table}'}", "needs a `name`"),
-        ("{name: s, sql: 'SELECT 1 FROM final.t'}", "is about {table}"),
+        ("{name: s, sql: 'SELECT 1 FROM final.t'}", "has to contain {table}"),
         ("{name: s, sql: 'SELECT 1 FROM {table} WHERE ('}", "line 1 of its SQL"),
         ('{name: s, sql: "SELECT \'x FROM {table}"}', "an unclosed quote"),
         ("{name: s, sql: 'DELETE FROM {table}'}", "has to be one SELECT"),
@@ -131,7 +131,10 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, audit: str, said: str)
     ("audits", "said"),
     [
         ("[{not_null: a}, {not_null: [a, b]}]", "two audits are called not_null_a"),
-        ("[{name: s, sql: 'SELECT 1 FROM {table} JOIN final.users'}]", "audit s reads final.users, which is what was"),
+        (
+            "[{name: s, sql: 'SELECT 1 FROM {table} JOIN final.users'}]",
+            "audit s reads final.users, which has only the rows",
+        ),
     ],
 )
 def test_what_needs_the_tables_name_is_told_when_they_are_listed(
