@@ -85,9 +85,18 @@ def _commit(
     folder, number = f"{table.location()}/metadata", raw.get("last-sequence-number", 0) + 1
     manifest_list = _put(table.io, f"{folder}/snap-{snapshot}.avro", encode(kind, lines))
     at = max(int(time.time() * 1000), now["timestamp-ms"] + 1)
-    made = {**now, "snapshot-id": snapshot, "parent-snapshot-id": now["snapshot-id"], "sequence-number": number}
-    made |= {"timestamp-ms": at, "manifest-list": manifest_list, "summary": {"operation": operation}}
-    raw |= {"snapshots": [*raw["snapshots"], made], "current-snapshot-id": snapshot, "last-sequence-number": number}
+    snapshot_json = {
+        **now,
+        "snapshot-id": snapshot,
+        "parent-snapshot-id": now["snapshot-id"],
+        "sequence-number": number,
+    }
+    snapshot_json |= {"timestamp-ms": at, "manifest-list": manifest_list, "summary": {"operation": operation}}
+    raw |= {
+        "snapshots": [*raw["snapshots"], snapshot_json],
+        "current-snapshot-id": snapshot,
+        "last-sequence-number": number,
+    }
     raw |= {"last-updated-ms": at, "refs": {"main": {"snapshot-id": snapshot, "type": "branch"}}}
     raw["snapshot-log"] = [*raw["snapshot-log"], {"snapshot-id": snapshot, "timestamp-ms": at}]
     path = _put(table.io, f"{folder}/99999-{snapshot}.metadata.json", json.dumps(raw).encode())

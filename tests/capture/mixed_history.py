@@ -148,9 +148,9 @@ class MixedHistory:
         return pa.Table.from_pylist([{**extra, **row} for row in rows], schema)
 
     def _filter(self) -> BooleanExpression:
-        found = self.random.choice(FILTERS)
-        self.done.append(f"  {found}")
-        return found
+        condition = self.random.choice(FILTERS)
+        self.done.append(f"  {condition}")
+        return condition
 
     def _append(self) -> None:
         rows = self._rows()
@@ -184,16 +184,16 @@ class MixedHistory:
         table.add_files([f"file://{path}"])
 
     def _evolve(self) -> None:
-        what, there = self.random.choice(["add", "add", "drop", "rename", "move"]), self._extra()
+        what, extra = self.random.choice(["add", "add", "drop", "rename", "move"]), self._extra()
         with self._loaded().update_schema() as change:
-            if what == "add" or not there:
+            if what == "add" or not extra:
                 change.add_column(f"c{self.random.randrange(3)}", self.random.choice(ADDED))
             elif what == "drop":
-                change.delete_column(there[0])
+                change.delete_column(extra[0])
             elif what == "rename":
-                change.rename_column(there[0], f"r{len(self.done)}")
+                change.rename_column(extra[0], f"r{len(self.done)}")
             else:
-                change.move_first(there[0])
+                change.move_first(extra[0])
         self._look()
         self._update()
 

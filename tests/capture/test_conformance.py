@@ -172,8 +172,8 @@ class Round:
 
     def repartition(self) -> None:
         if self.random.random() < 0.3:
-            there = "g" in [f.name for f in self.lake.table(self.table).spec().fields]
-            self.sql(f"ALTER TABLE {{t}} {'DROP' if there else 'ADD'} PARTITION FIELD g", commits=False)
+            is_partitioned = "g" in [f.name for f in self.lake.table(self.table).spec().fields]
+            self.sql(f"ALTER TABLE {{t}} {'DROP' if is_partitioned else 'ADD'} PARTITION FIELD g", commits=False)
 
     def pick(self, options: list[str]) -> str:
         return self.random.choice(options)

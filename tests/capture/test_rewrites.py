@@ -32,7 +32,7 @@ def assert_minimal(lake: Lake, table: str, start: int | None, end: int | None) -
 
 
 @pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.long), "merge-on-read"])
-def test_overwritten_rows_that_are_as_they_were_are_no_changes(
+def test_overwritten_rows_with_equal_values_are_no_changes(
     lake: Lake, namespace: str, dynamic: None, mode: str
 ) -> None:
     t = History(lake, f"{namespace}.t", 3, mode, more="PARTITIONED BY (g)")
@@ -79,7 +79,7 @@ def test_updates_to_the_same_value_are_no_changes(lake: Lake, namespace: str, mo
             assert changes(capture.feed(lake.spark())) == (bag([(7, 1, "7")]), bag([(7, 1, "x")]))
 
 
-def test_rows_are_told_apart_without_column_metrics(lake: Lake, namespace: str) -> None:
+def test_rows_are_identified_without_column_metrics(lake: Lake, namespace: str) -> None:
     """The reserved columns of row lineage are not counted either, though all columns of the table may be."""
     t = History(lake, f"{namespace}.t", 3, "copy-on-write")
     t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.metrics.default'='none')")

@@ -302,7 +302,7 @@ def test_schema_evolution(lake: Lake, namespace: str, version: int, mode: str) -
 
 
 @every_kind
-def test_rows_come_with_the_schema_of_the_end(lake: Lake, namespace: str, version: int, mode: str) -> None:
+def test_rows_have_the_schema_of_the_end(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode)
     a = t.sql(ROWS)
     b = t.sql("DELETE FROM {t} WHERE id = 3")

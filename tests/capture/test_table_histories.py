@@ -132,8 +132,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def set_current(self, data: st.DataObject) -> None:
-        there = [s for s in self.order if s is not None]
-        self.sql(f"CALL lake.system.set_current_snapshot('{{n}}', {data.draw(st.sampled_from(there))})")
+        existing = [s for s in self.order if s is not None]
+        self.sql(f"CALL lake.system.set_current_snapshot('{{n}}', {data.draw(st.sampled_from(existing))})")
 
     @rule()
     def cherry_pick(self) -> None:
@@ -186,9 +186,9 @@ class Histories(RuleBasedStateMachine):
     @rule(field=st.sampled_from(["bucket(2, id)", "truncate(1, v)", "g"]))
     def repartition(self, field: str) -> None:
         table = self.lake.table(self.table)
-        there = [(p.name, str(p.transform)) for p in table.spec().fields]
+        fields = [(p.name, str(p.transform)) for p in table.spec().fields]
         name = {"bucket(2, id)": "id_bucket_2", "truncate(1, v)": "v_trunc_1", "g": "g"}[field]
-        verb = "DROP" if any(p == name for p, _ in there) else "ADD"
+        verb = "DROP" if any(p == name for p, _ in fields) else "ADD"
         self.sql(f"ALTER TABLE {{t}} {verb} PARTITION FIELD {field if verb == 'ADD' else name}")
         self.insert([(2, "moved")])
 

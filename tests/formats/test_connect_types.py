@@ -206,7 +206,7 @@ TEXTS: list[tuple[dict[str, Any], Any, str]] = [
 ]
 
 
-def test_a_text_column_takes_what_its_type_at_the_source_cannot_hold_here(spark_lake: Lake) -> None:
+def test_a_text_column_accepts_values_that_the_sources_type_cannot_hold_here(spark_lake: Lake) -> None:
     row, _ = read(spark_lake, [(schema, value) for schema, value, _ in TEXTS], read_as_text)
     assert list(row) == [text for *_, text in TEXTS]
 
@@ -220,10 +220,10 @@ def read(
     parsed = rows.select(F.from_json("image", "MAP<STRING, STRING>").alias("m"))
     readings = [reader(schema) for schema, _ in cases]
     read_ = parsed.select(*(F.expr(r.inline(f"m['c{i}']")).alias(f"c{i}") for i, r in enumerate(readings)))
-    shown = [F.hex(f"c{i}") if r.type == "binary" else F.col(f"c{i}").cast("string") for i, r in enumerate(readings)]
+    columns = [F.hex(f"c{i}") if r.type == "binary" else F.col(f"c{i}").cast("string") for i, r in enumerate(readings)]
     kinds = [f.dataType.simpleString() for f in read_.schema.fields]
     assert kinds == [r.type for r in readings], "what is promised is not what Spark gives"
-    return read_.select(*(s.alias(f"c{i}") for i, s in enumerate(shown))).collect()[0], kinds
+    return read_.select(*(s.alias(f"c{i}") for i, s in enumerate(columns))).collect()[0], kinds
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_null_is_null_in_every_type(spark_lake: Lake) -> None:
     assert [v for v in row if v is not None] == []
 
 
-def test_what_does_not_fit_is_null_and_no_error(spark_lake: Lake) -> None:
+def test_a_value_that_does_not_fit_is_null_without_an_error(spark_lake: Lake) -> None:
     row, _ = read(spark_lake, MISFITS)
     assert {_name(m): v for m, v in zip(MISFITS, row, strict=True) if v is not None} == {}
 

@@ -74,10 +74,10 @@ def moment(choose: random.Random) -> tuple[str, Fraction]:
     if form != "day" and choose.random() < 0.6:
         offset = choose.choice([0, 60, -300, 330, -570, 840])
         sign, (hours, rest) = "-" if offset < 0 else "+", divmod(abs(offset), 60)
-        shown = [f"{sign}{hours:02}:{rest:02}", f"{sign}{hours:02}{rest:02}"]
-        shown += [] if offset else ["Z", "z", " UTC"]
-        shown += [] if rest else [f"{sign}{hours}"]
-        text += choose.choice(shown)
+        offsets = [f"{sign}{hours:02}:{rest:02}", f"{sign}{hours:02}{rest:02}"]
+        offsets += [] if offset else ["Z", "z", " UTC"]
+        offsets += [] if rest else [f"{sign}{hours}"]
+        text += choose.choice(offsets)
     seconds = (local - dt.datetime(1970, 1, 1)) // dt.timedelta(seconds=1) - offset * 60  # noqa: DTZ001
     return f"{local.year:04}-{text}", Fraction(seconds * 10**9 + nanos)
 
@@ -85,21 +85,23 @@ def moment(choose: random.Random) -> tuple[str, Fraction]:
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 20))])
 @pytest.mark.parametrize("made_up", [number, moment])
-def test_places_sort_as_their_values_whatever_their_texts_look_like(
+def test_sequences_sort_like_their_values(
     spark_lake: Lake, made_up: Callable[[random.Random], tuple[str, Fraction]], seed: int
 ) -> None:
     choose = random.Random(f"{made_up.__name__} {seed}")
-    made = [made_up(choose) for _ in range(1_500)]
-    found = sequences(spark_lake, [text for text, _ in made])
-    assert None not in found
-    by_value = sorted(zip((v for _, v in made), ((s or "").encode() for s in found), (t for t, _ in made), strict=True))
+    values = [made_up(choose) for _ in range(1_500)]
+    texts = sequences(spark_lake, [text for text, _ in values])
+    assert None not in texts
+    by_value = sorted(
+        zip((v for _, v in values), ((s or "").encode() for s in texts), (t for t, _ in values), strict=True)
+    )
     for (a, one, x), (b, two, y) in itertools.pairwise(by_value):
         assert (one < two) == (a < b), (x, y, one, two)
         assert (one == two) == (a == b), (x, y, one, two)
 
 
 @pytest.mark.spark
-def test_what_is_neither_number_nor_moment_has_no_place(spark_lake: Lake) -> None:
+def test_texts_that_are_neither_numbers_nor_moments_have_no_sequence(spark_lake: Lake) -> None:
     texts = [
         "yesterday", "now", "today", "NaN", "nan", "inf", "Infinity", "-infinity", "0x10", "1_000", "1,5", "1e9999",
         "2024-02-30", "2024-13-01", "10000-01-01", "0000-06-01", "0044-03-15 BC", "12:30", "12:30:45.123", "T10:00:00",
@@ -110,7 +112,7 @@ def test_what_is_neither_number_nor_moment_has_no_place(spark_lake: Lake) -> Non
 
 
 @pytest.mark.spark
-def test_one_instant_has_one_place_in_any_zone(spark_lake: Lake) -> None:
+def test_one_instant_has_one_sequence_in_any_time_zone(spark_lake: Lake) -> None:
     same = ["2024-03-10T05:30:00+05:30", "2024-03-10 00:00Z", "2024-03-10", "2024-03-09T19:00:00.000000000-05:00"]
     assert set(sequences(spark_lake, same)) == {"2024-03-10 00:00:00.000000"}
 
@@ -128,7 +130,7 @@ def formerly(text: str) -> str:
 
 
 @pytest.mark.spark
-def test_what_staging_holds_from_before_is_placed_among_what_comes_now(spark_lake: Lake) -> None:
+def test_older_sequences_in_staging_sort_among_new_ones(spark_lake: Lake) -> None:
     texts = [
         "0", "3", "10", "18446744073709551615", "2.5", "9.5", "10.5", "-1", "-1.5", "1e3", "123456789012345678901234",
         "2024-01-01", "2024-01-01T10:00:00+02:00", "2024-01-01 00:00:00.123456", "",
@@ -142,7 +144,7 @@ def test_what_staging_holds_from_before_is_placed_among_what_comes_now(spark_lak
 
 
 @pytest.mark.spark
-def test_the_kind_of_a_place_can_be_told_from_it(spark_lake: Lake) -> None:
+def test_the_kind_of_a_sequence_is_recognized(spark_lake: Lake) -> None:
     texts = ["0", "-7.5", "1e30", "2024-01-01T00:00:00.000000001Z", ""]
     kinds = computed(spark_lake, [*sequences(spark_lake, texts), "00000000000000000007/0"], KIND, SEQUENCE)
     assert kinds == ["numbers", "numbers", "numbers", "moments", None, "versions"]

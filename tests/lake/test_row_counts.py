@@ -10,13 +10,13 @@ from lake_assets.lake.metadata.row_counts import row_count, rows_added_and_delet
 from lake_assets.tables.commits import counts, say_counts
 
 
-def snapshot(**said: int | str) -> Snapshot:
-    summary = Summary(Operation.OVERWRITE, **{k.replace("_", "-"): str(v) for k, v in said.items()})
+def snapshot(**properties: int | str) -> Snapshot:
+    summary = Summary(Operation.OVERWRITE, **{k.replace("_", "-"): str(v) for k, v in properties.items()})
     return Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="x", summary=summary)
 
 
 @pytest.mark.parametrize(
-    ("said", "added", "deleted"),
+    ("summary", "added", "deleted"),
     [
         ({"added_records": 5}, 5, 0),
         # Three delete vectors of ten rows each go with the files of 45 rows.
@@ -27,16 +27,16 @@ def snapshot(**said: int | str) -> Snapshot:
         ({"removed_position_deletes": 3}, 0, 0),
     ],
 )
-def test_rows_that_were_hidden_already_are_not_deleted_again(said: dict[str, int], added: int, deleted: int) -> None:
-    assert rows_added_and_deleted(snapshot(**said)) == (added, deleted)
-    assert counts(snapshot(**said)) == (added, 0, deleted)
+def test_rows_deleted_before_are_not_counted_again(summary: dict[str, int], added: int, deleted: int) -> None:
+    assert rows_added_and_deleted(snapshot(**summary)) == (added, deleted)
+    assert counts(snapshot(**summary)) == (added, 0, deleted)
 
 
-def test_what_a_commit_says_itself_counts_first() -> None:
+def test_counts_reported_by_a_commit_have_precedence() -> None:
     assert counts(snapshot(added_records=9, deleted_records=9, **say_counts(1, 2, 3))) == (1, 2, 3)
 
 
-def test_counts_of_full_recomputes_and_tables_are_those_of_the_rows(lake: Lake) -> None:
+def test_counts_of_recomputes_and_tables_equal_the_rows(lake: Lake) -> None:
     lake.ensure_namespace(("final",))
     spark = lake.spark()
     spark.sql(

@@ -55,15 +55,15 @@ class Harness:
         with dg.build_sensor_context(instance=self.instance, repository_def=repository) as context:
             return tick(context, self.watch, now)
 
-    def asked(self, now: float | None = None) -> dg.RunRequest:
-        found = self.tick(now)
-        assert isinstance(found, dg.RunRequest), found
-        return found
+    def request(self, now: float | None = None) -> dg.RunRequest:
+        outcome = self.tick(now)
+        assert isinstance(outcome, dg.RunRequest), outcome
+        return outcome
 
     def skipped(self, now: float | None = None) -> str:
-        found = self.tick(now)
-        assert isinstance(found, dg.SkipReason), found
-        return found.skip_message or ""
+        outcome = self.tick(now)
+        assert isinstance(outcome, dg.SkipReason), outcome
+        return outcome.skip_message or ""
 
     def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         checks = request.asset_check_keys

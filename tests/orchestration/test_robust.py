@@ -71,11 +71,11 @@ class Writer:
 def settle(harness: Harness, most: int = 4) -> int:
     """Tick and run until nothing is new; returns how many runs that took."""
     for n in range(most):
-        found = harness.tick()
-        if isinstance(found, dg.SkipReason):
-            assert (found.skip_message or "").startswith("nothing new"), found
+        outcome = harness.tick()
+        if isinstance(outcome, dg.SkipReason):
+            assert (outcome.skip_message or "").startswith("nothing new"), outcome
             return n
-        result = harness.run(found)
+        result = harness.run(outcome)
         assert result.success
     raise AssertionError(f"still something new after {most} runs")
 
@@ -96,20 +96,20 @@ def test_a_cursor_of_any_content_changes_nothing(dry_crm: Harness, cursor: str |
     assert isinstance(sensor, dg.SensorDefinition)
     with dg.build_sensor_context(instance=dry_crm.instance, cursor=cursor, definitions=dry_crm.defs) as context:
         data = sensor.evaluate_tick(context)
-    assert [r.run_key for r in data.run_requests or []] == [dry_crm.asked().run_key]
+    assert [r.run_key for r in data.run_requests or []] == [dry_crm.request().run_key]
     assert data.cursor in (None, cursor)
 
 
-def test_a_renamed_sensor_goes_on_where_the_old_one_was(crm: Harness) -> None:
+def test_a_renamed_sensor_continues_where_the_old_one_stopped(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn", "Ulm")
     assert settle(crm) == 1
     before = heads(crm)
-    made = build_definitions(crm.pipeline, crm.lake)
-    (sensor,) = made.sensors or []
+    definitions = build_definitions(crm.pipeline, crm.lake)
+    (sensor,) = definitions.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     renamed = dg.SensorDefinition(name="another_name", evaluation_fn=sensor._raw_fn, job_name="crm")
-    defs = replace_sensor(made, renamed)
+    defs = replace_sensor(definitions, renamed)
     with dg.build_sensor_context(instance=crm.instance, definitions=defs) as context:
         assert not renamed.evaluate_tick(context).run_requests
     write("Ulm")
@@ -151,7 +151,7 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     # The stream has brought orders all along; now they are declared.
     crm.pipeline = pipeline("public.users", "public.orders")
     crm.reload()
-    assert selected(crm.asked()) == {"staging.orders", "final.orders"}
+    assert selected(crm.request()) == {"staging.orders", "final.orders"}
     assert settle(crm) == 1
     write.check()
     # Without them, they stand still and nobody asks for them.
@@ -159,7 +159,7 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     crm.reload()
     write("Kiel")
     write("Kiel", table=ORDERS)
-    assert "final.orders" not in selected(crm.asked())
+    assert "final.orders" not in selected(crm.request())
     assert settle(crm) == 1
     # Declared again, they catch up.
     crm.pipeline = pipeline("public.users", "public.orders")
@@ -168,7 +168,7 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     write.check()
 
 
-def test_a_removed_model_is_left_alone_and_catches_up_when_it_is_back(crm: Harness) -> None:
+def test_a_removed_model_is_not_changed_and_catches_up_when_added_again(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn")
     settle(crm)
@@ -180,7 +180,7 @@ def test_a_removed_model_is_left_alone_and_catches_up_when_it_is_back(crm: Harne
     assert crm.lake.table("agg.cities").metadata.current_snapshot_id == before
     crm.pipeline = pipeline()
     crm.reload()
-    assert selected(crm.asked()) == {"agg.cities"}
+    assert selected(crm.request()) == {"agg.cities"}
     settle(crm)
     write.check()
 
@@ -191,7 +191,7 @@ def other_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def test_a_lost_run_storage_is_no_loss(crm: Harness, other_instance: dg.DagsterInstance) -> None:
+def test_a_lost_run_storage_loses_no_data(crm: Harness, other_instance: dg.DagsterInstance) -> None:
     write = Writer(crm)
     write("Bonn")
     settle(crm)
@@ -205,20 +205,22 @@ def test_a_lost_run_storage_is_no_loss(crm: Harness, other_instance: dg.DagsterI
     write.check()
 
 
-def test_a_lost_run_storage_begins_to_count_attempts_anew(dry_crm: Harness, other_instance: dg.DagsterInstance) -> None:
+def test_a_lost_run_storage_restarts_the_count_of_attempts(
+    dry_crm: Harness, other_instance: dg.DagsterInstance
+) -> None:
     folder = dry_crm.lake.config.home / "landing" / "crm"
     folder.mkdir(parents=True)
     (folder / "0.jsonl").write_text('{"payload": {"op"')
-    assert not dry_crm.run(dry_crm.asked()).success
+    assert not dry_crm.run(dry_crm.request()).success
     assert "is retried in" in dry_crm.skipped()
     dry_crm.instance = other_instance
-    assert dry_crm.asked().tags["lake_assets/attempt"] == "1"
+    assert dry_crm.request().tags["lake_assets/attempt"] == "1"
 
 
-def test_one_request_that_is_launched_twice_is_done_once(crm: Harness) -> None:
+def test_a_request_launched_twice_is_absorbed_once(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn")
-    request = crm.asked()
+    request = crm.request()
     assert crm.run(request).success
     before = heads(crm)
     assert crm.run(request).success
@@ -230,12 +232,12 @@ WEEK = 7 * 86_400.0
 
 
 @pytest.mark.parametrize("back", [3600.0, WEEK])
-def test_a_clock_that_is_set_back_holds_nothing_up(dry_crm: Harness, back: float) -> None:
+def test_a_clock_set_back_delays_nothing(dry_crm: Harness, back: float) -> None:
     Writer(dry_crm)("Bonn")
-    assert selected(dry_crm.asked(time.time() - back)) >= {"raw.crm"}
+    assert selected(dry_crm.request(time.time() - back)) >= {"raw.crm"}
     folder = dry_crm.lake.config.home / "landing" / "crm"
     (folder / "0001.jsonl").write_text('{"payload": {"op"')
-    assert not dry_crm.run(dry_crm.asked()).success
+    assert not dry_crm.run(dry_crm.request()).success
     assert "is retried in" in dry_crm.skipped()
     # By its books the last attempt ended in the future.
-    assert dry_crm.asked(time.time() - back).tags["lake_assets/attempt"] == "2"
+    assert dry_crm.request(time.time() - back).tags["lake_assets/attempt"] == "2"
