@@ -1,4 +1,4 @@
-"""Deletes committed by writing metadata: PyIceberg cannot write deletes, and what is planned reads no data."""
+"""Commit deletes by writing metadata: PyIceberg cannot write deletes, and planning reads no data."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def commit_deletes(lake: Lake, name: str, like: Entry, files: Sequence[dict[str,
 
 
 def commit_miscounted(lake: Lake, name: str) -> int:
-    """Add a snapshot with the same manifests, all of them said to be without entries."""
+    """Add a snapshot with the same manifests, reported to have no entries."""
     table = lake.table(name)
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -78,7 +78,7 @@ def commit_miscounted(lake: Lake, name: str) -> int:
 def _commit(
     lake: Lake, name: str, operation: str, lines: Sequence[dict[str, Any]], kind: AvroKind, snapshot: int
 ) -> int:
-    """Make a snapshot of the lines of a manifest list the current one."""
+    """Commit a snapshot with the lines of a manifest list."""
     table = lake.table(name)
     raw = raw_metadata(table)
     now = next(s for s in raw["snapshots"] if s["snapshot-id"] == raw["current-snapshot-id"])

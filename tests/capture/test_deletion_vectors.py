@@ -1,4 +1,4 @@
-"""Rows that went by deletion vectors are read by position: nothing is compared, and they are exactly those."""
+"""Rows deleted by deletion vectors are read by position, exactly and without comparing values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(lake: Lake, table: str, *texts: str) -> None:
 
 
 def begun(lake: Lake, namespace: str, *texts: str) -> tuple[str, int]:
-    """A table after these statements, and the snapshot that it has then."""
+    """Create a table by these statements; return it and its snapshot."""
     table = f"{namespace}.t"
     make(lake, table)
     run(lake, table, *texts)
@@ -58,7 +58,7 @@ def begun(lake: Lake, namespace: str, *texts: str) -> tuple[str, int]:
 
 
 def went(lake: Lake) -> TableId:
-    """The ICDC table of what went by deletion vectors, of the one capture that is open."""
+    """Return the ICDC table of rows deleted by vectors, for the only open capture."""
     (name,) = [t for t in lake.tables("icdc") if str(t).endswith("_went_before")]
     return name
 

@@ -1,4 +1,4 @@
-"""granularity="snapshot": every snapshot's own changes, also those that a later one undid."""
+"""granularity="snapshot": every snapshot's own changes, including changes that a later one reverted."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_leftovers_of_killed_runs_are_found_and_swept(
 def test_permissions_are_advised_only_if_they_are_missing(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
 ) -> None:
-    """A full disk, and a catalog that is locked, have errors of their own, with other advice."""
+    """A full disk and a locked catalog have separate errors with other advice."""
 
     def fail(*_: object) -> None:
         raise error

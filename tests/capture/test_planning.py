@@ -1,4 +1,4 @@
-"""Which files a window captures, and what it opens to find them. No Spark: metadata alone."""
+"""The files that a window captures, and the manifests that planning opens. Metadata only, without Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cold(tmp_path: Path) -> Lake:
 
 
 def make(lake: Lake, kind: IcebergType, values: list[Any], transform: str = "identity") -> list[int]:
-    """The table `a.t`, partitioned by a column of some type, each value appended on its own."""
+    """Create the table `a.t`, partitioned by a column of some type, with one append per value."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", kind))
     how = IdentityTransform() if transform == "identity" else VoidTransform()
     catalog: Catalog = lake.catalog
@@ -95,7 +95,7 @@ def captured(lake: Lake, start: int) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
 def test_deletes_reach_their_partition_as_iceberg_compares_values(cold: Lake, kind: IcebergType) -> None:
-    """NaN is itself, whatever object it is, and -0.0 is not 0.0."""
+    """NaN equals NaN, whatever the object, and -0.0 differs from 0.0."""
     make(cold, kind, [1.0])
     (e,) = data_files(cold, "a.t")
 
@@ -132,7 +132,7 @@ def test_deletes_reach_a_partition_whose_decimal_was_widened(cold: Lake) -> None
 
 
 def test_a_spec_of_void_transforms_is_unpartitioned(cold: Lake) -> None:
-    """An equality delete under it is global, as one under a spec without fields is."""
+    """Its equality deletes are global, as under a spec without fields."""
     *_, start = make(cold, LongType(), [1, 2], "void")
     table = cold.table("a.t")
     with table.update_spec() as change:

@@ -1,4 +1,4 @@
-"""What can happen to a table, item by item."""
+"""Events in a table's life, one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ every_kind = pytest.mark.parametrize(("version", "mode"), KINDS, ids=["v2-merge-
 
 
 class History:
-    """A table and what is done to it, statement by statement."""
+    """A table, and the statements that change it."""
 
     def __init__(
         self, lake: Lake, table: str, version: int, mode: str = "copy-on-write", columns: str = "", more: str = ""
@@ -253,7 +253,7 @@ def test_v2_upgraded_to_v3(lake: Lake, namespace: str, mode: str) -> None:
 
 
 def test_v3_without_row_lineage(lake: Lake, namespace: str) -> None:
-    """As Iceberg 1.8 wrote it, where row lineage was optional."""
+    """As written by Iceberg 1.8, where row lineage was optional."""
     t = History(lake, f"{namespace}.t", 3, "merge-on-read")
     a = t.sql(ROWS)
     b = t.sql("DELETE FROM {t} WHERE id < 5", "INSERT INTO {t} VALUES (50, 0, 'x')")
@@ -318,7 +318,7 @@ def test_rows_have_the_schema_of_the_end(lake: Lake, namespace: str, version: in
 def test_a_table_replaced_with_other_types(
     lake: Lake, namespace: str, version: int, mode: str, partitioned: str
 ) -> None:
-    """Columns keep their field ids: what the start's files hold under them is no value of the end's types."""
+    """Columns keep their field ids, but the start's files have values of other types."""
     t = History(lake, f"{namespace}.t", version, mode, more=partitioned,
                 columns="id INT, n DECIMAL(10,2), k INT, st STRUCT<x: INT>, d DOUBLE")  # fmt: skip
     a = t.sql("INSERT INTO {t} VALUES (1, 1.25, 10, struct(7), 1.5), (2, -3.10, NULL, NULL, 2.5), (3, 99, 3, NULL, 0)")

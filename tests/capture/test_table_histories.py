@@ -1,4 +1,4 @@
-"""Random histories of tables of every kind: whatever happened, start and the feed give end."""
+"""Random histories of tables of every kind: start and the feed always give the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = int(os.environ.get("CAPTURE_STEPS", "0"))
 
 
 class Histories(RuleBasedStateMachine):
-    """One table; every rule commits something, or looks at a random window.
+    """One table; every rule commits a change or checks a random window.
 
     What each snapshot holds is kept by field id, as it was read when it was the current one: so it does not depend on
     what is tested here.
@@ -250,7 +250,7 @@ class Histories(RuleBasedStateMachine):
         return out
 
     def commit(self) -> None:
-        """Keep what the current snapshot holds, if it is a new one."""
+        """Record the contents of the current snapshot, if it is new."""
         current = self.lake.table(self.table).current_snapshot()
         if current is not None and current.snapshot_id not in self.contents:
             self.contents[current.snapshot_id] = fields(self.lake, self.table)

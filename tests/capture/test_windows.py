@@ -1,4 +1,4 @@
-"""Windows that cannot be, and histories that are gone: every one has its name. No Spark: PyIceberg alone."""
+"""Invalid windows and lost histories are named errors. PyIceberg only, without Spark."""
 
 from __future__ import annotations
 

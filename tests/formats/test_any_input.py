@@ -1,4 +1,4 @@
-"""Whatever comes in: a record is routed or refused by name, in every format."""
+"""Arbitrary input: each record is routed, or rejected with a named error, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How every Connect and Debezium type is read: values worked out by hand, read by Spark."""
+"""How every Connect and Debezium type is read by Spark, with values computed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lake_assets.formats.types.text_types import Reading
 
 
 def b64(number: int, size: int | None = None) -> str:
-    """A big-endian two's complement in base64."""
+    """Return a big-endian two's complement in base64."""
     length = size or ((number if number >= 0 else ~number).bit_length() // 8 + 1)
     return base64.b64encode(number.to_bytes(length, "big", signed=True)).decode()
 
@@ -214,7 +214,7 @@ def test_a_text_column_accepts_values_that_the_sources_type_cannot_hold_here(spa
 def read(
     lake: Lake, cases: list[tuple[dict[str, Any], Any]], reader: Callable[[dict[str, Any]], Reading] = read_value
 ) -> tuple[Row, list[str]]:
-    """All values, read as staging does: out of the row image's JSON, each by its field's expressions, as text."""
+    """Read all values like staging: from the row image's JSON, by their fields' expressions, as text."""
     image = json.dumps({f"c{i}": value for i, (_, value) in enumerate(cases)})
     rows = lake.spark().createDataFrame([(image,)], "image STRING")
     parsed = rows.select(F.from_json("image", "MAP<STRING, STRING>").alias("m"))

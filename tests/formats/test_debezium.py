@@ -18,7 +18,7 @@ def sent(op: Any = "c", table: Table = USERS) -> dict[str, Any]:
 
 
 def schema_of(record: dict[str, Any]) -> str:
-    """What `SCHEMA` gives for a record."""
+    """Return a record's schema as text."""
     texts = [json.dumps(record["value"]["schema"])]
     if record["key"]:
         texts.append(json.dumps(record["key"]["schema"]))

@@ -30,7 +30,7 @@ def envelope(op: str, after: Any, before: Any = None, lsn: int = 100) -> dict[st
 
 
 def flat(op: str, row: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """As ExtractNewRecordState makes it with add.fields=op,table,source.ts_ms,db and deletes rewritten."""
+    """Flatten an event like ExtractNewRecordState with add.fields=op,table,source.ts_ms,db and rewritten deletes."""
     return {
         **row, "__op": op, "__table": "consumers", "__source_ts_ms": 1_700_000_000_000, "__db": "inventory",
         "__deleted": "true" if op == "d" else "false", **more,
@@ -267,7 +267,7 @@ def test_a_key_column_that_no_row_has_is_read_from_the_key() -> None:
 
 
 def test_two_spellings_in_records_without_schemas_are_one_column() -> None:
-    """Each record has one of them; one that has both is rejected (tests/ingest/test_missing_columns.py)."""
+    """Each record has one spelling; a record with both is rejected (tests/ingest/test_missing_columns.py)."""
     plan = DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())[0].plan
     assert [c.name for c in plan.columns] == ["id"]
 

@@ -244,7 +244,7 @@ def test_a_row_with_a_wrong_number_of_fields_is_a_record_with_a_problem(tmp_path
 def test_the_line_number_of_a_csv_row_is_that_of_an_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
 ) -> None:
-    """Headers, line breaks within quotes, blank lines and rows that do not fit all count."""
+    """Headers, line breaks in quotes, blank lines and invalid rows all count."""
     monkeypatch.setattr("lake_assets.formats.files.csv_files.BLOCK", block)
     choose = random.Random(f"{end!r} {block}")
     pieces, expected, line = ["", f'FLAG,ID,"no{end}te"'], list[tuple[int, bool, str]](), 4

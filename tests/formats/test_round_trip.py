@@ -1,4 +1,4 @@
-"""Any event survives the way from the generator through a format to its reader."""
+"""Any event survives the round trip from the generator through a format to its reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places in the order of changes: texts that sort as the numbers and moments do that records say."""
+"""Sequences: texts that sort like the numbers and moments in records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def computed(lake: Lake, texts: Sequence[str | None], sql: str, column: str = "t") -> list[str | None]:
-    """`sql` over each of some texts; in New York, where a moment without a zone is not one in UTC."""
+    """Evaluate `sql` over texts in a session in New York, where a moment without a zone must still be in UTC."""
     spark = lake.spark()
     rows = spark.createDataFrame(pa.table({"i": range(len(texts)), column: pa.array(texts, pa.string())}))
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
@@ -38,7 +38,7 @@ def sequences(lake: Lake, texts: Sequence[str | None]) -> list[str | None]:
 
 
 def number(choose: random.Random) -> tuple[str, Fraction]:
-    """A number as somebody may write it, and its value."""
+    """A number in any notation, and its value."""
     size = choose.choice([1, 2, 6, 13, 19, 20, 21, 40])
     whole = choose.choice(["", "0", "00"]) + str(choose.randrange(10**size))
     fraction = "".join(choose.choices("0123456789", k=choose.choice([0, 0, 1, 2, 9, 30])))
@@ -54,7 +54,7 @@ def number(choose: random.Random) -> tuple[str, Fraction]:
 
 
 def moment(choose: random.Random) -> tuple[str, Fraction]:
-    """A moment as somebody may write it, and its nanoseconds since 1970."""
+    """A moment in any notation, and its nanoseconds since 1970."""
     day = choose.choice([0, 0, 1, choose.randint(-700_000, 2_900_000)])
     minutes, nanos = choose.choice([0, 1, 1439, choose.randrange(1440)]), 0
     local = dt.datetime(1970, 1, 1) + dt.timedelta(days=day, minutes=minutes)  # noqa: DTZ001
@@ -118,7 +118,7 @@ def test_one_instant_has_one_sequence_in_any_time_zone(spark_lake: Lake) -> None
 
 
 def formerly(text: str) -> str:
-    """What stood in staging before numbers and moments were normalised."""
+    """A sequence as stored in staging before numbers and moments were normalized."""
     if re.fullmatch("[0-9]{1,20}", text):
         return text.zfill(20)
     try:

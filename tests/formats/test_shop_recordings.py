@@ -1,4 +1,4 @@
-"""One workload on a real Postgres, recorded by three readers: all of them lead to the same events."""
+"""One workload on a real Postgres, recorded by three tools: all give the same events."""
 
 from __future__ import annotations
 

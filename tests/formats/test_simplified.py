@@ -1,4 +1,4 @@
-"""Simplified change events: the worked example of the article that they come from, and what it leaves open."""
+"""Simplified change events: the example of their article, and cases that it leaves open."""
 
 from __future__ import annotations
 

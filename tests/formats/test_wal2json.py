@@ -1,4 +1,4 @@
-"""wal2json, both format versions: what each record is about, and what its events become."""
+"""wal2json, both format versions: routing of records, and their events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ID = ("id", "bigint")
 
 
 def v2(action: str, columns: list[Any] = [], old: list[Any] = [], pk: list[Any] = [ID], **more: Any) -> str:  # noqa: B006
-    """A line of version 2; values stand in it as they are given, numbers as text of JSON."""
+    """Return a line of version 2 with the given values; numbers as JSON text."""
 
     def listed(parts: list[Any]) -> str:
         return (

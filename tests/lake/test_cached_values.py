@@ -1,4 +1,4 @@
-"""Values that are computed when first asked for."""
+"""Values that are computed on first use."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ HOME = Path("/h")
 
 
 def conf(catalog: dict[str, str], **settings: str) -> dict[str, str]:
-    """Spark's settings of a catalog, without what they all have."""
+    """Return Spark's settings of a catalog, without the common ones."""
     prefix = "spark.sql.catalog.lake."
     result = catalog_conf(LakeConfig(home=HOME, catalog=catalog, **settings))
     assert result["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"

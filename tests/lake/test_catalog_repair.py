@@ -1,4 +1,4 @@
-"""Catalogs that name older metadata than there is, and metadata files that are gone or cut: without Spark."""
+"""Catalogs that name old metadata, and missing or truncated metadata files, without Spark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def count(lake: Lake, name: str = "raw.t") -> int:
 
 
 def named(lake: Lake, name: str = "raw.t") -> Path:
-    """The metadata file that the catalog names, whether or not it is there."""
+    """Return the metadata file that the catalog names, whether or not it exists."""
     examined = next(e for e in examine(lake) if str(e.table) == name)
     return Path(examined.named.removeprefix("file://"))
 
@@ -55,7 +55,7 @@ def only(lake: Lake) -> Examined:
 
 @pytest.fixture
 def backup(plain_lake: Lake, tmp_path: Path) -> Callable[[], Callable[[], Lake]]:
-    """Copies the catalog as it is; the copy, called, puts it back, and gives the lake as a new process sees it."""
+    """Copy the catalog; calling the result restores it and returns the lake as in a new process."""
     file = plain_lake.config.home / "catalog.db"
 
     def take() -> Callable[[], Lake]:

@@ -1,4 +1,4 @@
-"""Times of tables that a clock ahead has written, without Spark."""
+"""Timestamps of tables written by a clock running ahead, without Spark."""
 
 from __future__ import annotations
 

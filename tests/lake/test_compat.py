@@ -1,4 +1,4 @@
-"""What is relied on of PySpark beyond its public API."""
+"""Private APIs of PySpark in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of Spark and the operating system under the names that they have here."""
+"""Errors of Spark and the operating system as errors of this package."""
 
 from __future__ import annotations
 

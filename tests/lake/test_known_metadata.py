@@ -1,4 +1,4 @@
-"""A metadata file is read once, and what a table is now is asked for every time."""
+"""Each metadata file is read once, and a table's current location is requested every time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = pa.table({"n": pa.array([1], pa.int64())})
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The metadata files that are read, of those that nothing is known of yet."""
+    """Record the metadata files that are read, starting with an empty cache."""
     files: list[str] = []
     real = FromInputFile.table_metadata
 

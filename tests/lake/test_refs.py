@@ -1,4 +1,4 @@
-"""Branches and tags that are committed beside Spark: what Spark and PyIceberg see of them, and who wins a race."""
+"""Branches and tags committed without Spark: seen by Spark and PyIceberg, and races between writers."""
 
 from __future__ import annotations
 

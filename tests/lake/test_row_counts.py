@@ -1,4 +1,4 @@
-"""Numbers of rows in summaries count rows that deletes hide: those are left out."""
+"""Row counts from snapshot summaries, without deleted rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Given the snapshots of a table, of which some have expired: what one comes from, and what lies between two."""
+"""Ancestors of a snapshot, and steps between two, in histories with expired snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of Spark's functions, against what Spark says of them."""
+"""Spark's functions, compared with Spark's own documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATORS = {"=", "==", "<=>", "!=", "<>", "<", "<=", ">", ">=", "%", "&", "/", 
 
 @pytest.fixture(scope="module")
 def groups(spark_lake: Lake) -> Mapping[str, str]:
-    """By function the group that Spark's documentation has it in."""
+    """Return each function's group in Spark's documentation."""
     spark = spark_lake.spark()
     catalog = spark._jsparkSession.sessionState().catalog()
     identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
@@ -30,7 +30,7 @@ def groups(spark_lake: Lake) -> Mapping[str, str]:
 
 
 def call(name: str) -> exp.Expr | None:
-    """A call of a function, with as many arguments as it is parsed with."""
+    """Return a call of a function with as many arguments as its parser accepts."""
     for arguments in ("x", "x, y", "x, y, z", ""):
         try:
             query = sqlglot.parse_one(f"SELECT {name}({arguments}) FROM final.a", dialect=DIALECT)
@@ -61,7 +61,7 @@ def test_all_generators_are_known(groups: Mapping[str, str]) -> None:
 
 @pytest.mark.long
 def test_written_sql_returns_the_same_rows(spark_lake: Lake) -> None:
-    """The examples of Spark's own documentation, as they are and as sqlglot writes them."""
+    """The examples of Spark's documentation, unchanged and as written by sqlglot."""
     spark = spark_lake.spark()
     catalog = spark._jsparkSession.sessionState().catalog()
     identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]

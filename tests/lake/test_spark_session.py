@@ -1,4 +1,4 @@
-"""What a session makes of the SQL that it is given."""
+"""How a session reads SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines for tests, and what a tick or a run of them does on an ephemeral instance."""
+"""Pipelines for tests, with ticks and runs on an ephemeral instance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lake_assets.orchestration.sensing.sensor import tick
 
 @dataclass
 class OtherSession:
-    """A resource of somebody else's that gives a Spark session, as dagster-pyspark's do."""
+    """A user's resource that provides a Spark session, like dagster-pyspark's."""
 
     lake: Lake
 
@@ -29,7 +29,7 @@ class OtherSession:
 
 @dataclass
 class Harness:
-    """A pipeline on a lake and an instance: looks, runs what was asked for, looks again."""
+    """A pipeline on a lake and an instance: ticks the sensor and runs its requests."""
 
     pipeline: Pipeline
     lake: Lake
@@ -39,7 +39,7 @@ class Harness:
         self.reload()
 
     def reload(self) -> None:
-        """What reloading the code location does."""
+        """Reload the code location."""
         self.defs = build_definitions(self.pipeline, self.lake, pyspark=OtherSession(self.lake))
         self.watch = Watch(self.pipeline, tuple(self.pipeline.specs(self.lake, alone=False)), self.lake.config)
 

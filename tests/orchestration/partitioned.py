@@ -65,7 +65,7 @@ class Orders:
         return {"id": id_, "at": at.isoformat(), "country": self.choose.choice(self.countries), "amount": amount}
 
     def change(self, count: int) -> list[Event]:
-        """Inserts, updates that move rows to other partitions or leave them there, deletes: late ones all of them."""
+        """Insert, update (within or across partitions) and delete rows, all of them late."""
         events: list[Event] = []
         for _ in range(count):
             self.lsn += 1
@@ -88,7 +88,7 @@ class Orders:
 
 
 class Days:
-    """The pipeline over a lake and an instance, and what is to be marked."""
+    """The pipeline over a lake and an instance, and the expected marks."""
 
     def __init__(
         self, lake: Lake, instance: dg.DagsterInstance, seed: int, table: Mapping[str, Any] | None = None,
@@ -126,7 +126,7 @@ class Days:
         return [f.name for f in self.lake.table(name).schema().fields]
 
     def changed(self, name: str, before: Counter[tuple[Any, ...]], now: Counter[tuple[Any, ...]]) -> Counter[str]:
-        """The plain model: how many rows of each partition are not as they were."""
+        """The plain model: number of changed rows per partition."""
         by, counts = self.partitioned[name], Counter[str]()
         column = self.columns(name).index(by.by)
         for row, n in [*(now - before).items(), *(before - now).items()]:
@@ -137,7 +137,7 @@ class Days:
         return counts
 
     def run(self) -> dg.ExecuteInProcessResult:
-        """What the sensor asks for; each table's marks have to be those of the plain model."""
+        """Run the sensor's request; check each table's marks against the plain model."""
         before = self.contents()
         result = self.harness.run(self.harness.request())
         assert result.success, [e.message for e in result.all_events if e.is_failure]
@@ -148,7 +148,7 @@ class Days:
         return result
 
     def marks(self, result: dg.ExecuteInProcessResult) -> dict[str, dict[str, dict[str, Any]]]:
-        """By table and partition, what the marks of a run say; none is marked twice."""
+        """Return the metadata of a run's marks by table and partition; no partition is marked twice."""
         marks: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in self.partitioned}
         for event in result.get_asset_materialization_events():
             name, key = ".".join(event.asset_key.path) if event.asset_key else "", event.partition
@@ -161,7 +161,7 @@ class Days:
         return marks
 
     def check(self) -> None:
-        """Each table equals a full recompute."""
+        """Check that each table equals a full recompute."""
         expected = Counter(
             (r["id"], datetime.fromisoformat(r["at"]).replace(tzinfo=None), r["country"], r["amount"])
             for r in self.orders.rows.values()

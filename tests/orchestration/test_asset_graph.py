@@ -1,4 +1,4 @@
-"""The assets of every shipped pipeline, beside what is written down of them in `asset_graph.json`.
+"""The assets of every shipped pipeline, compared with `asset_graph.json`.
 
 A change that is meant: `UPDATE_ASSET_GRAPH=1 make test-fast ARGS="-k asset_graph"` writes the file anew; its diff is
 part of the change.
@@ -22,7 +22,7 @@ WRITTEN = Path(__file__).with_name("asset_graph.json")
 
 
 def described(defs: dg.Definitions) -> dict[str, Any]:
-    """What the graph of some definitions is, as JSON has it."""
+    """Return the asset graph of some definitions as JSON."""
     graph = defs.resolve_asset_graph()
     pools = {
         key: a.node_def.pool  # type: ignore[attr-defined]

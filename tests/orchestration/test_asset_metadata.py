@@ -1,4 +1,4 @@
-"""Metadata of a run of several partitions: Dagster copies what a step returns to each of them."""
+"""Metadata of a run of several partitions, which Dagster copies to each partition."""
 
 from __future__ import annotations
 

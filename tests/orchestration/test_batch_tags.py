@@ -1,4 +1,4 @@
-"""A run's tags say what its batch takes, not the whole backlog; none of this starts Spark."""
+"""A run's tags describe its batch, not the whole backlog. No test starts Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(count: int) -> pa.Table:
 
 @pytest.fixture
 def source(plain_lake: Lake) -> Table:
-    """A table of somebody else's, with one snapshot."""
+    """A table of another owner, with one snapshot."""
     plain_lake.ensure_namespace(("feeds",))
     table = plain_lake.catalog.create_table(("feeds", "t"), ROWS)
     table.append(rows(2))
@@ -86,7 +86,7 @@ def test_attempts_are_counted_for_the_whole_backlog(
 def test_models_of_one_run_are_tagged_with_a_shared_window(
     plain_lake: Lake, source: Table, instance: dg.DagsterInstance
 ) -> None:
-    """The first one settles the end for those after it, also for one that would take all."""
+    """The first model fixes the snapshot for later ones, even for a model without limits."""
     models = [{"name": "agg.few", "sql": SQL, "max_files": 1}, {"name": "agg.many", "sql": f"{SQL} HAVING n > 1"}]
     sensor = harness(plain_lake, instance, models=models)
     for spec in sensor.watch.loaded:
@@ -112,7 +112,7 @@ def test_without_limits_the_tags_describe_all_pending_changes(
 
 
 def made(lake: Lake, spec: ModelSpec, source: Table) -> None:
-    """What a step of a model leaves behind: its table, with its query and a watermark."""
+    """Create a model's table with its query and a watermark, like a step."""
     lake.ensure_namespace(("agg",))
     properties = {PIPELINE_PROPERTY: "p", FINGERPRINT_PROPERTY: definition(spec)}
     target = lake.catalog.create_table(TableId.parse(str(spec.table)).parts, ROWS, properties=properties)

@@ -1,4 +1,4 @@
-"""Small changes of tables with `max_wait` are collected before a run is asked for; none of this starts Spark."""
+"""Small changes of tables with `max_wait` are collected before a run is requested. No test starts Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pipeline(*models: dict[str, Any], **more: Any) -> Pipeline:
 
 @pytest.fixture
 def source(plain_lake: Lake) -> Table:
-    """A table of somebody else's, of one snapshot."""
+    """A table of another owner, with one snapshot."""
     plain_lake.ensure_namespace(("final",))
     table = plain_lake.catalog.create_table(("final", "t"), ROWS)
     table.append(rows(3))
@@ -40,7 +40,7 @@ def source(plain_lake: Lake) -> Table:
 
 
 def absorbed(lake: Lake, name: str, source: Table) -> None:
-    """What a step of a model leaves behind: its table, with a watermark."""
+    """Create a model's table with a watermark, like a step."""
     lake.ensure_namespace(("agg",))
     target = lake.catalog.create_table(TableId.parse(name).parts, ROWS, properties={PIPELINE_PROPERTY: "p"})
     marks = {".".join(source.name()): head_of(source)}

@@ -1,4 +1,4 @@
-"""The component as Dagster's tools see it: its registry, its YAML and its starter file."""
+"""The component in Dagster's tools: registry, YAML and starter file."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_invalid_sql_in_a_file_is_rejected_with_file_and_line(project: Path, mon
 
 
 def test_a_duplicate_setting_is_rejected_in_dagster_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster's own YAML keeps the last one without a word."""
+    """Dagster's own YAML parser silently keeps the last one."""
     (project / "mine" / "defs" / "shop" / "defs.yaml").write_text(
         "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  name: q\n"
     )

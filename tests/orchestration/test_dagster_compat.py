@@ -1,4 +1,4 @@
-"""What is relied on of Dagster beyond its public API: an upgrade that moves something fails here, by its name."""
+"""Private APIs of Dagster in use: an upgrade that moves one fails here, by its name."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
 
 
 def backfill(days: Days, key: str, *tables: str) -> dg.ExecuteInProcessResult:
-    """What Dagster's backfill of one partition runs."""
+    """Run what Dagster's backfill of one partition runs."""
     assets = frozenset(dg.AssetKey(t.split(".")) for t in tables)
     tags = {"dagster/asset_partition_range_start": key, "dagster/asset_partition_range_end": key}
     job = days.harness.job.get_subset(asset_selection=assets)

@@ -1,4 +1,4 @@
-"""The asset graph that a pipeline becomes, and what is refused when definitions are loaded."""
+"""The asset graph of a pipeline, and errors when definitions are loaded."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_missing_users_folder_is_an_error(own: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("interval", "rounds"), [("1s", 1), ("5s", 1), ("15s", 3), ("7s", 2)])
 def test_a_sensor_ticks_when_its_interval_ends(plain_lake: Lake, interval: str, rounds: int) -> None:
-    """Of rounds of five seconds, which find it some milliseconds younger than that."""
+    """The daemon checks every five seconds, a few milliseconds early."""
     definitions = build_definitions(
         Pipeline(PipelineConfig.model_validate({"name": "p", "interval": interval, "streams": [{"name": "s"}]})),
         plain_lake,

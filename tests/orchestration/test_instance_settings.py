@@ -1,4 +1,4 @@
-"""Dagster's own settings: what does not fit is named where the sensor asks for a run."""
+"""Dagster's settings: the sensor logs unsuitable ones when it requests a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POOLS = ["lake_assets/final.a", "lake_assets/final.b"]
 
 
 def settings(**changed: Any) -> dict[str, Any]:
-    """The shipped settings with some of them changed; None: left out."""
+    """Return the shipped settings with some changed; None removes a setting."""
     merged = {**yaml.safe_load(SHIPPED.read_text(encoding="utf-8")), **changed}
     return {k: v for k, v in merged.items() if v is not None}
 

@@ -1,4 +1,4 @@
-"""Runs as processes of the warm launcher: what it starts, ends and hears of them, and what it leaves to Dagster's own."""
+"""Runs as processes of the warm launcher: start, end, health, and runs that it leaves to Dagster's launcher."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def process() -> Generator[Callable[[str], subprocess.Popen[bytes]]]:
 def run_of(
     instance: dg.DagsterInstance, pid: int, *, host: str | None = None, status: dg.DagsterRunStatus = STARTED
 ) -> dg.DagsterRun:
-    """A run that a process has said it executes."""
+    """A run with the tags of the process that executes it."""
     run = instance.create_run_for_job(nothing, status=status)
     at = RunProcess(run.run_id, host or here(), *identity(pid))
     instance.add_run_tags(run.run_id, at.tags)

@@ -57,7 +57,7 @@ def test_the_first_checkpoint_through_dagster_equals_postgres(wet: Harness) -> N
 
 
 class Forbidden:
-    """A resource whose session must not be asked for."""
+    """A resource whose session must not be requested."""
 
     @property
     def spark_session(self) -> object:

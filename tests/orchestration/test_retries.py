@@ -1,4 +1,4 @@
-"""What a step does about errors that may pass: a catalog that is locked, or away for a moment."""
+"""Temporary errors of a step: a catalog that is locked or unreachable for a moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pipeline(table: str) -> Pipeline:
 
 @pytest.fixture
 def landed(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """A lake with two tables' records in raw, whose catalog is waited for half a second, and steps for none."""
+    """A lake with two tables' records in raw; the catalog's timeout is half a second, and retries do not wait."""
     monkeypatch.setattr(caching_catalog, "LOCK_SECONDS", 0.5)
     monkeypatch.setattr(step_context, "SECONDS_BETWEEN", 0)
     land(plain_lake, 1)
@@ -40,7 +40,7 @@ def land(lake: Lake, n: int) -> None:
 
 @pytest.fixture
 def lock(landed: Lake) -> Iterator[sqlite3.Connection]:
-    """Another process that writes to the catalog, and does not end."""
+    """A connection that holds the catalog's lock, as another process would."""
     connection = sqlite3.connect(landed.config.home / "catalog.db", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     yield connection

@@ -1,4 +1,4 @@
-"""What may happen to a sensor, its instance, its code and its clock: nothing is lost, and nothing is done twice."""
+"""Incidents of a sensor, its instance, its code and its clock: nothing is lost or absorbed twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dry_crm(plain_lake: Lake, instance: dg.DagsterInstance) -> Harness:
 
 
 class Writer:
-    """Delivers inserts, and knows what the tables have to hold then."""
+    """Delivers inserts, and knows the expected tables."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness, self.files, self.expected = harness, 0, dict[str, list[tuple[int, str]]]()
@@ -58,7 +58,7 @@ class Writer:
         write_lines(folder / f"{self.files:04}.jsonl", to_lines(events))
 
     def check(self) -> None:
-        """Every table holds each row once, and every event has been staged once."""
+        """Check that every table has each row once, and every event was staged once."""
         spark = self.harness.lake.spark()
         for name, rows in self.expected.items():
             assert rows_of(spark.table(f"lake.final.{name}"), ["id", "city"]) == Counter(rows)
@@ -69,7 +69,7 @@ class Writer:
 
 
 def settle(harness: Harness, most: int = 4) -> int:
-    """Tick and run until nothing is new; returns how many runs that took."""
+    """Tick and run until nothing is new; return the number of runs."""
     for n in range(most):
         outcome = harness.tick()
         if isinstance(outcome, dg.SkipReason):
@@ -90,7 +90,7 @@ CURSORS = [None, "", "garbage", '{"snapshot": 1}']
 
 @pytest.mark.parametrize("cursor", CURSORS)
 def test_a_cursor_of_any_content_changes_nothing(dry_crm: Harness, cursor: str | None) -> None:
-    """A sensor that is reset, or renamed, begins without a cursor; nobody else's is looked at."""
+    """A reset or renamed sensor begins without a cursor; its content is never read."""
     Writer(dry_crm)("Bonn")
     (sensor,) = dry_crm.defs.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)

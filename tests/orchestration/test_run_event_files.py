@@ -1,4 +1,4 @@
-"""The files of a run's events are open in the run's process, and no longer than that."""
+"""The files of a run's events stay open while the run's process executes it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -33,7 +33,7 @@ CONF = {
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """An instance with files, which keeps all that Python logs."""
+    """An instance with files that stores all Python logs."""
     monkeypatch.setattr(step_context, "SECONDS_BETWEEN", 0)
     (home := tmp_path / "dagster_home").mkdir()
     (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))

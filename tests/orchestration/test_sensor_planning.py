@@ -1,4 +1,4 @@
-"""What the capture sensor asks for, as tables of cases."""
+"""Decisions of the capture sensor, as tables of cases."""
 
 from __future__ import annotations
 

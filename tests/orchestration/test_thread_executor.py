@@ -1,4 +1,4 @@
-"""Steps beside each other: order, failures, retries, pools, logs, interruption, and a Spark session for each thread."""
+"""Steps in parallel: order, failures, retries, pools, logs, interruption, and a Spark session per thread."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ Body = Callable[[dg.OpExecutionContext], Any]
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance with files, as the daemon has one: settings of pools and of logs hold."""
+    """An instance with files, like the daemon's, so settings of pools and logs apply."""
     home = tmp_path / "dagster_home"
     home.mkdir()
     (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
@@ -50,7 +50,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 class Graph:
-    """Ops whose bodies a test gives, in a job of the executor."""
+    """Ops with bodies defined by a test, in a job with the executor."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
@@ -73,7 +73,7 @@ class Graph:
         self.after[op.name] = {f"after_{a}": dg.DependencyDefinition(a) for a in after}
 
     def run(self, **config: Any) -> dg.DagsterRun:
-        """Run it; the run as it is then."""
+        """Execute the graph; return the finished run."""
         made = dg.GraphDefinition(name="g", node_defs=self.ops, dependencies=self.after).to_job(
             executor_def=threads_executor, hooks=self.hooks, resource_defs={"io_manager": dg.mem_io_manager}
         )
@@ -347,7 +347,7 @@ def test_an_interrupted_run_ends_with_steps_that_ignore_interrupts(instance: dg.
 
 
 def in_threads(*bodies: Callable[[], object]) -> list[Any]:
-    """What functions return that go on at the same time."""
+    """Run functions in parallel; return their results."""
     results: list[Any] = [None] * len(bodies)
 
     def call(n: int, body: Callable[[], object]) -> None:
@@ -406,7 +406,7 @@ def test_spark_jobs_of_a_thread_can_be_cancelled_from_another(lake: Lake) -> Non
 
 def test_steps_that_share_a_users_session_take_turns(plain_lake: Lake) -> None:
     def most_of(resource: object) -> int:
-        """How many of three steps with a resource are at work at a time."""
+        """Return how many of three steps with a resource run at the same time."""
         context: Any = SimpleNamespace(resources=SimpleNamespace(**{PYSPARK: resource}))
         at_work, most = list[int](), list[int]()
 

@@ -1,4 +1,4 @@
-"""Lake tables in the graph of a user: assets of theirs below and above, in one run, with checks and conditions."""
+"""Lake tables in a user's asset graph: upstream and downstream assets, one run, checks and conditions."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def land(lake: Lake, name: str, *rows: tuple[int, str]) -> Path:
 
 @dg.asset(deps=[FINAL], required_resource_keys={"pyspark"})
 def cities(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
-    """A plain table of a user's, refreshed in full."""
+    """A user's plain table, fully refreshed."""
     spark = context.resources.pyspark.spark_session
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.mart")
     spark.sql("CREATE OR REPLACE TABLE lake.mart.cities USING iceberg AS SELECT DISTINCT city FROM lake.final.users")
@@ -44,7 +44,7 @@ def every_user_has_a_city(context: dg.AssetCheckExecutionContext) -> dg.AssetChe
 
 
 def merged(lake: Lake, **more: Any) -> dg.Definitions:
-    """A user's definitions beside those of a pipeline; the Spark session is the pipeline's."""
+    """Merge a user's definitions with a pipeline's; the Spark session is the pipeline's."""
     everything = dg.define_asset_job("everything", selection="*")
     schedule = dg.ScheduleDefinition(name="nightly", job=everything, cron_schedule="0 3 * * *")
     own = dg.Definitions([cities], asset_checks=[every_user_has_a_city], jobs=[everything], schedules=[schedule])

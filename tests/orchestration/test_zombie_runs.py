@@ -1,4 +1,4 @@
-"""Runs whose process is gone while the books call them started: the sensor ends them, and nobody else's."""
+"""Zombie runs: the sensor fails started runs whose process is dead, and no others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def started(
     by_default_launcher: bool = True,
     status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED,
 ) -> dg.DagsterRun:
-    """A run of the pipeline that is started in the books, by a process that said so."""
+    """A run of the pipeline that is recorded as started by a process."""
     tags = LAUNCHED if by_default_launcher else {}
     run = harness.instance.create_run_for_job(harness.job, status=status, tags=tags)
     if pid is not None:
@@ -86,7 +86,7 @@ def test_a_run_that_may_be_in_progress_is_not_changed(
 
 
 def test_a_dead_run_behind_a_newer_one_is_failed_too(dry: Harness) -> None:
-    """It may hold what the other one waits for."""
+    """It may hold slots for which the newer one waits."""
     feed(dry)
     run = started(dry, ended_process())
     newer = dry.instance.create_run_for_job(dry.job, status=dg.DagsterRunStatus.NOT_STARTED)
