@@ -81,7 +81,7 @@ def test_deleted_rows_are_read_by_position(lake: Lake, namespace: str) -> None:
     with lake.capture(table, start) as capture:
         capture.signed(lake.spark())
         tables = set(lake.tables("icdc")) - others
-        # Not the files that both sides have.
+        # Without the files on both sides.
         assert {re.sub(r".*_[0-9a-f]{12}", "", str(t)) for t in tables} == {"_went_before", "_newer_after"}
         assert bag(lake.spark().table(lake.sql_name(went(lake))).select("id").collect()) == bag([(6,), (7,)])
 
@@ -93,7 +93,7 @@ def test_versions_are_compared_only_if_files_contain_older_rows(
     results: list[bool] = []
     for more in (
         ["DELETE FROM {t} WHERE id = 10", "UPDATE {t} SET v = 'x' WHERE id = 11"],
-        # The other nine rows of this file go along.
+        # The other nine rows of this file are carried over.
         [
             "ALTER TABLE {t} SET TBLPROPERTIES ('write.update.mode'='copy-on-write')",
             "UPDATE {t} SET v = 'y' WHERE id = 101",

@@ -60,7 +60,7 @@ def test_dataframes_live_as_long_as_the_capture(lake: Lake, namespace: str) -> N
     spark, table = lake.spark(), f"{namespace}.t"
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1), (2)")
-    frame = lake.capture(table).upserts(spark)  # nobody holds the capture
+    frame = lake.capture(table).upserts(spark)  # nothing references the capture
     with lake.capture(table) as captured:
         rows = captured.feed(spark)
         assert rows.count() == 2
@@ -91,7 +91,7 @@ def test_leftovers_of_killed_runs_are_found_and_swept(
         assert [x.source for x in icdc.sweep(lake, timedelta(hours=hours))] == [table]
     assert files_below(lake.table(table).location()) == before
     assert spark.table(table).count() == 1
-    capture.close()  # what is gone already is no error
+    capture.close()  # an already dropped table is no error
 
 
 @pytest.mark.parametrize(

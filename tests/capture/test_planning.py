@@ -166,7 +166,7 @@ def test_a_delete_of_one_file_is_found_without_reading_the_others_again(cold: La
     first = cold.capture("a.t", starts[0], starts[1])
     assert {f.path for f in first.files} == {files[1].path}
     again = cold.capture("a.t", starts[1], starts[2])
-    # The two manifests of deletes, and the one of data that lists the file: what the others list is known by now.
+    # The two delete manifests, and the data manifest that lists the file: the others are indexed by now.
     assert again._reader.opened <= 4
     assert [(f.path, f.records) for f in again.files] == [(files[2].path, 1)] * 2
     assert again.ranges["id"].low == again.ranges["id"].high is not None
@@ -255,7 +255,7 @@ def test_a_wrong_count_of_entries_is_named(cold: Lake) -> None:
     first, last = make(cold, LongType(), [1, 2])
     miscounted = commit_miscounted(cold, "a.t")
     for start in (None, first, last):
-        # Spark skips the manifests then, PyIceberg reads them: the capture must not choose.
+        # Spark skips these manifests, PyIceberg reads them: the capture must not choose either.
         with pytest.raises(CorruptMetadataError, match="the writer of the snapshot reported a wrong count"):
             cold.capture("a.t", start, miscounted)
     assert not cold.capture("a.t", first, last).is_empty

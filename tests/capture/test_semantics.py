@@ -235,7 +235,7 @@ def test_variant_columns(lake: Lake, namespace: str) -> None:
 
     new = {("insert", 2, '[1,null,"x"]')}
     assert feed(a, b) == {*new, ("update_before", 1, '{"a":1}'), ("update_after", 1, '"1"')}
-    # The rows that were overwritten as they were are told from the text "1" and the number 1.
+    # Unchanged rows are recognized, although the text "1" and the number 1 look alike.
     assert feed(b, c) == {("insert", 7, "1")}
     assert feed(a, c) == {*new, ("delete", 1, '{"a":1}'), ("insert", 1, '"1"'), ("insert", 7, "1")}
 
@@ -336,7 +336,7 @@ def test_a_table_replaced_with_other_types(
     with lake.capture(t.table, b, c) as capture:
         went, came = changes(capture.feed(lake.spark()))
         rows = [(1, Decimal("1.2500"), "10", ("7",)), (2, Decimal("-3.1000"), None, None)]
-        # The row that is as it was is no change, though it was written again.
+        # The unchanged row is no change, though it was rewritten.
         same = bag([rows[0]])
         assert came + same == bag([rows[0], (*rows[1][:3], (None,))])
         assert went + same == bag(rows)
@@ -382,7 +382,7 @@ def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None
     t = History(lake, f"{namespace}.t", version, mode, columns=PRIMITIVES)
     nulls = "(2" + ", NULL" * 14 + ")"
     a = t.sql(f"INSERT INTO {{t}} VALUES {VALUES}, {nulls}, {nulls}, {VALUES}, {VALUES.replace('(1,', '(3,')}")
-    # The one difference is the sign of a zero, in a column and deep within others.
+    # The only difference is the sign of a zero, in a column and nested in others.
     b = t.sql("UPDATE {t} SET d = 0.0D WHERE id = 3")
     c = t.sql("UPDATE {t} SET mp = map('a', 0.0D), st = NULL WHERE id = 3")
     d = t.sql("DELETE FROM {t} WHERE id = 2")

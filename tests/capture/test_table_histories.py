@@ -166,7 +166,7 @@ class Histories(RuleBasedStateMachine):
     def evolve(self, what: str) -> None:
         own = [f.name for f in self.lake.table(self.table).schema().fields if f.name.startswith("c")]
         if what == "add" or not own:
-            # The same name comes again under another id.
+            # The same name is added again with another id.
             name = f"c{self.columns % 2}"
             if name not in own:
                 self.columns += 1
@@ -196,7 +196,7 @@ class Histories(RuleBasedStateMachine):
     @rule(n=st.integers(1, 9), upsert=st.booleans())
     def delete_by_equality(self, n: int, upsert: bool) -> None:
         if self.lake.table(self.table).spec().fields:
-            return  # one delete file is of one partition; see test_equality_deletes
+            return  # a delete file belongs to one partition; see test_equality_deletes
         row = {"id": n, "g": 1, "v": "equal"}
         Java(self.lake).delete_where_equal(self.table, [{"id": n}], [row] if upsert else [])
         self.commit()

@@ -117,7 +117,7 @@ def test_an_expired_start_is_named(cold: Lake) -> None:
     before = datetime.fromtimestamp(point / 1000, UTC) - timedelta(milliseconds=1)
     with pytest.raises(SnapshotExpiredError, match="the snapshot that was current at"):
         cold.capture("a.t", before)
-    # What is left can be captured, and everything up to the end needs no history.
+    # The remaining window can be captured, and a full capture needs no history.
     assert len(cold.capture("a.t", ids[1]).files) == 1
     assert len(cold.capture("a.t").files) == 3
 
@@ -141,7 +141,7 @@ def test_a_registered_consumer_keeps_its_snapshot(cold: Lake) -> None:
     cold.consumers.register("a.t", "other")
     cold.table("a.t").maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
     assert ids[0] in {s.snapshot_id for s in cold.table("a.t").metadata.snapshots}
-    # What was between is gone: the net change does not need it.
+    # Snapshots in between have expired: the net change does not need them.
     capture = cold.capture("a.t", ids[0])
     assert len(capture.files) == 2
     behind = [(c.name, c.snapshots_behind) for c in cold.consumers.list("a.t")]

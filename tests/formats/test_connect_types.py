@@ -88,7 +88,7 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     (decimal(3, 5), b64(-999), "decimal(5,5)", "-0.00999"),
     (decimal(2, -3), b64(-99), "decimal(5,0)", "-99000"),
     (decimal(2, -3), b64(0), "decimal(5,0)", "0"),
-    # What no decimal of Spark holds stays exact as text.
+    # Values too large for Spark's decimals stay exact as text.
     (decimal(40, 2), b64(-12345), "string", "-123.45"),
     (decimal(100, 50), b64(3), "string", "0." + "0" * 49 + "3"),
     (decimal(30, -20), b64(-12), "string", "-12" + "0" * 20),
@@ -106,7 +106,7 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     (logical("int32", "Date"), -25_567, "date", "1900-01-01"),
     (logical("int32", "Date"), -719_162, "date", "0001-01-01"),
     (logical("int32", "Date"), 2_932_896, "date", "9999-12-31"),
-    # Infinite dates: of a stream, of one since Debezium 3.6, of a snapshot, of one read east of Greenwich.
+    # Infinite dates: in a stream, in a stream since Debezium 3.6, in a snapshot, in a snapshot read east of Greenwich.
     *((logical("int32", "Date"), day, "date", "9999-12-31") for day in (-2147472692, 2146033979, -622191234, -622191233)),
     *((logical("int32", "Date"), day, "date", "0001-01-01") for day in (-2147472691, -625821272, -625821271)),
     ({"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, 19_723, "date", "2024-01-01"),
@@ -146,7 +146,7 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     ({"type": "map"}, {"k": None}, "string", '{"k":null}'),
 ]  # fmt: skip
 
-# What does not fit is NULL here, and the step that reads it names the record.
+# Values that do not fit are NULL here; the step that reads them names the record.
 MISFITS: list[tuple[dict[str, Any], Any]] = [
     ({"type": "boolean"}, "maybe"),
     ({"type": "int32"}, 2**31),
@@ -185,7 +185,7 @@ MISFITS: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-# In a column that is declared to be text.
+# In a column declared as text.
 TEXTS: list[tuple[dict[str, Any], Any, str]] = [
     (logical("int32", "Date"), 19_723, "2024-01-01"),
     (logical("int32", "Date"), 2_932_897, "+10000-01-01"),

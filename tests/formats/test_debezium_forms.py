@@ -119,7 +119,7 @@ def test_an_update_that_changes_a_declared_key_is_a_delete_and_an_insert(spark_l
         envelope("u", one, one, 101),
         envelope("u", two, one, 102),
         envelope("u", three, two, 103),
-        envelope("u", one, None, 104),  # of the old row nothing is said
+        envelope("u", one, None, 104),  # without the old row
         envelope("u", one, {"id": 5, "email": None}, 105),
         envelope("d", None, one, 106),
     ]
@@ -202,7 +202,7 @@ def test_nested_values_and_names_of_any_kind(spark_lake: Lake) -> None:
 
 @pytest.mark.spark
 def test_records_that_spark_cannot_parse_as_objects_have_no_op(spark_lake: Lake) -> None:
-    # Python takes the last of two equal names, Spark's variants refuse them.
+    # Python uses the last of two equal names, Spark's variants reject them.
     broken = json.dumps(envelope("c", {"id": 2})).replace('"op": "c"', '"op": "c", "op": "c"')
     events = parse(spark_lake.spark(), DEBEZIUM, [*lines_of(envelope("c", {"id": 1})), broken], KEYED)
     assert [e.bad for e in events] == [None, "no such op"]

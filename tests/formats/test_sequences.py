@@ -46,7 +46,7 @@ def number(choose: random.Random) -> tuple[str, Fraction]:
     if choose.random() < 0.3:
         text += choose.choice("eE") + choose.choice(["", "+", "-"]) + str(choose.choice([0, 1, 3, 17, 40, 300]))
     if choose.random() < 0.2:
-        # Beside one that is there: neighbours are where an order goes wrong.
+        # Near an existing value: errors of order occur between neighbours.
         text = choose.choice(
             ["-1", "-1.5", "-1.05", "0", "-0.0", "9.5", "10.5", "2.5", "3", "1e20", "99999999999999999999"]
         )
@@ -138,7 +138,7 @@ def test_older_sequences_in_staging_sort_among_new_ones(spark_lake: Lake) -> Non
     stored = computed(spark_lake, [formerly(t) for t in texts], STORED, SEQUENCE)
     now = sequences(spark_lake, texts)
     assert stored == now
-    # What has its form stays as it is, and what never had a place comes first instead of last.
+    # Normalized texts do not change, and texts without a sequence sort first instead of last.
     assert computed(spark_lake, now, STORED, SEQUENCE) == now
     assert computed(spark_lake, ["yesterday", None], STORED, SEQUENCE) == ["", None]
 

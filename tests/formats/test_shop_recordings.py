@@ -17,7 +17,7 @@ from lake_assets.formats.event_model import DELETE, Hints
 from tests.support import reference
 from tests.support.parsing import Parsed, parse, plain
 
-# File, plain-Python reader, and how many lines belong to the seed rows: Debezium has those as its snapshot.
+# File, plain-Python reader, and number of lines for the seed rows, which Debezium reads as its snapshot.
 RECORDINGS: dict[str, tuple[str, Callable[[str], Iterator[reference.Image]], int]] = {
     "debezium": ("debezium", reference.debezium, 727),
     "wal2json-v1": ("wal2json_v1", reference.wal2json_v1, 866),

@@ -104,7 +104,7 @@ def test_an_invalid_remote_is_a_wrong_setting(remote: str) -> None:
 
 
 def test_an_unreachable_server_is_noticed_at_once() -> None:
-    with socket.socket() as listener:  # bound, but nobody listens
+    with socket.socket() as listener:  # bound, but not listening
         listener.bind(("127.0.0.1", 0))
         with pytest.raises(SparkUnavailableError, match=r"spark-server") as caught:
             Lake(LakeConfig(spark=SparkConfig(remote=f"sc://127.0.0.1:{listener.getsockname()[1]}"))).spark()
@@ -171,7 +171,7 @@ def test_a_namespace_created_concurrently_is_used(plain_lake: Lake, monkeypatch:
 
     def slow(catalog: object, namespace: tuple[str, ...]) -> bool:
         answers.append(exists(catalog, namespace))  # type: ignore[arg-type]
-        if len(answers) < 3:  # asked by the lake, then by the catalog itself
+        if len(answers) < 3:  # checked by the lake, then by the catalog itself
             monkeypatch.undo()
             other.ensure_namespace(("final",))
             monkeypatch.setattr(type(plain_lake.catalog), "namespace_exists", slow)

@@ -133,9 +133,7 @@ def test_the_newest_readable_version_replaces_an_unreadable_one(
     make(plain_lake, commits=3)
     BROKEN[broken](named(plain_lake))
     lake = Lake(plain_lake.config)
-    monkeypatch.setattr(
-        caching_catalog, "_cache", caching_catalog.MetadataCache()
-    )  # as in a process that has not read it before
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())  # as in a new process
     for look in (lake.table, lake.find, lake.exists):
         with pytest.raises(CorruptMetadataError, match=r"(?s)raw\.t .*`lake-assets repair`"):
             look("raw.t")

@@ -61,7 +61,7 @@ def test_a_table_with_a_later_pyiceberg_commit_is_readable_again(plain_lake: Lak
     plain_lake.catalog.create_table("raw.t", ROWS.schema).append(ROWS)
     written_ahead(plain_lake, "raw.t", timedelta(hours=2))
     for _ in range(others):
-        plain_lake.table("raw.t").append(ROWS)  # at the time that it is: the history goes back
+        plain_lake.table("raw.t").append(ROWS)  # at the current time, so the history goes back
     assert clock_skew.reset_future_times(plain_lake.table("raw.t"))
     metadata = plain_lake.table("raw.t").metadata
     for history in (metadata.snapshot_log, metadata.metadata_log):

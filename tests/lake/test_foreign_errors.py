@@ -24,7 +24,7 @@ def spark(message: str) -> Exception:
     return PySparkException(message=message)
 
 
-# As Spark 4.1 with Iceberg 1.12 says it.
+# The message of Spark 4.1 with Iceberg 1.12.
 SAID: list[tuple[Exception, type[LakeError], str]] = [
     (
         spark(
@@ -140,7 +140,7 @@ def test_values_of_rows_are_not_mistaken_for_errors_of_files_or_races(quoted: st
         "org.apache.iceberg.exceptions.CommitFailedException: Metadata location has changed",
         "[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table `a`.`t` because it already exists",
         "org.apache.iceberg.exceptions.ValidationException: Found conflicting files that can contain records matching x",
-        # A clock that is set back while a step is at work: it is done again, with the table's times taken back.
+        # A clock set back during a step: the step is retried with reset timestamps.
         "java.lang.IllegalArgumentException: Invalid update timestamp 1: before last snapshot log entry at 9",
         "[BUG] Expected sorted snapshot log entries.\n\nJVM stacktrace:\njava.lang.IllegalArgumentException: [BUG] Expected sorted",
         "org.apache.iceberg.exceptions.ValidationException: Invalid snapshot timestamp 1: before last updated timestamp",

@@ -101,7 +101,7 @@ def test_the_cache_is_limited(tmp_path: Path, read: list[str]) -> None:
         table.append(ROWS)
         cache.put(table.metadata_location, table.metadata)
         cache.put(table.metadata_location, table.metadata)
-    # Each of them, with its snapshot, counts twice.
+    # Each file counts twice: itself and its snapshot.
     assert len(cache) == 2
     assert cache.get(lake.table("raw.t3").metadata_location) is not None
     assert cache.get(lake.table("raw.t0").metadata_location) is None

@@ -31,13 +31,13 @@ def test_the_newest_versions_and_one_per_hour_are_kept(plain_lake: Lake) -> None
     listed = versions(table.io, table.metadata_location)
     assert [v.number for v in listed] == list(range(11, -1, -1)), "Iceberg deletes none"
     now = (time.time() // HOUR) * HOUR + HOUR / 2
-    # Versions 0 to 8 are not named by the last one. By number: how many hours ago.
+    # Versions 0 to 8 are not in the metadata log. Age in hours by number:
     ages = {0: DAYS * 24 + 2, 1: DAYS * 24 - 2, 2: 30.2, 3: 30.1, 4: 30, 5: 2.2, 6: 2, 7: 0.9, 8: 0.1}
     for version in listed:
         if version.number in ages:
             written_at = now - ages[version.number] * HOUR
             os.utime(Path(version.location.removeprefix("file://")), (written_at, written_at))
-        checksum(version.location).touch()  # as Hadoop writes one beside every file
+        checksum(version.location).touch()  # as Hadoop writes next to every file
     deleted = {metadata_versions.version_of(f) for f in delete_old_versions(table, now)}
     assert deleted == {0, 2, 3, 5}
     remaining = {v.number for v in versions(table.io, table.metadata_location)}

@@ -19,9 +19,9 @@ def snapshot(**properties: int | str) -> Snapshot:
     ("summary", "added", "deleted"),
     [
         ({"added_records": 5}, 5, 0),
-        # Three delete vectors of ten rows each go with the files of 45 rows.
+        # Three deletion vectors of ten rows each are removed with the files of 45 rows.
         ({"added_records": 15, "deleted_records": 45, "removed_position_deletes": 30}, 15, 15),
-        # A vector that hides five rows takes the place of one that hid three.
+        # A vector with five rows replaces one with three.
         ({"added_position_deletes": 5, "removed_position_deletes": 3}, 0, 2),
         ({"added_records": 2, "added_position_deletes": 2}, 2, 2),
         ({"removed_position_deletes": 3}, 0, 0),

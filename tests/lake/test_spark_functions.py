@@ -15,7 +15,7 @@ from lake_assets import Lake
 from lake_assets.lake.spark_functions import is_aggregate, is_generator
 from lake_assets.lake.sql_text import DIALECT, changed, changed_calls, misread, not_repeatable
 
-# `x = 1` is how such are called.
+# Operators have no call syntax: `x = 1`.
 OPERATORS = {"=", "==", "<=>", "!=", "<>", "<", "<=", ">", ">=", "%", "&", "/", "^", "|", "||", "<<", ">>", ">>>"}
 
 
@@ -71,14 +71,14 @@ def test_written_sql_returns_the_same_rows(spark_lake: Lake) -> None:
             continue
         examples = catalog.lookupFunctionInfo(identifier(name)).getExamples()
         for sql in re.findall(r"^\s*> (SELECT.*?);\s*$", examples, re.MULTILINE | re.DOTALL):
-            # Rows without parentheses are read as one with an alias; a model over them is run as it is written.
+            # VALUES without parentheses is parsed as one row with an alias; a model over it runs unchanged.
             if "FROM VALUES '" in sql or sql == "SELECT current_time":
                 continue
             try:
                 query = sqlglot.parse_one(sql, dialect=DIALECT)
                 expected = [tuple(map(str, row)) for row in spark.sql(sql).collect()]
             except (SqlglotError, PySparkException):
-                continue  # what sqlglot or Spark refuses is told, and meant to fail in some examples
+                continue  # errors of sqlglot or Spark are reported; some examples are meant to fail
             if not_repeatable(query) or changed_calls(query):
                 continue
             output = query.sql(DIALECT)

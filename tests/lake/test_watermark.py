@@ -55,7 +55,7 @@ def test_the_same_watermarks_are_the_same_text(table: Table) -> None:
 def test_the_newest_ancestor_with_the_property_counts(table: Table) -> None:
     commit(table, to_properties({"raw.a": Watermark("u", 1)}))
     second = commit(table, to_properties({"raw.a": Watermark("u", 2)}))
-    commit(table)  # upkeep by somebody else
+    commit(table)  # maintenance by another program
     assert read_marks(table)["raw.a"].snapshot == 2
     stored = find_property(table, PROPERTY)
     assert stored is not None

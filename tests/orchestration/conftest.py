@@ -46,7 +46,7 @@ class Harness:
     @property
     def job(self) -> dg.JobDefinition:
         repository = self.defs.get_repository_def()
-        # Tables with several partitions definitions have no job of their own.
+        # A pipeline with several partitions definitions has no job of its own.
         own = repository.has_job(self.pipeline.name)
         return repository.get_job(self.pipeline.name) if own else repository.get_implicit_global_asset_job_def()
 

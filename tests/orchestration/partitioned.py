@@ -131,7 +131,7 @@ class Days:
         column = self.columns(name).index(by.by)
         for row, n in [*(now - before).items(), *(before - now).items()]:
             value = row[column]
-            # Spark gives moments by the clock of the session, which is UTC here.
+            # Spark returns timestamps in the session's time zone, which is UTC here.
             value = value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
             counts[str(by.key_of(value))] += n
         return counts

@@ -106,7 +106,7 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
     assert isinstance(rows, dg.TableMetadataValue)
     assert [r.data for r in rows.records] == [{"id": "3", "city": None}]
 
-    # It waits as other failures do, and starts anew with another declaration.
+    # It waits like other failures, and counts from zero after a change of the declaration.
     assert not harness.run(harness.request()).success
     assert "final.t failed and is retried in" in harness.skipped()
     harness.pipeline = pipeline({"not_null": "id"})
@@ -114,14 +114,14 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
     assert selected(harness.request()) >= {"final.t", "agg.m"}
     harness.pipeline = pipeline({"not_null": "city"}, {"unique": "city", "severity": "warn"})
     harness.reload()
-    # Or with what the source says next.
+    # Or after new changes in the source.
     land(harness, 3, ("u", 3, "c"))
     result = harness.run(harness.request())
     assert checked(result)["final.t.not_null_city"] == (True, "ERROR")
     assert checked(result)["agg.m.accepted_values_city"] == (False, "ERROR")
     assert not result.success
 
-    # Checks can be executed by themselves, over what is published.
+    # Checks can be executed alone, over the published table.
     job = harness.defs.resolve_implicit_global_asset_job_def()
     keys = [
         dg.AssetCheckKey(FINAL, "unique_city"),

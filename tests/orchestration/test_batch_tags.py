@@ -54,7 +54,7 @@ def test_the_tags_describe_the_batch_that_the_step_absorbs(
         source.append(rows(count))
     sensor = harness(plain_lake, instance, streams=[stream(max_rows=4)])
     snapshots = [s.snapshot_id for s in source.snapshots()]
-    # The second time, staging has the file that the first landing wrote to absorb.
+    # The second time, staging has to absorb the file written by the first landing.
     for last, remaining, files in ((1, 2, 2), (3, 0, 3)):
         tags = sensor.request().tags
         start = snapshots[last - 2] if last > 1 else "empty"
@@ -77,7 +77,7 @@ def test_attempts_are_counted_for_the_whole_backlog(
     before = sensor.request()
     source.append(rows(1))
     after = sensor.request()
-    # The batch is the same, and what comes after it is a new chance.
+    # The batch is equal, but later changes make a new window, which is retried.
     assert "1 files" in before.tags["lake_assets/captured"]
     assert before.tags["lake_assets/captured"] == after.tags["lake_assets/captured"]
     assert before.run_key != after.run_key

@@ -52,7 +52,7 @@ def test_a_model_waits_for_enough_or_for_long_enough(
 ) -> None:
     model = {"name": "agg.n", "sql": SQL.format("t"), "max_wait": "10m", "max_rows": 5}
     harness, now = Harness(pipeline(model), plain_lake, instance), time.time()
-    # The first time nothing is waited for.
+    # The first step does not wait.
     assert selected(harness.request(now)) == {"agg.n"}
     absorbed(plain_lake, "agg.n", source)
     assert harness.skipped(now).startswith("nothing new")
@@ -119,12 +119,12 @@ def test_a_stream_from_a_table_waits_too(plain_lake: Lake, instance: dg.DagsterI
     plain_lake.ensure_namespace(("kafka",))
     table = plain_lake.catalog.create_table(("kafka", "o"), records)
     table.append(pa.table({"value": ["{}"]}, schema=records))
-    # Not begun: at once.
+    # Nothing absorbed yet: due at once.
     assert "raw.e" in selected(harness.request())
     raw, *_ = harness.pipeline.specs(plain_lake)
     assert absorb(plain_lake, raw).inserted == 1
     table.append(pa.table({"value": ["{}"]}, schema=records))
-    # What came is about no table that could be told, so that there is nothing for others to do meanwhile.
+    # The new records belong to no known table, so other tables have nothing to absorb.
     assert "raw.e collects changes" in harness.skipped()
     table.append(pa.table({"value": ["{}"]}, schema=records))
     assert "raw.e" in selected(harness.request())

@@ -19,7 +19,7 @@ from lake_assets.examples import shop
 from lake_assets.orchestration.scaffold import PipelineScaffolder
 
 DG = Path(sys.executable).parent / "dg"
-# What `dg check yaml` says of this: every mistake, each with its line.
+# Expected output of `dg check yaml`: every mistake with its line.
 WRONG = """\
 type: lake_assets.LakePipeline
 

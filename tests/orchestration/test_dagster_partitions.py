@@ -59,9 +59,9 @@ def test_a_declaration_becomes_dagsters_partitions(
         assert keys == ["de", "a%2Cb", "__other__"]
     elif keys:
         assert keys[0] == "2024-02-01"
-        # The month that is not over has a partition.
+        # The current month has a partition.
         assert keys[-1] == datetime.now(ZoneInfo("Europe/Berlin")).strftime("%Y-%m-01")
-    # One partitions definition in the pipeline: its job has it. Several: only Dagster's own job may.
+    # With one partitions definition, the pipeline has a job; with several, only Dagster's own job can have them.
     assert repository.has_job("p") == (kind is dg.MonthlyPartitionsDefinition)
     (sensor,) = repository.sensor_defs
     days.land(1)
@@ -84,7 +84,7 @@ def test_a_backfill_includes_downstream_partitions(
         datetime.now(UTC).timestamp(), all_partitions=False,
     )  # fmt: skip
     partitions = data.target_subset.get_partitions_subset(dg.AssetKey(["agg", "below"])).get_partition_keys()
-    # Windows of two time zones are not mapped to each other: all partitions are taken.
+    # Time windows of two time zones are not mapped: all partitions are included.
     assert set(partitions) == expected if expected else len(list(partitions)) > 300
 
 
@@ -124,7 +124,7 @@ def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
     damaged, deleted, relocated = [i for i, k in keys.items() if k == first][:3]
     unselected = next(i for i, k in keys.items() if k == second)
     good = days.rows("final.orders")
-    # Somebody damages two partitions, and moves a row from the one to the other.
+    # Damage two partitions, and move a row from one to the other.
     lake.spark().sql(f"UPDATE {table} SET amount = 77 WHERE id IN ({damaged}, {unselected})")
     lake.spark().sql(f"DELETE FROM {table} WHERE id = {deleted}")
     lake.spark().sql(
@@ -141,11 +141,11 @@ def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
     assert read_marks(lake.table("final.orders")) == watermark
     marks = days.marks(result)
     assert {first, second} == set(marks["final.orders"])
-    # What somebody did is in it as well: the partitions were not marked since.
+    # The damage is included, since the partitions were not marked after it.
     assert first in marks["agg.wide"]
     assert verify(lake, days.specs["agg.wide"]).equal  # type: ignore[arg-type]
 
-    # Again: nothing differs, nothing is written; the chosen partition is marked all the same.
+    # Again: nothing differs or is written, but the selected partition is marked.
     heads = [lake.table(t).metadata.current_snapshot_id for t in ("final.orders", "agg.wide")]
     again = days.marks(backfill(days, first, "final.orders", "agg.wide"))
     assert heads == [lake.table(t).metadata.current_snapshot_id for t in ("final.orders", "agg.wide")]
@@ -153,7 +153,7 @@ def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
         "final.orders": {first}, "agg.wide": {first}
     }  # fmt: skip
 
-    # What is below follows by the sensor, and absorbing goes on as before.
+    # Downstream tables follow by the sensor, and absorbing continues as before.
     days.land(3)
     days.run()
     backfill(days, second, "final.orders")
@@ -181,20 +181,20 @@ def test_the_next_run_marks_what_a_killed_run_did_not(
         assert not days.harness.run(days.harness.request()).success
     whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
     assert mark_progress(instance, TableId.parse("final.orders")) is None
-    # The table is absorbed: it is the marks alone that are asked for.
+    # The table is up to date: the run is requested only for the marks.
     request = days.harness.request()
     assert selected(request) == {"final.orders"}
     marks = days.marks(days.harness.run(request))["final.orders"]
     assert {key: metadata["rows"] for key, metadata in marks.items()} == dict(whole)
     assert days.harness.skipped().startswith("nothing new")
-    # Compaction exchanges files, and touches nothing.
+    # Compaction rewrites files without changing a partition.
     lake.spark().sql(
         "CALL lake.system.rewrite_data_files(table => 'final.orders', options => map('rewrite-all', 'true'))"
     )
     assert days.harness.skipped().startswith("nothing new")
     days.land(2)
     days.run()
-    # What somebody else writes is marked too.
+    # Changes by other writers are marked too.
     lake.spark().sql("DELETE FROM final.orders WHERE id = (SELECT min(id) FROM final.orders)")
     assert len(days.marks(days.harness.run(days.harness.request()))["final.orders"]) == 1
 

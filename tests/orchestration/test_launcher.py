@@ -27,11 +27,11 @@ from lake_assets.runtime import warm_jvm as warm_spark
 from lake_assets.runtime.processes import RunProcess, here, identity
 
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
-# Said as well: whoever is started in the background by a script is deaf to begin with. Dagster's runs are not.
+# Restore the handler: a background process of a script ignores SIGINT by default, unlike Dagster's runs.
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); print(flush=True); input()"
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()"
 SECONDS = 60
-# A server that `dagster dev` has started, and one that somebody else has.
+# A server started by `dagster dev`, and an independent one.
 SOCKET = GrpcServerCodeLocationOrigin(host="localhost", socket="/tmp/a-socket", location_name="here")
 PORT = GrpcServerCodeLocationOrigin(host="localhost", port=4266, location_name="here")
 
@@ -93,7 +93,7 @@ def test_a_run_is_interrupted_and_killed_if_it_does_not_stop(
     warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any, code: str, ended_by: signal.Signals
 ) -> None:
     child = process(code)
-    child.stdout.readline()  # it has begun
+    child.stdout.readline()  # wait until it has started
     run = run_of(instance, child.pid)
     assert warm.terminate(run.run_id)
     assert latest(instance, run).status == CANCELING
@@ -123,13 +123,13 @@ def test_health_is_the_state_of_the_runs_process(
 ) -> None:
     child = process(HEEDS)
     run, elsewhere = run_of(instance, child.pid), run_of(instance, child.pid, host="another")
-    # Dagster gives a run that repeats another one its tags.
+    # Dagster copies the tags of a run to its re-execution.
     again = instance.create_run_for_job(nothing, status=STARTED, tags=dict(run.tags))
     assert warm.check_run_worker_health(run).status == WorkerStatus.RUNNING
     child.communicate(b"\n")
     health = warm.check_run_worker_health(run)
     assert (health.status, health.msg) == (WorkerStatus.FAILED, f"its process {child.pid} is gone")
-    # Where Dagster was before: a container that is no more.
+    # A container in which Dagster ran before, and which no longer exists.
     assert warm.check_run_worker_health(elsewhere).status == WorkerStatus.FAILED
     assert warm.check_run_worker_health(again).status == WorkerStatus.RUNNING
 
@@ -224,7 +224,7 @@ def test_changed_code_is_not_run_from_a_stale_import(
 ) -> None:
     warm.launch_run(launch.context)
     monkeypatch.setattr(launcher, "_newest", lambda: 0.0)
-    # Engine events want Dagster's run.
+    # Engine events need Dagster's run.
     monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: launch.started.append(text))
     warm.launch_run(launch.context)
     assert launch.started == [
@@ -263,13 +263,13 @@ def test_only_a_run_that_succeeded_gives_its_jvm_back(
     }
 
     def executed(args: list[str], standalone_mode: bool) -> None:
-        # Dagster's command returns from a run that was cancelled as from one that succeeded.
+        # Dagster's command ends equally for a cancelled and a successful run.
         instance.report_dagster_event(dg.DagsterEvent(over[ends].value, run.job_name, message=""), run.run_id)
 
     monkeypatch.setattr("dagster._cli.api.execute_run_command.main", executed)
     monkeypatch.setattr(warm_spark, "give_back", lambda: given_back.append(run.run_id))
     monkeypatch.setattr("gc.freeze", lambda: None)
-    monkeypatch.setenv(RUN_PROCESS, "")  # put back afterwards
+    monkeypatch.setenv(RUN_PROCESS, "")  # restored afterwards
     args = ExecuteRunArgs(dg.reconstructable(nothing).get_python_origin(), run.run_id, instance.get_ref())
     keeping = warm_spark.Keeping("", identity(), idle_seconds=0, loans=1)
     launcher.execute(run.run_id, serialize_value(args), keeping)

@@ -46,7 +46,7 @@ def test_the_first_checkpoint_through_dagster_equals_postgres(wet: Harness) -> N
     lineage = metadata_of(result, "agg", "city_population")["dagster/column_lineage"]
     assert isinstance(lineage, dg.TableColumnLineage)
     assert lineage.deps_by_column["balance"] == [dg.TableColumnDep(dg.AssetKey(["final", "users"]), "balance")]
-    # The table that only a pattern names has joined the same run, and is reported as the asset that it will be.
+    # The table that only matches a pattern is in the same run, and reported as its future asset.
     assert metadata_of(result, "final", "checkpoint_marker")["rows_inserted"] == 1
 
     assert wet.skipped().startswith("nothing new")

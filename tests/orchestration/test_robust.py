@@ -116,7 +116,7 @@ def test_a_renamed_sensor_continues_where_the_old_one_stopped(crm: Harness) -> N
     with dg.build_sensor_context(instance=crm.instance, definitions=defs) as context:
         (request,) = renamed.evaluate_tick(context).run_requests or []
     assert crm.run(request).success
-    # The old one, had it been left on, finds nothing.
+    # If the old sensor were still on, it would find nothing.
     assert settle(crm) == 0
     assert heads(crm) != before
     write.check()
@@ -130,7 +130,7 @@ def test_a_week_without_ticks_while_snapshots_expire_loses_nothing(crm: Harness)
     write = Writer(crm)
     write("Bonn", "Ulm")
     settle(crm)
-    # Meanwhile somebody lands by hand, now and then, and upkeep goes on.
+    # Meanwhile files are sometimes landed by hand, and maintenance continues.
     for n in range(3):
         write("Kiel", "Ulm")
         crm.pipeline.run(crm.lake, ["raw.crm"] if n else ["raw.crm", "staging.users"])
@@ -148,13 +148,13 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     write("Bonn")
     write("Ulm", table=ORDERS)
     settle(crm)
-    # The stream has brought orders all along; now they are declared.
+    # The stream has always contained orders; now they are declared.
     crm.pipeline = pipeline("public.users", "public.orders")
     crm.reload()
     assert selected(crm.request()) == {"staging.orders", "final.orders"}
     assert settle(crm) == 1
     write.check()
-    # Without them, they stand still and nobody asks for them.
+    # Without the declaration, their tables do not advance and are not requested.
     crm.pipeline = pipeline("public.users")
     crm.reload()
     write("Kiel")
@@ -196,7 +196,7 @@ def test_a_lost_run_storage_loses_no_data(crm: Harness, other_instance: dg.Dagst
     write("Bonn")
     settle(crm)
     write("Ulm")
-    # One was asked for and had begun, and then the storage was gone.
+    # A run was requested and had started when the storage was lost.
     crm.instance.create_run_for_job(crm.job, status=dg.DagsterRunStatus.STARTED)
     crm.skipped()
     crm.instance = other_instance
@@ -239,5 +239,5 @@ def test_a_clock_set_back_delays_nothing(dry_crm: Harness, back: float) -> None:
     (folder / "0001.jsonl").write_text('{"payload": {"op"')
     assert not dry_crm.run(dry_crm.request()).success
     assert "is retried in" in dry_crm.skipped()
-    # By its books the last attempt ended in the future.
+    # According to Dagster, the last attempt ended in the future.
     assert dry_crm.request(time.time() - back).tags["lake_assets/attempt"] == "2"

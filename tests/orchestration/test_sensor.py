@@ -60,7 +60,7 @@ def test_files_landed_without_dagster_request_the_tables_downstream_of_raw(dry: 
     ensure_raw(dry.lake, RAW, "shop")
     land(dry.lake, RawSpec(RAW, landing(dry), "debezium", "shop"))
     request = dry.request()
-    # The stream has shown a table that only the pattern names; it has no asset yet.
+    # The stream contains a table that only matches the pattern; it has no asset yet.
     assert selected(request) == ALL - {"raw.shop_events"}
     assert "raw.shop_events.position 0..726" in request.tags["lake_assets/ranges"]
     assert "staging.checkpoint_marker" not in request.run_config["ops"]["shop__new_tables"]["config"]["known"]

@@ -82,7 +82,7 @@ def run(
         ([run("aaaa", "bbbb", failed=("final__b",))], 0),
         # Killed before any step could fail.
         ([run("aaaa", "bbbb")], 1),
-        # Succeeded, and the window is where it was: it must not run in a loop.
+        # Succeeded without advancing the window: it must not run in a loop.
         ([run("aaaa", succeeded=True)], 1),
         ([run("aaaa", failed=("final__a",)), run("aaaa", failed=("final__a", "final__b"))], 2),
     ],

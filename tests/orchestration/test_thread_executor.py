@@ -91,7 +91,7 @@ class Graph:
             return self._execute(made, run)
 
     def _execute(self, job: dg.JobDefinition, run: dg.DagsterRun) -> dg.DagsterRun:
-        # As a run's process does it: `execute_in_process` would take Dagster's executor.
+        # Like a run's process: `execute_in_process` would use Dagster's executor.
         execute_run(InMemoryJob(job), run, self.instance, raise_on_error=False)
         stored = self.instance.get_run_by_id(run.run_id)
         assert stored is not None
@@ -129,7 +129,7 @@ def test_max_concurrent_one_runs_one_step_at_a_time(graph: Graph) -> None:
         until = time.monotonic() + 60
         while max(most) < expected and time.monotonic() < until:
             time.sleep(0.01)
-        time.sleep(0.05)  # for one more, which must not come
+        time.sleep(0.05)  # wait for one more, which must not start
         at_work.remove(context.op.name)
 
     for name in "abcd":
@@ -218,7 +218,7 @@ def test_waiting_for_a_pool_takes_no_cpu(graph: Graph, instance: dg.DagsterInsta
     letting_go.start()
     assert graph.run().status == dg.DagsterRunStatus.SUCCESS
     letting_go.join()
-    # Four seconds of waiting; Dagster's own executor in one process spends all of them looking.
+    # Four seconds of waiting, all of which Dagster's in-process executor would spend polling.
     assert ended[0] < 2
 
 

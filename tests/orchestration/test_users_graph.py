@@ -81,7 +81,7 @@ def test_the_sensor_requests_only_lake_tables(plain_lake: Lake, instance: dg.Dag
 def test_an_asset_downstream_of_a_lake_table_follows_its_own_condition(
     plain_lake: Lake, instance: dg.DagsterInstance
 ) -> None:
-    report = dg.AssetSpec("report", deps=[FINAL])  # as dagster-dbt makes them of models and sources
+    report = dg.AssetSpec("report", deps=[FINAL])  # like those that dagster-dbt creates from models and sources
 
     @dg.multi_asset(specs=[report.replace_attributes(automation_condition=dg.AutomationCondition.any_deps_updated())])
     def reports() -> None: ...

@@ -60,7 +60,7 @@ def test_a_new_process_with_a_reused_id_is_not_the_runs_process(dry: Harness) ->
     try:
         run = started(dry, now.pid)
         log = dry.instance.event_log_storage
-        # The run spoke long before that process began.
+        # The run's event is much older than that process.
         entries = [e for e in log.get_logs_for_run(run.run_id) if "Started process" in e.message]
         log.delete_events(run.run_id)
         for entry in entries:
