@@ -129,7 +129,7 @@ def test_events_that_do_not_say_the_declared_key_are_refused_and_nothing_is_lost
     [
         (["id", ["a", "b"]], "each of them a list"),
         ([["id"], []], "each of them a list"),
-        ([["id"], ["*"]], "stands alone"),
+        ([["id"], ["*"]], "cannot be combined with other keys"),
         ([["a", "b"], ["b", "a"]], "twice"),
         (["a", "a"], "twice"),
     ],

@@ -7,7 +7,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from lake_assets import Lake
 from lake_assets.lake.metadata.row_counts import row_count, rows_added_and_deleted
-from lake_assets.tables.commits import counts, say_counts
+from lake_assets.tables.commits import count_properties, counts
 
 
 def snapshot(**properties: int | str) -> Snapshot:
@@ -33,7 +33,7 @@ def test_rows_deleted_before_are_not_counted_again(summary: dict[str, int], adde
 
 
 def test_counts_reported_by_a_commit_have_precedence() -> None:
-    assert counts(snapshot(added_records=9, deleted_records=9, **say_counts(1, 2, 3))) == (1, 2, 3)
+    assert counts(snapshot(added_records=9, deleted_records=9, **count_properties(1, 2, 3))) == (1, 2, 3)
 
 
 def test_counts_of_recomputes_and_tables_equal_the_rows(lake: Lake) -> None:

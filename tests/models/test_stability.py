@@ -1,4 +1,4 @@
-"""What may come out otherwise when it is computed again, and by what stored rows are found then."""
+"""Values that may differ when recomputed, and how stored rows are found despite them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def planned(sql: str, *key: str, **more: Any) -> ModelPlan:
     return plan("agg.m", sql, SCHEMAS, key, **more)
 
 
-def found(sql: str, *key: str, **more: Any) -> Identity | str:
+def identity_of(sql: str, *key: str, **more: Any) -> Identity | str:
     model = planned(sql, *key, **more)
     assert model.tree is not None
     by = identity(model.tree, model.key)
@@ -53,14 +53,14 @@ SUMS = "SELECT g, sum(x) AS s FROM final.t GROUP BY g"
         "SELECT h, count(*) AS n FROM (SELECT g, h, sum(x) AS s FROM final.t GROUP BY g, h) GROUP BY h",
     ],
 )  # fmt: skip
-def test_what_does_not_depend_on_the_order_of_rows_is_exact(sql: str) -> None:
-    assert found(sql) == "exact"
+def test_calls_that_do_not_depend_on_the_order_of_rows_are_exact(sql: str) -> None:
+    assert identity_of(sql) == "exact"
 
 
 def test_a_key_that_a_window_orders_by_breaks_ties() -> None:
     sql = "SELECT h, row_number() OVER (PARTITION BY g ORDER BY v DESC, id) AS n FROM final.t"
-    assert found(sql) == "none"
-    assert found(sql, keys=lambda t: IDS.get(t, [])) == "exact"
+    assert identity_of(sql) == "none"
+    assert identity_of(sql, keys=lambda t: IDS.get(t, [])) == "exact"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_key_that_a_window_orders_by_breaks_ties() -> None:
     ],
 )  # fmt: skip
 def test_stored_rows_are_found_by_exact_columns(sql: str, kind: str, columns: list[str]) -> None:
-    by = found(sql)
+    by = identity_of(sql)
     assert isinstance(by, Identity)
     assert (by.kind, list(by.columns)) == (kind, columns)
     model = planned(sql)
@@ -90,7 +90,7 @@ def test_stored_rows_are_found_by_exact_columns(sql: str, kind: str, columns: li
 
 def test_rows_with_an_exact_key_are_replaced_by_it() -> None:
     sql = f"SELECT t.id, a.s FROM final.t t JOIN ({SUMS}) a ON t.g = a.g"
-    by = found(sql, keys=lambda t: IDS.get(t, []))
+    by = identity_of(sql, keys=lambda t: IDS.get(t, []))
     assert isinstance(by, Identity)
     assert (by.kind, list(by.columns)) == ("key", ["id"])
 
@@ -116,7 +116,7 @@ def test_rows_with_an_exact_key_are_replaced_by_it() -> None:
         ("SELECT sum(v) AS n FROM (SELECT first(v) AS v FROM final.t GROUP BY g)", "order in which rows"),
     ],
 )  # fmt: skip
-def test_what_no_exact_column_identifies_is_computed_in_full(sql: str, why: str) -> None:
+def test_rows_that_no_exact_column_identifies_are_computed_in_full(sql: str, why: str) -> None:
     model = planned(sql)
     assert model.strategy == "full"
     assert why in model.why

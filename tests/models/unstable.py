@@ -86,10 +86,10 @@ RUNNING = "sum(v) OVER (PARTITION BY g ORDER BY v ROWS BETWEEN UNBOUNDED PRECEDI
 
 
 def _by(rows: Rows, column: str) -> dict[Any, list[Any]]:
-    found: dict[Any, list[Any]] = defaultdict(list)
+    values: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
-        found[row[column]].append(row)
-    return found
+        values[row[column]].append(row)
+    return values
 
 
 def _ids(rows: Rows) -> Counter[Any]:
@@ -157,12 +157,12 @@ def running(source: Rows, table: Rows) -> None:
     """Sums that go up by each row's own value, in the order of v."""
     assert _bag(source, "id", "g", "v") == _bag(table, "id", "g", "v")
     for rows in _by(table, "g").values():
-        known = sorted((r for r in rows if r["v"] is not None), key=lambda r: r["n"])
+        ordered = sorted((r for r in rows if r["v"] is not None), key=lambda r: r["n"])
         before = 0
-        for row in known:
+        for row in ordered:
             assert row["n"] == before + row["v"]
             before = row["n"]
-        assert [r["v"] for r in known] == sorted(r["v"] for r in known)
+        assert [r["v"] for r in ordered] == sorted(r["v"] for r in ordered)
 
 
 def placed(source: Rows, table: Rows) -> None:

@@ -42,6 +42,7 @@ def described(defs: dg.Definitions) -> dict[str, Any]:
             "tags": {k: v for k, v in sorted(spec.tags.items()) if not k.startswith("dagster/kind/")},
         }
         for spec in defs.resolve_all_asset_specs()
+        if spec.key in pools  # the others are tables of somebody else
     }
     return {
         "assets": dict(sorted(assets.items())),

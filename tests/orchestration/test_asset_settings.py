@@ -162,7 +162,7 @@ def test_all_mistakes_are_reported_at_once_with_their_lines(tmp_path: Path) -> N
     message = str(caught.value)
     lines = {int(line.split("line ")[1].split(":")[0]) for line in message.splitlines()}
     assert {4, 5, 7, 12, 13, 14, 16, 17, 19, 20} <= lines, message
-    assert "'ann' is no owner: write an email address, or a team as team:name" in message
+    assert "'ann' is not an owner: write an email address, or a team as team:name" in message
     assert "`warn` (2h) has to be shorter than `fail` (1h)" in message
 
 

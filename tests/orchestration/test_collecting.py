@@ -131,5 +131,5 @@ def test_a_stream_from_a_table_waits_too(plain_lake: Lake, instance: dg.DagsterI
 
 
 def test_waiting_of_a_table_that_is_not_built_is_rejected() -> None:
-    with pytest.raises(ValueError, match="`max_wait` is for the final table"):
+    with pytest.raises(ValueError, match="`max_wait` applies to the final table"):
         pipeline(streams=[{"name": "e", "tables": [{"table": "public.a", "final": False, "max_wait": "1m"}]}])

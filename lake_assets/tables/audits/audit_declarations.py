@@ -1,6 +1,6 @@
-"""Audits as they are declared: what has to hold of a table before a batch is published.
+"""Declarations of audits: conditions that a table has to meet before a batch is published.
 
-Evaluated in `audit_evaluation`.
+`audit_evaluation` evaluates them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Audit:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the table that it needs."""
+        """The columns of the table that the audit needs."""
         return ()
 
     @property
     def reads(self) -> tuple[TableId, ...]:
-        """The other tables of the lake that it reads."""
+        """The other tables of the lake that the audit reads."""
         return ()
 
 
@@ -91,7 +91,7 @@ class NotNull(Audit):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedValues(Audit):
-    """The values of a column are some of these, or null."""
+    """Every value of a column is one of the accepted values, or null."""
 
     column: str
     values: tuple[str, ...]
@@ -112,8 +112,8 @@ class Relationship(Audit):
     """Every non-null value of a column exists in a column of another table.
 
     Attributes:
-        table: the other one, or the table itself.
-        other: its column.
+        table: the other table, or the audited table itself.
+        other: the column of that table.
     """
 
     column: str
@@ -154,7 +154,7 @@ class RowCountChange(Audit):
 
 @dataclass(frozen=True, kw_only=True)
 class Assertion(Audit):
-    """A SELECT that returns the rows which violate it, over `PLACEHOLDER` and other tables."""
+    """A SELECT of the violating rows, over `PLACEHOLDER` and other tables."""
 
     sql: str
     tables: tuple[TableId, ...] = ()
