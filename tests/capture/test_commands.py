@@ -48,10 +48,10 @@ def lines(done: Result) -> list[dict[str, object]]:
 
 
 def test_capture_as_a_table_and_as_json(table: str) -> None:
-    shown = run("capture", table, "--from", "before").output
-    assert "update" not in shown
-    assert "its deletes changed" in shown
-    assert "overwrite, append, delete" in shown
+    output = run("capture", table, "--from", "before").output
+    assert "update" not in output
+    assert "its deletes changed" in output
+    assert "overwrite, append, delete" in output
     facts = json.loads(run("capture", table, "--from", "before", "--json").stdout)
     assert facts["ranges"]["id"] | {"nans": False} == facts["ranges"]["id"]
     assert (facts["ranges"]["id"]["low"], facts["ranges"]["id"]["high"]) == (1, 3)
@@ -100,7 +100,7 @@ def test_changes_as_events(table: str, tmp_path: Path) -> None:
     }
 
 
-def test_a_changed_key_is_not_lost_where_after_images_are_left_out(lake: Lake, table: str) -> None:
+def test_a_changed_key_is_not_lost_if_after_images_are_omitted(lake: Lake, table: str) -> None:
     start = lake.table(table).current_snapshot()
     assert start is not None
     lake.spark().sql(f"UPDATE {table} SET id = 9 WHERE id = 3")
