@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from lake_assets.lake import LakeConfig
     from lake_assets.models.python.model_inputs import Affected, Changes, Lookup
     from lake_assets.models.python.python_model import model
-    from lake_assets.orchestration import LakePipeline
+    from lake_assets.orchestration import CapturedJob, LakePipeline
     from lake_assets.pipeline import Pipeline
 
-__all__ = ["Affected", "Changes", "Lake", "LakeConfig", "LakePipeline", "Lookup", "Pipeline", "model"]
+__all__ = ["Affected", "CapturedJob", "Changes", "Lake", "LakeConfig", "LakePipeline", "Lookup", "Pipeline", "model"]
 
 _HOMES = {
     "Affected": "lake_assets.models.python.model_inputs",
+    "CapturedJob": "lake_assets.orchestration",
     "Changes": "lake_assets.models.python.model_inputs",
     "Lookup": "lake_assets.models.python.model_inputs",
     "model": "lake_assets.models.python.python_model",

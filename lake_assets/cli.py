@@ -47,6 +47,7 @@ def application() -> typer.Typer:
         rejected,
         repair,
         run_and_status,
+        step,
         verify,
     )
 
@@ -65,6 +66,7 @@ def application() -> typer.Typer:
     app.command()(run_and_status.status)
     app.command()(rebuild.rebuild)
     app.command()(repair.repair)
+    app.command()(step.step)
     app.command()(check.check)
     app.command()(verify.verify)
     app.command()(explain.explain)

@@ -240,5 +240,17 @@ class AuditFailedError(PipelineError):
         self.findings = tuple(findings)
 
 
+class JobError(PipelineError):
+    """A user's job fails, or does not do what it is declared to do."""
+
+
+class StepRunningError(TransientError):
+    """Another process runs a step over the same table."""
+
+
+class StepUnknownError(LakeError):
+    """A step was interrupted, and whether its job was done is unknown."""
+
+
 class ConcurrentWriteError(TransientError):
     """Another writer changed the table during this step."""

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -141,13 +142,25 @@ class Capture:
             MissingDataFileError: a captured file is missing.
             CaptureWriteError: the tables cannot be written.
         """
-        parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
         tables = OpenTables(self._lake, self._source, self._old_types)
         try:
-            before, after = tables.sides_of(parts[0]) if parts else (None, None)
-            yield IcdcTables(after, before)
+            yield self._sides(tables)
         finally:
             tables.close()
+
+    def register_icdc(self, expires: datetime) -> IcdcTables:
+        """Register the tables of `icdc` for other processes: they outlive this one, until a sweep after `expires`.
+
+        Raises:
+            MissingDataFileError: a captured file is missing.
+            CaptureWriteError: the tables cannot be written.
+        """
+        return self._sides(OpenTables(self._lake, self._source, self._old_types, expires))
+
+    def _sides(self, tables: OpenTables) -> IcdcTables:
+        parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
+        before, after = tables.sides_of(parts[0]) if parts else (None, None)
+        return IcdcTables(after, before)
 
     def upserts(self, spark: SparkSession) -> DataFrame:
         """Return the rows inserted or updated in the window, as of its end.

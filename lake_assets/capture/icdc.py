@@ -63,9 +63,16 @@ class Leftover:
     created: datetime
     owner: str | None = None
     """The process that created it."""
+    expires: datetime | None = None
+    """When its declared lifetime ends; None: with its process."""
 
     def is_left(self, limit: datetime) -> bool:
-        """Whether its process is dead, or it was created before `limit` by one that is not visible from here."""
+        """Whether its declared lifetime is over; without one, whether its process is dead.
+
+        Of a process that is not visible from here, whether it was created before `limit`.
+        """
+        if self.expires is not None:
+            return self.expires <= datetime.now(UTC)
         is_dead = is_gone(self.owner) if self.owner else None
         return self.created <= limit if is_dead is None else is_dead
 
@@ -79,6 +86,7 @@ def write(
     name: str,
     old_types: Mapping[int, NestedField] | None = None,
     vectors: bytes | None = None,
+    expires: datetime | None = None,
 ) -> RegisteredTable:
     """Write the metadata of an ICDC table over `side` and register it.
 
@@ -91,6 +99,7 @@ def write(
         name: name of the table, in the namespace `icdc`.
         old_types: top-level fields, by id, that have another type in the files than in the window's schema.
         vectors: content of the file of deletion vectors at `vectors_path`, to which `side` refers.
+        expires: when the table may be swept; None: when its process has ended.
 
     Raises:
         CaptureWriteError: the metadata cannot be written.
@@ -118,7 +127,9 @@ def write(
     manifest_list = files.put(
         f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, manifest_entries, list_meta)
     )
-    metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, old_types)
+    metadata = table_metadata(
+        raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, old_types, expires
+    )
     if vectors is not None:
         metadata["properties"][VECTORS_PROPERTY] = vectors_path(source, name)
     path = files.put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
@@ -194,7 +205,7 @@ def drop(lake: LakeBase, registered: RegisteredTable) -> None:
 
 
 def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """Return ICDC tables of dead processes, and tables of other machines older than `older_than`."""
+    """Return ICDC tables whose lifetime is over, or whose process is dead; of other machines, those older than that."""
     limit = datetime.now(UTC) - older_than
     return [leftover for leftover, _ in _registered(lake) if leftover.is_left(limit)]
 
@@ -218,8 +229,9 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
             continue  # its own run is dropping it
         if created := table.properties.get(PREFIX + "created-ms"):
             created_at = datetime.fromtimestamp(int(created) / 1000, UTC)
-            source, process = (table.properties.get(PREFIX + name) for name in ("source", "owner"))
-            yield Leftover(table_id, source or "", created_at, process), table
+            source, process, until = (table.properties.get(PREFIX + name) for name in ("source", "owner", "expires-ms"))
+            expires = datetime.fromtimestamp(int(until) / 1000, UTC) if until else None
+            yield Leftover(table_id, source or "", created_at, process, expires), table
 
 
 def _folder(source: Table) -> str:

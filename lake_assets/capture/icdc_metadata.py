@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from pyiceberg.table import Table
@@ -46,6 +47,7 @@ def table_metadata(
     snapshot_id: int,
     manifest_list: str,
     old_types: Mapping[int, NestedField] | None = None,
+    expires: datetime | None = None,
 ) -> dict[str, Any]:
     """Return the metadata.json of an ICDC table over the files of `side`.
 
@@ -58,6 +60,7 @@ def table_metadata(
         snapshot_id: id of the table's only snapshot.
         manifest_list: location of the manifest list with the files of `side`.
         old_types: top-level fields, by id, that have another type in the files than in the window's schema.
+        expires: when the table may be swept; None: when its process has ended.
     """
     version, now = raw["format-version"], int(time.time() * 1000)
     schema = _schema(raw, old_types or {}, window)
@@ -88,7 +91,7 @@ def table_metadata(
         "last-partition-id": raw.get("last-partition-id", 999),
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {**read_properties, "gc.enabled": "false", **_origin(window, point, now)},
+        "properties": {**read_properties, "gc.enabled": "false", **_origin(window, point, now, expires)},
         "current-snapshot-id": snapshot_id,
         "snapshots": [snapshot],
         "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
@@ -107,15 +110,17 @@ def table_metadata(
     return metadata
 
 
-def _origin(window: Window, point: Point, now: int) -> dict[str, str]:
-    """Return properties with an ICDC table's source, time of creation and creating process."""
-    values = {
+def _origin(window: Window, point: Point, now: int, expires: datetime | None) -> dict[str, str]:
+    """Return properties with an ICDC table's source, time of creation, creating process and end of its lifetime."""
+    values: dict[str, object] = {
         "source": str(window.table),
         "source-uuid": window.table_uuid,
         "snapshot": point.snapshot_id,
         "created-ms": now,
         "owner": owner(),
     }
+    if expires is not None:
+        values["expires-ms"] = int(expires.timestamp() * 1000)
     return {PREFIX + k: str(v) for k, v in values.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -45,13 +46,17 @@ class PartTables:
 class OpenTables:
     """Creates the tables of a capture's parts on first use, and drops them together."""
 
-    def __init__(self, lake: LakeBase, source: Table, old_types: Mapping[int, NestedField]) -> None:
+    def __init__(
+        self, lake: LakeBase, source: Table, old_types: Mapping[int, NestedField], expires: datetime | None = None
+    ) -> None:
         """
         Args:
             lake: the lake in which the tables are created.
             source: the captured table.
             old_types: top-level fields, by id, with a type at the window's start that its end cannot read.
+            expires: when the tables may be swept; None: when this process has ended.
         """
+        self._expires = expires
         self._lake = lake
         self._source = source
         self._old_types = old_types
@@ -137,7 +142,15 @@ class OpenTables:
                 content = vectors if which == "before" else None
                 self._registered.append(
                     icdc.write(
-                        self._lake, self._source, part.window, side, point, f"{name}_{which}", old_types, content
+                        self._lake,
+                        self._source,
+                        part.window,
+                        side,
+                        point,
+                        f"{name}_{which}",
+                        old_types,
+                        content,
+                        self._expires,
                     )
                 )
                 names.append(str(self._registered[-1].table))

@@ -28,7 +28,7 @@ from lake_assets.orchestration.asset_names import (
 from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_context import fail, open_lake, retry
-from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
+from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.step_retries import absorb
@@ -71,7 +71,8 @@ def table_asset(
                     yield from check_results(spec, audit(lake, spec, requested))
                     return
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
-                outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run.run_id))
+                with with_context(context):
+                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run.run_id))
                 partitions = dagster_partitions.selected_partitions(context, spec)
                 if partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
@@ -38,7 +39,7 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
         """Build the component from validated YAML, with templates such as `{{ env.NAME }}` filled in."""
         # Templates over changes are filled in by each step.
         context = context.with_scope(**{name: _kept(name) for name in TEMPLATE_FUNCTIONS})
-        return cls.model_validate(_filled(context, model.model_dump(mode="json", exclude_unset=True)))
+        return cls.model_validate(filled(context, model.model_dump(mode="json", exclude_unset=True)))
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
@@ -52,18 +53,26 @@ class LakePipeline(dg.Component, dg.Model, dg.Resolvable, PipelineConfig):
     def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
         """Build the pipeline's assets, job, capture sensor and resource."""
         config = PipelineConfig.model_validate(self.model_dump(exclude_unset=True))
-        # SQL files are relative to the YAML, not to Dagster's working directory.
-        path = context.path if context.path.is_file() else context.path / "defs.yaml"
-        if path.is_file():
-            try:
-                check_written(path.read_text(encoding="utf-8"))
-            except YamlError as e:
-                raise PipelineError(e.in_file(path)) from e
-        return self.build_pipeline(Pipeline(config, path))
+        return self.build_pipeline(Pipeline(config, path_of(context)))
 
     def build_pipeline(self, pipeline: Pipeline) -> dg.Definitions:
         """Build the definitions; subclasses override it to pass another resource, executor or interval."""
         return build_definitions(pipeline)
+
+
+def path_of(context: ComponentLoadContext) -> Path:
+    """Return the YAML file of a component: files that it names are relative to it, not to Dagster's working directory.
+
+    Raises:
+        PipelineError: it has a mistake that YAML itself allows.
+    """
+    path = context.path if context.path.is_file() else context.path / "defs.yaml"
+    if path.is_file():
+        try:
+            check_written(path.read_text(encoding="utf-8"))
+        except YamlError as e:
+            raise PipelineError(e.in_file(path)) from e
+    return path
 
 
 def _kept(name: str) -> Callable[..., str]:
@@ -75,10 +84,10 @@ def _kept(name: str) -> Callable[..., str]:
     return call
 
 
-def _filled(context: ResolutionContext, value: Any) -> Any:
+def filled(context: ResolutionContext, value: Any) -> Any:
     """Fill in the templates of settings. Text without one stays text: Dagster would turn digits into numbers."""
     if isinstance(value, dict):
-        return {k: _filled(context, v) for k, v in value.items()}
+        return {k: filled(context, v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_filled(context, v) for v in value]
+        return [filled(context, v) for v in value]
     return context.resolve_value(value) if isinstance(value, str) and ("{{" in value or "{%" in value) else value

@@ -4,11 +4,13 @@ It also exports names of lower packages for the Dagster integration, which impor
 """
 
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.jobs.job_spec import with_context
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.sql_template import FUNCTIONS as TEMPLATE_FUNCTIONS
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.pipeline.config.job_settings import CapturedJobConfig
 from lake_assets.pipeline.config.layer_tables import LayerTables
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, pipeline_of_job
 from lake_assets.pipeline.discovery import own_pipelines
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.tables.audits.audit_declarations import (
@@ -35,6 +37,7 @@ __all__ = [
     "AcceptedValues",
     "Assertion",
     "Audit",
+    "CapturedJobConfig",
     "EqualsQuery",
     "FinalSpec",
     "Finding",
@@ -54,5 +57,7 @@ __all__ = [
     "counted",
     "key_of_text",
     "own_pipelines",
+    "pipeline_of_job",
     "touched",
+    "with_context",
 ]

@@ -49,7 +49,9 @@ class Pipeline:
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
         texts = _model_texts(config, path)
         templates = [template_model(m, texts[m.name]) for m in config.models if m.write]
-        self._declared = DeclaredTables(config, texts, (*templates, *load_models(files), *models))
+        self._declared = DeclaredTables(
+            config, texts, (*templates, *load_models(files), *models), path.parent if path else Path()
+        )
 
     @property
     def name(self) -> str:

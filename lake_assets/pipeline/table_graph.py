@@ -8,18 +8,19 @@ from graphlib import CycleError, TopologicalSorter
 from lake_assets.errors import PipelineError, TableClaimedError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
+from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 
-Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec
+Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec | JobSpec
 # Tables whose rows can be recomputed from their sources: they can be verified, recomputed and audited separately.
 ComputedSpec = FinalSpec | ModelSpec | PythonModelSpec
 
 
 def lookups_of(spec: Spec) -> tuple[TableId, ...]:
     """Return the tables whose current rows a step reads as a lookup."""
-    return spec.lookups if isinstance(spec, PythonModelSpec) else ()
+    return spec.lookups if isinstance(spec, PythonModelSpec | JobSpec) else ()
 
 
 def also_read_by(spec: Spec) -> tuple[TableId, ...]:

@@ -26,6 +26,9 @@ from lake_assets.ingest.records.routing import replay as replay_records
 from lake_assets.ingest.staging.staging import absorb_events
 from lake_assets.ingest.staging.staging import pending_of as pending_of_staging
 from lake_assets.ingest.staging.staging import replay as replay_events
+from lake_assets.jobs.job_runs import run_job
+from lake_assets.jobs.job_spec import JobSpec
+from lake_assets.jobs.step_windows import pending_windows
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python import python_model_runs
@@ -306,6 +309,37 @@ class PythonModelStep(TableStep[PythonModelSpec]):
             return python_model_runs.absorb_inputs(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
 
 
+@dataclass(frozen=True)
+class JobStep(TableStep[JobSpec]):
+    """Running a user's job over what changed."""
+
+    is_only_writer: ClassVar[bool] = False
+    kinds: ClassVar[tuple[str, ...]] = ()
+
+    def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
+        """Return one window per source."""
+        return list(pending_windows(self.spec.settings, table, sources).values())
+
+    def batch(
+        self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
+    ) -> list[Window]:
+        """Return windows up to snapshots that agree with each other and with the models of the run."""
+        windows = pending_windows(self.spec.settings, table, sources)
+        return list(self._chosen(lake, pins, windows, sources).values())
+
+    def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
+        """Run the job."""
+        pins = pins or SnapshotPins()
+        with pins.release_on_failure():
+            return run_job(lake, self.spec, lambda w, sources: self._chosen(lake, pins, w, sources), rebuild=rebuild)
+
+    def _chosen(
+        self, lake: LakeBase, pins: SnapshotPins, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]
+    ) -> dict[TableId, Window]:
+        begun = all(w.mark and w.mark.snapshot for w in windows.values())
+        return pins.pin(lake, windows, sources, self.spec.batch if begun else BatchSize())
+
+
 def step_of(spec: Spec) -> TableStep[Any]:
     """Return the step of a table."""
     match spec:
@@ -319,3 +353,5 @@ def step_of(spec: Spec) -> TableStep[Any]:
             return ModelStep(spec)
         case PythonModelSpec():
             return PythonModelStep(spec)
+        case JobSpec():
+            return JobStep(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lake_assets.errors import CorruptMetadataError, PipelineError
@@ -21,6 +21,7 @@ from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
+from lake_assets.pipeline.config.job_settings import job_specs
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_specs
@@ -39,11 +40,13 @@ class DeclaredTables:
         config: the configuration.
         texts: by SQL model, its SQL and the position of the SQL.
         python: its Python models.
+        folder: the folder that files and programs of jobs are relative to.
     """
 
     config: PipelineConfig
     texts: Mapping[str, ModelText]
     python: Sequence[PythonModel] = ()
+    folder: Path = field(default_factory=Path)
 
     @property
     def _queries(self) -> list[SqlModel]:
@@ -73,6 +76,7 @@ class DeclaredTables:
             (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
         ]
         models = [*(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)]
+        models += [TableId.parse(j.table) for j in self.config.jobs]
         refusals = refused(lake, [claim for _, _, claim, _ in claims], models)
         specs: list[Spec] = [raw for _, raw in self._streams(lake)]
         for stream, raw, claim, declared in claims:
@@ -86,6 +90,9 @@ class DeclaredTables:
         specs += self._models({s.table for s in specs})
         declared_so_far = [s.table for s in specs]
         specs += python_specs(lake, self.config.name, self.python, declared_so_far, self.config, self.config)
+        specs += job_specs(
+            self.config.name, self.config.jobs, self.folder, {s.table for s in specs}, self.config, self.config
+        )
         self._check_foreign(specs)
         if alone:
             self._check_sources(lake, specs)
@@ -157,6 +164,7 @@ class DeclaredTables:
 
     def _models(self, tables: Collection[TableId]) -> Iterator[ModelSpec]:
         tables = {*tables, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
+        tables |= {TableId.parse(j.table) for j in self.config.jobs}
         for model in self._queries:
             text = self.texts[model.name]
             reads = sources_of(model.name, parse(model.name, text.sql))

@@ -21,6 +21,7 @@ from lake_assets.models.python.python_model import WriteMode
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
+from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
@@ -258,7 +259,7 @@ class SqlModel(Batches, TableSettings):
 
 
 class PipelineConfig(Batches, AssetSettings):
-    """A pipeline: streams and models."""
+    """A pipeline: streams, models and jobs."""
 
     name: str = Field(description="name of the pipeline, which owns its tables", pattern=r"^\w+$")
     interval: str | float = Field(
@@ -266,6 +267,9 @@ class PipelineConfig(Batches, AssetSettings):
     )
     streams: list[Stream] = Field(default_factory=list)
     models: list[SqlModel] = Field(default_factory=list)
+    jobs: list[JobSettings] = Field(
+        default_factory=list, description="programs of your own over what changed in their inputs"
+    )
     python: list[LocalPath] = Field(
         default_factory=list,
         description="Python files that declare models with @lake_assets.model, relative to the YAML's folder; default: "
@@ -278,3 +282,9 @@ class PipelineConfig(Batches, AssetSettings):
         if seconds_of(value) < 1:
             raise ValueError(f"{value!r}: a sensor runs at most once a second")
         return value
+
+
+def pipeline_of_job(job: CapturedJobConfig) -> PipelineConfig:
+    """Return the pipeline that consists of one job."""
+    given = job.model_dump(exclude_unset=True, exclude={"name", "interval"})
+    return PipelineConfig(name=job.pipeline_name, interval=job.interval, jobs=[JobSettings.model_validate(given)])

@@ -12,14 +12,17 @@ from pydantic import ValidationError
 from lake_assets.errors import PipelineError
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.yaml_text import YamlError, load
-from lake_assets.pipeline.config.pipeline_config import PipelineConfig
+from lake_assets.pipeline.config.job_settings import CapturedJobConfig
+from lake_assets.pipeline.config.pipeline_config import PipelineConfig, pipeline_of_job
 from lake_assets.pipeline.config.sql_positions import model_mistakes
 
-COMPONENT = "lake_assets.LakePipeline"
+COMPONENT, JOB = "lake_assets.LakePipeline", "lake_assets.CapturedJob"
 
 
 def read_pipeline(path: Path) -> PipelineConfig:
     """Read the pipeline of a component file (`type: lake_assets.LakePipeline`, settings under `attributes`).
+
+    A file of `type: lake_assets.CapturedJob` is a pipeline of one job.
 
     Raises:
         PipelineError: the file is missing or not YAML, or settings are wrong; lists all of them with their lines.
@@ -32,18 +35,20 @@ def read_pipeline(path: Path) -> PipelineConfig:
         content, node = load(text)
     except YamlError as e:
         raise PipelineError(e.in_file(path)) from e
-    if not isinstance(content, dict) or content.get("type") != COMPONENT or "attributes" not in content:
+    if not isinstance(content, dict) or content.get("type") not in (COMPONENT, JOB) or "attributes" not in content:
         raise PipelineError(
-            f"{path}: expected `type: {COMPONENT}` and the pipeline's settings under `attributes:`, found "
+            f"{path}: expected `type: {COMPONENT}` (or {JOB}) and its settings under `attributes:`, found "
             f"{_shape(content)}"
         )
     mistakes = model_mistakes(path, node)
     try:
+        if content["type"] == JOB:
+            return pipeline_of_job(CapturedJobConfig.model_validate(content["attributes"]))
         config = PipelineConfig.model_validate(content["attributes"])
     except ValidationError as e:
         settings = [
             f"{path}, line {_line(node, ('attributes', *place))}: {text}"
-            for place, text in setting_errors(PipelineConfig, e)
+            for place, text in setting_errors(CapturedJobConfig if content["type"] == JOB else PipelineConfig, e)
             # Mistakes in a model's SQL are reported with the line in the SQL.
             if not _is_sql(place) or not mistakes
         ]
@@ -61,7 +66,7 @@ def _shape(content: Any) -> str:
         return f"a {type(content).__name__}"
     kind = content.get("type")
     listed = ", ".join(map(str, content))
-    return f"`type: {kind}`" if kind not in (None, COMPONENT) else f"only these settings at the top: {listed}"
+    return f"`type: {kind}`" if kind not in (None, COMPONENT, JOB) else f"only these settings at the top: {listed}"
 
 
 def _is_sql(at: Sequence[Any]) -> bool:

@@ -1,0 +1,62 @@
+"""`lake-assets step`: show the running or interrupted step of a job, and settle it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import typer
+
+from lake_assets.commands.printing import console, print_json
+from lake_assets.commands.run_and_status import AsJson
+from lake_assets.errors import ConfigError
+from lake_assets.facade import Lake
+from lake_assets.jobs.step_notes import StepNote, find_note
+from lake_assets.jobs.step_settlement import settle
+from lake_assets.lake import TableId
+
+_MEANING = {
+    "running": "it is running, or was killed on another machine",
+    "done": "it was interrupted after its commit: the next step continues from there",
+    "nothing-written": "it was interrupted before it wrote anything: the next step repeats it",
+    "unknown": "it was interrupted, and may have written its rows: settle it with --done or --rerun",
+}
+
+
+def step(
+    table: Annotated[str, typer.Argument(help="the table of a job, such as agg.playback_daily")],
+    done: Annotated[bool, typer.Option("--done", help="the rows are written: move the watermark")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="run the job over the same windows again")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the running or interrupted step of a job; settle one if it is unknown what it has written."""
+    if done and rerun:
+        raise ConfigError("--done and --rerun contradict each other: choose one")
+    lake, name = Lake.load_existing(), TableId.parse(table)
+    decision: Literal["done", "rerun"] | None = "done" if done else "rerun" if rerun else None
+    note = settle(lake, name, decision) if decision else find_note(lake, name)
+    if as_json:
+        print_json(None if note is None else _facts(lake, note, decision))
+        return
+    if note is None:
+        console.print(f"no step of {name} is running or interrupted", markup=False)
+        return
+    facts = _facts(lake, note, decision)
+    for source, window in note.windows.items():
+        console.print(f"{source}: ({window.start or 'beginning'}, {window.end}]", markup=False)
+    console.print(f"began {facts['began']} UTC", markup=False)
+    if note.error:
+        console.print(f"failed: {note.error}", markup=False)
+    settled = {"done": f"the watermark of {name} is at the end of these windows", "rerun": "the next step repeats it"}
+    console.print(settled[decision] if decision else _MEANING[facts["state"]], markup=False)
+
+
+def _facts(lake: Lake, note: StepNote, decision: str | None) -> dict[str, str]:
+    return {
+        "table": note.target,
+        "id": note.id,
+        "state": decision or note.state(lake.find(note.target)),
+        "began": f"{datetime.fromtimestamp(note.began, UTC):%Y-%m-%d %H:%M:%S}",
+        "error": note.error,
+        "windows": ", ".join(f"{s} ({w.start or 'beginning'}, {w.end}]" for s, w in note.windows.items()),
+    }

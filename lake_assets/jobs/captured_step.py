@@ -1,0 +1,331 @@
+"""`lake.step`: fixed windows for a job, and the watermark of its table moved once the job is done.
+
+The watermark moves with the job's own commit if that carries `CapturedStep.properties`: then rows and watermark are one
+commit. Otherwise the step moves it after the job by a commit without files, and the note of the step (`step_notes`)
+tells the next one that a job was interrupted between the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField, StringType
+
+from lake_assets.capture import Capture, FieldRange, IcdcTables, capture
+from lake_assets.errors import ConcurrentWriteError, JobError, LakeError
+from lake_assets.jobs import step_notes
+from lake_assets.jobs.job_watermark import move_watermark, own
+from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
+from lake_assets.jobs.step_parameters import StepParameters, StepSource
+from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
+from lake_assets.jobs.step_values import changed_keys, united_ranges
+from lake_assets.jobs.step_windows import Choose, pending_windows, settled
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.cached_values import cached_value
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
+from lake_assets.runtime.processes import owner
+from lake_assets.tables.pending_windows import Window, head_of, known_marks
+from lake_assets.tables.snapshot_retention import keep_sources
+from lake_assets.tables.table_ddl import check_owner_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+class CapturedStep:
+    """The windows of one run of a job.
+
+    Attributes:
+        table: the table whose watermark the step moves.
+        windows: by source, the window; it stays the same, whatever is committed to the source meanwhile.
+        moved_by: after the block, who moved the watermark: the `job` with its commit, or the `step` after it.
+        resumed: what became of an interrupted step before this one; empty if there was none.
+    """
+
+    def __init__(
+        self,
+        lake: LakeBase,
+        settings: StepSettings,
+        windows: Mapping[TableId, Window],
+        base: Mapping[str, Watermark],
+        note: StepNote,
+        resumed: str,
+    ) -> None:
+        self.table, self.resumed = settings.table, resumed
+        self.windows = {str(s): w for s, w in windows.items()}
+        self._lake, self._settings, self._base, self._note = lake, settings, base, note
+        self.moved_by: Literal["job", "step", "nobody"] = "nobody"
+        self._captures: dict[str, Capture] = {}
+        self._icdc: dict[str, IcdcTables] = {}
+        self._scope = contextlib.ExitStack()
+
+    @property
+    def id(self) -> str:
+        """The id of the step; the same if the same windows are run again after an interruption."""
+        return self._note.id
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether the job has to read everything that its sources hold: a first run, or a rebuild."""
+        return any(w.start is None for w in self.windows.values())
+
+    @cached_value
+    def is_empty(self) -> bool:
+        """Whether no row changed in any source."""
+        return all(w.head.snapshot is None or self.capture(s).is_empty for s, w in self.windows.items())
+
+    @property
+    def marks(self) -> dict[str, Watermark]:
+        """The watermarks after the step."""
+        return {**self._base, **{s: w.head for s, w in self.windows.items()}}
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Snapshot properties with the watermark, for the job's own commit.
+
+        PyIceberg: `table.append(rows, snapshot_properties=step.properties)`. Spark: see `committing`. A job of several
+        commits gives them to the last one.
+        """
+        return {**to_properties(self.marks), STEP_ID: self.id}
+
+    def capture(self, source: str | TableId) -> Capture:
+        """Return the changes of a source. Its rows can be read until the end of the block.
+
+        Raises:
+            JobError: the step has no such source.
+            LakeError: see `Lake.capture`.
+        """
+        name = str(TableId.parse(source))
+        if name not in self.windows:
+            raise JobError(f"{self.table}: {name} is no source of this step: it has {', '.join(self.windows)}")
+        if name not in self._captures:
+            window = self.windows[name]
+            taken = capture(self._lake, name, window.start, window.head.snapshot, table_uuid=window.head.uuid)
+            self._captures[name] = self._scope.enter_context(taken)
+        return self._captures[name]
+
+    def icdc(self, source: str | TableId) -> IcdcTables:
+        """Register tables over the changed files of a source, which other processes and engines can read.
+
+        They hold all rows of these files, as of the window's end (`after`) and start (`before`): for a source that is
+        only appended to, `after` holds exactly the new rows. They last for the step's `lifetime`; without one, until
+        the end of the block.
+
+        Raises:
+            JobError: the step has no such source.
+            LakeError: a captured file is missing, or the tables cannot be written.
+        """
+        name = str(TableId.parse(source))
+        taken = self.capture(name)
+        if name not in self._icdc:
+            if self._settings.lifetime is None:
+                self._icdc[name] = self._scope.enter_context(taken.icdc())
+            else:
+                self._icdc[name] = taken.register_icdc(datetime.now(UTC) + self._settings.lifetime)
+        return self._icdc[name]
+
+    @cached_value
+    def ranges(self) -> dict[str, FieldRange]:
+        """By declared column, the range over the changed files of all sources (`FieldRange`): least low, greatest high.
+
+        No changed row has a value outside its range. `low` and `high` are None if no bound is known, and if there are
+        no values at all (`has_values` tells); `nulls` tells whether rows may have no value.
+        """
+        return united_ranges(self.table, self._settings.ranges, self._changed)
+
+    @cached_value
+    def keys(self) -> list[dict[str, Any]]:
+        """The distinct values of the declared key expressions over all changed rows, before and after the change.
+
+        Starts Spark.
+
+        Raises:
+            JobError: there are too many; or Spark does not accept an expression.
+        """
+        return changed_keys(self.table, self._lake.spark, self._settings.keys, self._changed)
+
+    @property
+    def _changed(self) -> dict[str, Capture]:
+        changed = {s: self.capture(s) for s, w in self.windows.items() if w.head.snapshot is not None}
+        return {s: c for s, c in changed.items() if not c.is_empty}
+
+    @cached_value
+    def parameters(self) -> StepParameters:
+        """Everything that the job has to know, for another process; registers the ICDC tables of all sources."""
+        lookups = {str(t): head_of(self._lake.table(t)).snapshot for t in self._settings.lookups}
+        keys = self.keys if self._settings.keys else None
+        sources = {s: self._source(s, w) for s, w in self.windows.items()}
+        return StepParameters(str(self.table), self.id, sources, lookups, self.ranges, keys, self.properties)
+
+    def _source(self, name: str, window: Window) -> StepSource:
+        if name not in self._changed:
+            return StepSource(window.start, window.head.snapshot, is_empty=True)
+        tables = self.icdc(name)
+        after, before = (self._lake.table(t).metadata_location if t else None for t in (tables.after, tables.before))
+        return StepSource(window.start, window.head.snapshot, False, tables.after, tables.before, after, before)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment variables for a process of the job; see `StepParameters.env`."""
+        return self.parameters.env
+
+    def json(self) -> str:
+        """Return the parameters as JSON."""
+        return self.parameters.json()
+
+    def run_config(self, op: str = "job") -> dict[str, Any]:
+        """Return the parameters as Dagster run configuration of an op or asset."""
+        return self.parameters.run_config(op)
+
+    @contextlib.contextmanager
+    def committing(self, spark: SparkSession) -> Generator[None]:
+        """Add the watermark to the commit that Spark makes in the block. It must be one commit, to the step's table.
+
+        Raises:
+            ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
+        """
+        from lake_assets.tables.commits import committing
+
+        with committing(spark, self.table, None, self.properties):
+            yield
+
+    def runs_in(self, *processes: Sequence[float]) -> None:
+        """Note that the job also runs in other processes, named by `runtime.processes.identity`.
+
+        As long as one of them runs, no other step begins, even if this process is killed.
+        """
+        names = dict.fromkeys((owner(), *map(owner, processes)))
+        self._note = step_notes.change(self._lake, self._note, processes=tuple(names))
+
+    def finish(self) -> None:
+        """Move the watermark if the job has not, and remove the note.
+
+        Raises:
+            ConcurrentWriteError: another writer moved the watermark, or another step took this one's place.
+            JobError: the job made no table.
+        """
+        lake, target = self._lake, self._lake.find(self.table)
+        if not step_notes.is_current(lake, self._note):
+            raise ConcurrentWriteError(
+                f"{self.table}: this step was settled by hand, or counted as ended, while its job was running"
+            )
+        self.moved_by = self._move(target)
+        if target is not None:
+            own(lake, self.table, self._settings.owner)
+            keep_sources(lake, self.table, self._settings.sources)
+        step_notes.remove(lake, self._note)
+
+    def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
+        carried = find_property(target, STEP_ID) if target is not None else None
+        if carried and carried[0] == self.id:
+            return "job"
+        if target is None:
+            if self.is_empty:
+                return "nobody"
+            raise JobError(
+                f"the job of {self.table} is done, and there is no table {self.table}: the job has to make it. If it "
+                "writes somewhere else, declare `writes: elsewhere`: the table then only holds the watermark"
+            )
+        if self.marks == self._base:
+            return "nobody"
+        move_watermark(self._lake, self.table, self._base, self.properties)
+        return "step"
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the job failed; without a trace if it is known what it has written."""
+        said = f"{type(error).__name__}: {error}"[:1000]
+        self._note = step_notes.change(self._lake, self._note, processes=(), error=said)
+        if self._note.state(self._lake.find(self.table)) != "unknown":
+            step_notes.remove(self._lake, self._note)
+
+    def close(self) -> None:
+        """Drop the ICDC tables without a lifetime."""
+        self._scope.close()
+
+
+@contextlib.contextmanager
+def captured_step(
+    lake: LakeBase, settings: StepSettings, *, choose: Choose | None = None, rebuild: bool = False
+) -> Generator[CapturedStep]:
+    """Fix the windows of a job, and move the watermark of its table when the block ends without an error.
+
+    Args:
+        lake: the lake.
+        settings: what is declared.
+        choose: returns the part of the pending windows that this step takes.
+        rebuild: whether the job is given everything that its sources hold.
+
+    Raises:
+        StepRunningError: a step over the same table is running.
+        StepUnknownError: the last step was interrupted, what it wrote is unknown, and `on_unknown` is `stop`.
+        HistoryError: the history of a source is lost, and the step is declared to stop.
+        ConcurrentWriteError: another writer moved the watermark.
+        JobError: the job made no table.
+    """
+    check_columns(settings.table, {"ranges": settings.ranges, "keys": settings.keys}, settings.sources)
+    step = _begin(lake, settings, choose, rebuild=rebuild)
+    try:
+        yield step
+        step.finish()
+    except BaseException as e:
+        try:
+            step.fail(e)
+        except LakeError as second:  # the first error counts; the note then says that the process is gone
+            log.warning("%s: the note of its step stays: %s", settings.table, second)
+        raise
+    finally:
+        step.close()
+
+
+def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, rebuild: bool) -> CapturedStep:
+    table, writes_target = settings.table, settings.writes == "table"
+    if not writes_target:
+        _ensure_holder(lake, settings)
+    former, target = step_notes.find_note(lake, table), lake.find(table)
+    if target is not None and target.properties.get(PIPELINE_PROPERTY) not in (None, STEP_OWNER, settings.owner):
+        check_owner_in(target, table, settings.owner)
+    again, resumed = settled(former, target, settings)
+    tables = {s: lake.table(s) for s in settings.sources}
+    if rebuild:
+        windows = {s: Window(s, None, head_of(t)) for s, t in tables.items()}
+    else:
+        windows = pending_windows(settings, target, tables, again)
+        windows = choose(windows, tables) if choose and not again else windows
+    base = known_marks(target)
+    note = StepNote(
+        str(table),
+        {str(s): NotedWindow(w.head.uuid, w.start, w.head.snapshot) for s, w in windows.items()},
+        target.metadata.current_snapshot_id if target is not None else None,
+        writes_target,
+        hours=max(step_notes.HOURS, (settings.lifetime or timedelta()).total_seconds() / 3600),
+    )
+    note = replace(note, id=again.id) if again else note
+    step_notes.claim(lake, note, former)
+    # A whole step may have come and gone since the target was loaded.
+    if known_marks(lake.find(table)) != base:
+        step_notes.remove(lake, note)
+        raise ConcurrentWriteError(f"{table}: another step absorbed the same windows at the same time")
+    return CapturedStep(lake, settings, windows, base, note, resumed)
+
+
+def _ensure_holder(lake: LakeBase, settings: StepSettings) -> None:
+    """Make the table that holds the watermark of a job that writes elsewhere."""
+    if not lake.exists(settings.table):
+        lake.ensure_namespace(settings.table.namespace)
+        doc = "this table has no rows: its snapshots say what a job that writes elsewhere has absorbed"
+        schema = Schema(NestedField(1, "watermark", StringType(), required=False, doc=doc))
+        lake.catalog.create_table_if_not_exists(
+            settings.table.parts,
+            schema,
+            location=lake.location_of(settings.table),
+            properties={PIPELINE_PROPERTY: settings.owner},
+        )

@@ -1,0 +1,89 @@
+"""Run one step of a declared job."""
+
+from __future__ import annotations
+
+import time
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from lake_assets.jobs import step_notes
+from lake_assets.jobs.captured_step import CapturedStep, captured_step
+from lake_assets.jobs.job_spec import JobSpec
+from lake_assets.jobs.step_windows import Choose, pending_windows
+from lake_assets.lake import LakeBase
+from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.tables.batch_limits import left_behind
+from lake_assets.tables.commits import counts
+from lake_assets.tables.outcome import Absorbed, Outcome
+
+
+def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebuild: bool = False) -> Outcome:
+    """Run a job over what is pending.
+
+    Args:
+        lake: the lake.
+        spec: the job.
+        choose: returns the part of the pending windows that this step takes.
+        rebuild: whether the job is given everything that its sources hold.
+
+    Raises:
+        JobError: the job fails.
+        LakeError: see `captured_step`.
+    """
+    began, name, settings = time.monotonic(), str(spec.table), spec.settings
+    with named_errors(spec.table):
+        loaded = {t: lake.find(t) for t in (*spec.sources, *spec.lookups)}
+        if missing := [str(t) for t, table in loaded.items() if table is None]:
+            return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
+        sources = {s: t for s in spec.sources if (t := loaded[s]) is not None}
+        if empty := [str(s) for s, t in sources.items() if t.metadata.current_snapshot_id is None]:
+            return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
+        before = lake.find(spec.table)
+        if not rebuild and step_notes.find_note(lake, spec.table) is None:
+            windows = pending_windows(settings, before, sources)
+            windows = choose(windows, sources) if choose else windows
+            if all(w.is_absorbed for w in windows.values()):
+                return Outcome(name, "nothing")
+        details: dict[str, object] = {}
+        with captured_step(lake, settings, choose=choose, rebuild=rebuild) as step:
+            absorbed = _absorbed(step)
+            if not step.is_empty:
+                details |= spec.job.run(step)
+            details |= left_behind(*step.windows.values())
+            details |= {"interrupted": step.resumed} if step.resumed else {}
+        return _outcome(lake, spec, step, before, absorbed, details, began)
+
+
+def _absorbed(step: CapturedStep) -> tuple[Absorbed, ...]:
+    pending = [s for s, w in step.windows.items() if not w.is_absorbed]
+    return tuple(Absorbed.of(s, step.capture(s)) for s in pending)
+
+
+def _outcome(
+    lake: LakeBase,
+    spec: JobSpec,
+    step: CapturedStep,
+    before: Table | None,
+    absorbed: tuple[Absorbed, ...],
+    details: dict[str, object],
+    began: float,
+) -> Outcome:
+    """Describe a step by the commits that are in the table since; they are the job's, which may be several."""
+    table, inserted, updated, deleted = lake.find(spec.table), 0, 0, 0
+    start = before.metadata.current_snapshot_id if before is not None else None
+    for snapshot in ancestors(table) if table is not None else ():
+        if snapshot.snapshot_id == start:
+            break
+        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+            new = counts(snapshot)
+            inserted, updated, deleted = (a + b for a, b in zip((inserted, updated, deleted), new, strict=True))
+    how = "none" if step.is_empty else "job"
+    moved = {"job": "with the job's commit", "step": "after the job", "nobody": "nothing to move"}[step.moved_by]
+    return Outcome(
+        str(spec.table), "absorbed", absorbed, inserted, updated, deleted, how,
+        "no row of its sources changed" if step.is_empty else "rebuild" if step.is_initial else "changes",
+        time.monotonic() - began, table.metadata.current_snapshot_id if table is not None else None,
+        {**details, "watermark": moved},
+    )  # fmt: skip

@@ -1,0 +1,256 @@
+"""The note of a step: which windows a job was given, by which process, and what that means if the process was killed.
+
+A note is a table without rows in the namespace `icdc`, one per target, whose properties hold the note. Every catalog
+creates a table for one caller only, so of two steps over the same target one finds the note of the other. The target
+itself may be missing, or be dropped and created by the job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import StringType
+
+from lake_assets.capture.icdc import NAMESPACE
+from lake_assets.errors import CorruptMetadataError, StepRunningError, StepUnknownError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.lake.metadata.watermark import Watermark, find_property
+from lake_assets.runtime.processes import is_gone, owner
+
+# The snapshot property with the id of the step that a commit belongs to.
+STEP_ID = "lake-assets.step-id"
+_NOTE = "lake-assets.step-note"
+# After that long, a process of another machine counts as ended, unless a longer lifetime is declared.
+HOURS = 24
+_ATTEMPTS = 5
+
+State = Literal["running", "done", "nothing-written", "unknown"]
+
+
+@dataclass(frozen=True)
+class NotedWindow:
+    """The window of one source, as its table's uuid and two snapshots; `start` None: the beginning."""
+
+    uuid: str
+    start: int | None
+    end: int | None
+
+    @property
+    def head(self) -> Watermark:
+        """The watermark after the step."""
+        return Watermark(self.uuid, self.end)
+
+
+@dataclass(frozen=True)
+class StepNote:
+    """The note of a step that is running, or was interrupted.
+
+    Attributes:
+        target: the table whose watermark the step moves.
+        windows: by source, what the job was given.
+        snapshot: the target's snapshot before the job; None: it had none.
+        writes_target: whether the job writes the target, and nothing else.
+        id: of the step; the same if it is run again.
+        attempt: differs each time that it is run.
+        processes: the processes of the job, as `runtime.processes.owner` names them.
+        began: when it began, in seconds since 1970.
+        hours: after that long, processes of other machines count as ended.
+        error: the message, if the job failed.
+        is_rerun_requested: whether somebody has decided to run the same windows again.
+    """
+
+    target: str
+    windows: Mapping[str, NotedWindow]
+    snapshot: int | None
+    writes_target: bool
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    processes: tuple[str, ...] = field(default_factory=lambda: (owner(),))
+    began: float = field(default_factory=time.time)
+    hours: float = HOURS
+    error: str = ""
+    is_rerun_requested: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> StepNote:
+        """Parse a note.
+
+        Raises:
+            ValueError, TypeError, LookupError: it is none.
+        """
+        said: dict[str, Any] = json.loads(text)
+        windows = {s: NotedWindow(**w) for s, w in said.pop("windows").items()}
+        return cls(windows=windows, processes=tuple(said.pop("processes")), **said)
+
+    @property
+    def text(self) -> str:
+        """The note as text; see `of`."""
+        return json.dumps(asdict(self))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one of its processes may still be running."""
+        return any(self._may_run(process) for process in self.processes)
+
+    def _may_run(self, process: str) -> bool:
+        gone = is_gone(process)
+        return time.time() < self.began + self.hours * 3600 if gone is None else not gone
+
+    def state(self, target: Table | None) -> State:
+        """Return what is known of the job.
+
+        Args:
+            target: the target; None: it does not exist.
+        """
+        if self.processes and self.is_running:
+            return "running"
+        if target is not None and (carried := find_property(target, STEP_ID)) and carried[0] == self.id:
+            return "done"
+        if self.writes_target and _is_unchanged(target, self.snapshot):
+            return "nothing-written"
+        return "unknown"
+
+    def running(self) -> StepRunningError:
+        """The error for a second step."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.began))
+        where = ", ".join(self.processes)
+        return StepRunningError(
+            f"{self.target}: a step is running since {since} UTC (process {where}: machine, process id, start). Run "
+            "again when it is done. If it is on another machine and was killed there, "
+            f"`lake-assets step {self.target} --rerun` (or `--done`) settles it"
+        )
+
+    def unknown(self) -> StepUnknownError:
+        """The error for an interrupted step that is declared to stop."""
+        windows = ", ".join(f"{s} ({w.start or 'beginning'}, {w.end}]" for s, w in self.windows.items())
+        how = f"failed ({self.error})" if self.error else "was killed"
+        found = (
+            f"{self.target} has changed since, but no commit carries the step's watermark"
+            if self.writes_target
+            else "its writes are not visible from here"
+        )
+        return StepUnknownError(
+            f"{self.target}: a step over {windows} {how}, and whether its rows were written is unknown: {found}. Look, "
+            f"then run `lake-assets step {self.target} --done` if they were, or `lake-assets step {self.target} "
+            "--rerun` if they were not; `on_unknown: rerun` runs the job over the same windows again by itself"
+        )
+
+
+def _is_unchanged(target: Table | None, snapshot: int | None) -> bool:
+    """Whether nothing but upkeep has happened to the target since that snapshot."""
+    for step in ancestors(target) if target is not None else ():
+        if step.snapshot_id == snapshot:
+            return True
+        if step.summary is None or step.summary.operation != Operation.REPLACE:
+            return False
+    return snapshot is None
+
+
+def note_name(target: TableId) -> TableId:
+    """Return the name of the table that holds the note of a target."""
+    plain = "".join(c if c.isalnum() else "_" for c in "_".join(target.parts))[:80]
+    return TableId(NAMESPACE, f"step_{plain}_{hashlib.sha256(str(target).encode()).hexdigest()[:8]}")
+
+
+def find_note(lake: LakeBase, target: TableId) -> StepNote | None:
+    """Return the note of a target; None if no step is running or interrupted.
+
+    Raises:
+        CorruptMetadataError: the note cannot be read.
+    """
+    found = _load(lake, target)
+    return found[0] if found else None
+
+
+def _load(lake: LakeBase, target: TableId) -> tuple[StepNote, Table] | None:
+    for attempt in range(_ATTEMPTS):
+        try:
+            table = lake.find(note_name(target))
+        except CorruptMetadataError:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            continue  # its step has just removed it, together with its files
+        if table is None:
+            return None
+        try:
+            return StepNote.of(table.properties[_NOTE]), table
+        except (ValueError, TypeError, LookupError) as e:
+            name = note_name(target)
+            raise CorruptMetadataError(f"{name} is no note of a step of {target}: {e}. Drop the table {name}") from e
+    return None
+
+
+def claim(lake: LakeBase, note: StepNote, former: StepNote | None) -> None:
+    """Write the note of a step that begins.
+
+    Args:
+        lake: the lake.
+        note: the note.
+        former: the note of an interrupted step that it takes the place of.
+
+    Raises:
+        StepRunningError: another step was faster.
+    """
+    target = TableId.parse(note.target)
+    if former is not None:
+        _swap(lake, note, former)
+        return
+    lake.ensure_namespace(NAMESPACE)
+    name = note_name(target)
+    try:
+        lake.catalog.create_table(name.parts, Schema(), properties={_NOTE: note.text, "gc.enabled": "true"})
+    except TableAlreadyExistsError as e:
+        raise (find_note(lake, target) or note).running() from e
+
+
+def change(lake: LakeBase, note: StepNote, **changes: Any) -> StepNote:
+    """Change the note of a step, and return it.
+
+    Raises:
+        StepRunningError: another step has taken its place.
+    """
+    changed = replace(note, **changes)
+    _swap(lake, changed, note)
+    return changed
+
+
+def _swap(lake: LakeBase, note: StepNote, former: StepNote) -> None:
+    """Replace a note if it is still the former one."""
+    found = _load(lake, TableId.parse(note.target))
+    if found is None or (found[0].id, found[0].attempt) != (former.id, former.attempt):
+        raise (found[0] if found else former).running()
+    try:
+        with found[1].transaction() as transaction:
+            # Catalogs compare a table's schema before they change it, and properties they do not: of two processes
+            # that take the place of one note, the second finds another schema than it has read.
+            with transaction.update_schema() as schema:
+                schema.add_column(uuid.uuid4().hex, StringType())
+            transaction.set_properties({_NOTE: note.text})
+    except (CommitFailedException, NoSuchTableError) as e:
+        raise (find_note(lake, TableId.parse(note.target)) or former).running() from e
+
+
+def is_current(lake: LakeBase, note: StepNote) -> bool:
+    """Whether the note is still the one of its target."""
+    found = find_note(lake, TableId.parse(note.target))
+    return found is not None and (found.id, found.attempt) == (note.id, note.attempt)
+
+
+def remove(lake: LakeBase, note: StepNote) -> None:
+    """Remove the note of a step, unless another step has taken its place."""
+    if is_current(lake, note):
+        try:
+            lake.catalog.purge_table(note_name(TableId.parse(note.target)).parts)
+        except NoSuchTableError:
+            return

@@ -1,0 +1,320 @@
+"""What a step hands to its job: snapshots, ranges, keys, ICDC tables, as variables, JSON or run configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime
+from datetime import time as time_of_day
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from lake_assets.capture import FieldRange
+from lake_assets.errors import JobError
+from lake_assets.lake import TableId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VARIABLE = "LAKE_STEP"
+# Linux refuses a variable of more than 128 kB.
+_LONGEST = 120_000
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """One source of a step.
+
+    Attributes:
+        start, end: the window: its changes after `start`, up to `end`; `start` None: everything up to `end`.
+        is_empty: whether no row changed.
+        after: the ICDC table over the changed files at `end`; None: there are none.
+        before: the same at `start`.
+        after_metadata, before_metadata: their metadata files, for engines that read tables by path.
+    """
+
+    start: int | None
+    end: int | None
+    is_empty: bool
+    after: str | None = None
+    before: str | None = None
+    after_metadata: str | None = None
+    before_metadata: str | None = None
+
+
+@dataclass(frozen=True)
+class StepParameters:
+    """What a job has to know about its step; the same in every process.
+
+    Attributes:
+        table: the table whose watermark the step moves.
+        id: of the step; the same if its windows are run again.
+        sources: by name.
+        lookups: by name of a table that the job reads as it is, the snapshot to read.
+        ranges: the declared ranges, united over the sources.
+        keys: the distinct values of the declared key expressions over all changed rows.
+        properties: snapshot properties with the watermark, for the job's own commit.
+    """
+
+    table: str
+    id: str
+    sources: Mapping[str, StepSource]
+    lookups: Mapping[str, int | None] = field(default_factory=dict)
+    ranges: Mapping[str, FieldRange] = field(default_factory=dict)
+    keys: Sequence[Mapping[str, Any]] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row changed in any source."""
+        return all(s.is_empty for s in self.sources.values())
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether the job has to read everything that the sources hold: a first run, or a rebuild."""
+        return any(s.start is None for s in self.sources.values())
+
+    @property
+    def spark_conf(self) -> dict[str, str]:
+        """Settings of a Spark session with which every Iceberg commit carries the watermark."""
+        return {f"spark.sql.iceberg.snapshot-property.{k}": v for k, v in self.properties.items()}
+
+    @contextlib.contextmanager
+    def committing(self, spark: SparkSession) -> Generator[None]:
+        """Add the watermark to the commit that is made in the block. It must be one commit, to the step's table.
+
+        Raises:
+            ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
+        """
+        from lake_assets.tables.commits import committing
+
+        with committing(spark, TableId.parse(self.table), None, self.properties):
+            yield
+
+    def json(self) -> str:
+        """Return everything as JSON; see `of_json`."""
+        said = {
+            "table": self.table,
+            "id": self.id,
+            "is_empty": self.is_empty,
+            "is_initial": self.is_initial,
+            "sources": {n: asdict(s) for n, s in self.sources.items()},
+            "lookups": dict(self.lookups),
+            "ranges": {n: _range_to_json(r) for n, r in self.ranges.items()},
+            "keys": None if self.keys is None else [{n: _encoded(v)[1] for n, v in k.items()} for k in self.keys],
+            "key_types": self._key_types(),
+            "properties": dict(self.properties),
+        }
+        return json.dumps(said, allow_nan=False)
+
+    @classmethod
+    def of_json(cls, text: str) -> Self:
+        """Return the parameters in `json()`.
+
+        Raises:
+            JobError: it is no such text.
+        """
+        try:
+            said = json.loads(text)
+            types: Mapping[str, str] = said["key_types"]
+            keys = said["keys"]
+            return cls(
+                said["table"],
+                said["id"],
+                {n: StepSource(**s) for n, s in said["sources"].items()},
+                said["lookups"],
+                {n: _range_of_json(r) for n, r in said["ranges"].items()},
+                None if keys is None else [{n: _decoded(types.get(n), v) for n, v in k.items()} for k in keys],
+                said["properties"],
+            )
+        except (ValueError, TypeError, LookupError, AttributeError) as e:
+            raise JobError(
+                f"{VARIABLE} does not hold the parameters of a step ({e}): it is set by the step itself"
+            ) from e
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment variables: `LAKE_STEP` (everything, as JSON), and the single values as `LAKE_STEP_...`.
+
+        A value that is missing (an unbounded end of a range, the start of a first run) is an empty text.
+
+        Raises:
+            JobError: two names become the same variable, or the keys do not fit.
+        """
+        text = self.json()
+        if len(text) > _LONGEST:
+            raise JobError(
+                f"{self.table}: the step's parameters take {len(text):,} bytes, and a variable holds {_LONGEST:,}: "
+                f"{len(self.keys or ()):,} keys changed. Leave `keys` out and read the changed rows from the ICDC "
+                "tables (LAKE_STEP_AFTER_..., LAKE_STEP_BEFORE_...), or use `ranges`"
+            )
+        found = {VARIABLE: text}
+        for name, value in self.values().items():
+            variable = "_".join([VARIABLE, *re.findall(r"[A-Za-z0-9]+", name)]).upper()
+            if variable in found:
+                raise JobError(
+                    f"{self.table}: two parameters are called {variable} in the environment: rename one of them"
+                )
+            found[variable] = value
+        return found
+
+    def run_config(self, op: str = "job") -> dict[str, Any]:
+        """Return a Dagster run configuration that hands the parameters to an op or asset as its configuration."""
+        return {"ops": {op: {"config": json.loads(self.json())}}}
+
+    def values(self) -> dict[str, str]:
+        """Return the single values by name: `table`, `low.day`, `end.raw.playback`, …; missing ones are empty."""
+        found: dict[str, Any] = {
+            "table": self.table,
+            "id": self.id,
+            "is_empty": self.is_empty,
+            "is_initial": self.is_initial,
+            "properties": json.dumps(dict(self.properties)),
+        }
+        for name, source in self.sources.items():
+            found |= {f"{what}.{name}": value for what, value in asdict(source).items() if what != "is_empty"}
+        found |= {f"snapshot.{name}": snapshot for name, snapshot in self.lookups.items()}
+        for name, hull in self.ranges.items():
+            found |= {f"{what}.{name}": value for what, value in _range_to_json(hull).items() if what in _IN_VALUES}
+        return {name: _as_text(value) for name, value in found.items()}
+
+    def _key_types(self) -> dict[str, str]:
+        return {n: kind for k in self.keys or () for n, v in k.items() if (kind := _encoded(v)[0]) is not None}
+
+
+_IN_VALUES = ("low", "high", "nulls")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|(?<!\$)\{([a-z_]+(?:\.[^{}|]+)?)(?:\|([^{}]*))?\}")
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+
+
+def current_step() -> StepParameters:
+    """Return the parameters of the step that runs this process.
+
+    Raises:
+        JobError: no step does.
+    """
+    text = os.environ.get(VARIABLE)
+    if not text:
+        raise JobError(
+            f"{VARIABLE} is not set: no step started this process. Start it through a `lake_assets.CapturedJob`, or "
+            " with `env={**os.environ, **step.env}` in a block `with lake.step(...) as step`"
+        )
+    return StepParameters.of_json(text)
+
+
+def names_in(command: Sequence[str]) -> set[str]:
+    """Return the names in the placeholders of a command."""
+    return {m[1] for argument in command for m in _PLACEHOLDER.finditer(argument) if m[1]}
+
+
+def filled(command: Sequence[str], step: StepParameters) -> list[str]:
+    """Fill in the placeholders of a command: `{low.day}`, or `{low.day|1970-01-01}` with a text for a missing value.
+
+    Each stays within its argument. In the text of a shell (`bash -c TEXT`), values are quoted. An argument that is
+    `{spark_conf}` becomes the `--conf` arguments of spark-submit with which every commit carries the watermark.
+
+    Raises:
+        JobError: a name is unknown, or its value is missing.
+    """
+    values, arguments = step.values(), list[str]()
+    for n, argument in enumerate(command):
+        if argument == "{spark_conf}":
+            arguments += [a for k, v in step.spark_conf.items() for a in ("--conf", f"{k}={v}")]
+            continue
+        is_script = _is_script(command, n)
+
+        def value(match: re.Match[str], *, is_script: bool = is_script, argument: str = argument) -> str:
+            name, default = match[1], match[2]
+            if not name:
+                return match[0][0]
+            if name not in values:
+                raise JobError(f"{step.table}: `command`: {argument!r} names {name!r}; there are {', '.join(values)}")
+            if not (text := values[name] or default or "") and default is None:
+                raise JobError(
+                    f"{step.table}: `command`: {argument!r}: {name} has no value in this step (no bound is known, "
+                    f"or there is none): give one, as in {{{name}|1970-01-01}}"
+                )
+            return shlex.quote(text) if is_script else text
+
+        arguments.append(_PLACEHOLDER.sub(value, argument))
+    return arguments
+
+
+def _is_script(command: Sequence[str], at: int) -> bool:
+    """Whether an argument is the text that a shell runs."""
+    option = re.fullmatch(r"-[a-z]*c", command[at - 1]) if at else None
+    return option is not None and any(Path(a).name in _SHELLS for a in command[: at - 1])
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _range_to_json(hull: FieldRange) -> dict[str, Any]:
+    (low_type, low), (high_type, high) = _encoded(hull.low), _encoded(hull.high)
+    return {
+        "low": low,
+        "high": high,
+        "nulls": hull.nulls,
+        "nans": hull.nans,
+        "exact": hull.exact,
+        "has_values": hull.has_values,
+        "type": low_type or high_type,
+    }
+
+
+def _range_of_json(said: Mapping[str, Any]) -> FieldRange:
+    low, high = (_decoded(said["type"], said[end]) for end in ("low", "high"))
+    return FieldRange(low, high, said["exact"], said["nulls"], said["nans"], said["has_values"])
+
+
+def _encoded(value: Any) -> tuple[str | None, Any]:
+    """Return the type of a value, and the value as JSON has it."""
+    match value:
+        case None:
+            return None, None
+        case bool() | int() | str():
+            return None, value
+        case float():
+            return ("float", value) if math.isfinite(value) else ("float", str(value))
+        case datetime():
+            return "timestamp", value.isoformat(sep=" ")
+        case date():
+            return "date", value.isoformat()
+        case time_of_day():
+            return "time", value.isoformat()
+        case Decimal():
+            return "decimal", f"{value:f}"
+        case UUID():
+            return "uuid", str(value)
+        case bytes() | bytearray():
+            return "binary", value.hex()
+        case _:
+            raise JobError(
+                f"a value of type {type(value).__name__} cannot be handed to a job: use an expression that gives a text"
+            )
+
+
+_DECODE = {
+    "float": float,
+    "timestamp": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time_of_day.fromisoformat,
+    "decimal": Decimal,
+    "uuid": UUID,
+    "binary": bytes.fromhex,
+}
+
+
+def _decoded(kind: str | None, value: Any) -> Any:
+    return value if value is None or kind is None else _DECODE[kind](value)

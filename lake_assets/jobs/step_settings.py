@@ -1,0 +1,76 @@
+"""What a step is declared to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from lake_assets.errors import PipelineError
+from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
+
+# The owner of tables whose steps belong to no pipeline.
+STEP_OWNER = "lake.step"
+# The column, or for keys the SQL expression, over every source; or by source, the others having none.
+ByColumn = str | Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step is declared to do; see `captured_step`."""
+
+    table: TableId
+    sources: tuple[TableId, ...]
+    ranges: Mapping[str, ByColumn] = field(default_factory=dict)
+    keys: Mapping[str, ByColumn] = field(default_factory=dict)
+    lookups: tuple[TableId, ...] = ()
+    lifetime: timedelta | None = None
+    writes: Literal["table", "elsewhere"] = "table"
+    on_unknown: Literal["stop", "rerun"] = "stop"
+    on_gap: Literal["stop", "rebuild"] = "stop"
+    on_replaced: Literal["stop", "rebuild"] = "stop"
+    owner: str = STEP_OWNER
+
+
+def of_source(by: ByColumn, source: str) -> str | None:
+    """Return the column or expression for a source; None: it has none."""
+    return by if isinstance(by, str) else by.get(source)
+
+
+def check_columns(table: TableId, declared: Mapping[str, Mapping[str, ByColumn]], sources: Sequence[TableId]) -> None:
+    """Check that what is declared by source names sources.
+
+    Raises:
+        PipelineError: one does not.
+    """
+    names = [str(s) for s in sources]
+    for setting, values in declared.items():
+        for name, by in values.items():
+            for source in () if isinstance(by, str) else by:
+                if source not in names:
+                    raise PipelineError(
+                        f"{table}: `{setting}`: {name} names {source}, which is no source{nearest(source, names)}: the "
+                        f"sources are {', '.join(names)}"
+                    )
+
+
+def names_of(tables: Sequence[str | TableId]) -> tuple[TableId, ...]:
+    """Return the names of tables, each once."""
+    return tuple(dict.fromkeys(map(TableId.parse, tables)))
+
+
+def columns_by_name(declared: Sequence[str] | Mapping[str, ByColumn] | None) -> dict[str, ByColumn]:
+    """Return ranges or keys by name; a list names columns.
+
+    Raises:
+        PipelineError: a mapping by source names no table.
+    """
+    if declared is None:
+        return {}
+    found: dict[str, ByColumn] = dict(declared if isinstance(declared, Mapping) else {n: n for n in declared})
+    for name, by in found.items():
+        if not by:
+            raise PipelineError(f"{name!r}: name a column, or a column by source")
+    return found

@@ -1,0 +1,89 @@
+"""Ranges and keys of what changed in all sources of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture.field_ranges import NOTHING
+from lake_assets.errors import ColumnNotFoundError, JobError, PipelineError
+from lake_assets.jobs.step_settings import ByColumn, of_source
+from lake_assets.lake import TableId, quote
+from lake_assets.lake.names import nearest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_KEYS = 100_000
+
+
+def united_ranges(
+    table: TableId, declared: Mapping[str, ByColumn], changed: Mapping[str, Capture]
+) -> dict[str, FieldRange]:
+    """Return the hull of each declared column over the changed sources.
+
+    Raises:
+        ColumnNotFoundError: a source has no such column.
+        JobError: the types of two sources cannot be compared.
+    """
+    found: dict[str, FieldRange] = {}
+    for name, by in declared.items():
+        hull, of = NOTHING, list[str]()
+        for source, taken in changed.items():
+            column = of_source(by, source)
+            if column is None:
+                continue
+            if column not in taken.ranges:
+                raise ColumnNotFoundError(
+                    f"{table}: `ranges`: {source} has no column {column!r}{nearest(column, taken.ranges)}, so "
+                    f"its changes belong to no range of {name}. Name the column by source, or read {source} as a lookup"
+                )
+            try:
+                hull |= taken.ranges[column]
+            except TypeError as e:
+                raise JobError(
+                    f"{table}: `ranges`: {name} has another type in {source} than in {', '.join(of)}: {e}"
+                ) from e
+            of.append(source)
+        found[name] = hull
+    return found
+
+
+def changed_keys(
+    table: TableId,
+    spark: Callable[[], SparkSession],
+    declared: Mapping[str, ByColumn],
+    changed: Mapping[str, Capture],
+) -> list[dict[str, Any]]:
+    """Return the distinct values of expressions over the changed rows of all sources.
+
+    Raises:
+        JobError: there are too many; or Spark does not accept an expression.
+        PipelineError: a source has an expression for some keys, but not for all.
+    """
+    from pyspark.errors import PySparkException
+
+    parts: list[Any] = []
+    for source, taken in changed.items():
+        expressions = {name: of_source(by, source) for name, by in declared.items()}
+        if not any(expressions.values()):
+            continue
+        if missing := [name for name, e in expressions.items() if e is None]:
+            raise PipelineError(f"{table}: `keys`: {', '.join(missing)} has no expression over {source}")
+        columns = [f"{e} AS {quote(name)}" for name, e in expressions.items()]
+        try:
+            parts.append(taken.signed(spark()).selectExpr(*columns))
+        except PySparkException as e:
+            first = next(iter(str(e).splitlines()), "")
+            raise JobError(f"{table}: `keys`: Spark does not accept {', '.join(columns)} over {source}: {first}") from e
+    if not parts:
+        return []
+    rows = reduce(lambda a, b: a.unionAll(b), parts).distinct().limit(MOST_KEYS + 1).collect()
+    if len(rows) > MOST_KEYS:
+        raise JobError(
+            f"{table}: more than {MOST_KEYS:,} keys changed, too many to hand to a job: use `ranges`, or read the "
+            "changed rows (`step.capture(source)`, or the ICDC tables)"
+        )
+    return sorted((row.asDict() for row in rows), key=lambda k: [(v is None, str(v)) for v in k.values()])

@@ -1,0 +1,62 @@
+"""The windows of a step: what is pending, or what an interrupted step was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pyiceberg.table import Table
+
+from lake_assets.jobs.step_notes import StepNote
+from lake_assets.jobs.step_settings import StepSettings
+from lake_assets.lake import TableId
+from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.tables.pending_windows import Window, window_of
+
+Choose = Callable[[dict[TableId, Window], dict[TableId, Table]], dict[TableId, Window]]
+
+
+def settled(former: StepNote | None, target: Table | None, settings: StepSettings) -> tuple[StepNote | None, str]:
+    """Return the note whose windows are run again, and what became of an interrupted step."""
+    if former is None:
+        return None, ""
+    match former.state(target):
+        case "running":
+            raise former.running()
+        case "done":
+            return None, "the interrupted step before had committed"
+        case "nothing-written":
+            return None, "the interrupted step before had written nothing"
+        case "unknown":
+            if settings.on_unknown == "stop" and not former.is_rerun_requested:
+                raise former.unknown()
+            return former, "the windows of the interrupted step before are run again"
+
+
+def pending_windows(
+    settings: StepSettings, target: Table | None, sources: Mapping[TableId, Table], again: StepNote | None = None
+) -> dict[TableId, Window]:
+    """Return the pending window of each source. Reads metadata only.
+
+    Args:
+        settings: the step.
+        target: its table; None: it does not exist yet.
+        sources: its existing sources.
+        again: the note of an interrupted step whose windows are run again.
+
+    Raises:
+        HistoryError: the history of a source is lost, and the step is declared to stop.
+    """
+    found = {s: window_of(settings.table, target, s, table) for s, table in sources.items()}
+    for source, window in found.items():
+        if again and (noted := again.windows.get(str(source))) and noted.uuid == window.head.uuid:
+            mark = Watermark(noted.uuid, noted.start) if noted.start is not None else None
+            found[source] = Window(source, mark, noted.head)
+    lost = [w.lost for w in found.values() if w.lost]
+    for why in lost:
+        if getattr(settings, why.option) == "stop":
+            raise why.error(
+                f"With `{why.option}: rebuild` declared, the next step gives the job all that its sources hold; or "
+                f"drop {settings.table}, if the job makes it again"
+            )
+    return {s: replace(w, mark=None) for s, w in found.items()} if lost else found

@@ -1,0 +1,239 @@
+"""Jobs in a pipeline's YAML: users' own programs over captured changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from lake_assets.jobs.job_commands import CommandJob, DbtJob, NotebookJob
+from lake_assets.jobs.job_functions import FunctionJob
+from lake_assets.jobs.job_spec import Job, JobSpec
+from lake_assets.jobs.step_parameters import names_in
+from lake_assets.jobs.step_settings import StepSettings, check_columns, columns_by_name, names_of
+from lake_assets.lake import TableId
+from lake_assets.lake.names import nearest
+from lake_assets.lake.paths import LocalPath
+from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
+from lake_assets.pipeline.config.layer_tables import Batches
+from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, listed, seconds_of
+from lake_assets.tables.specs import BatchSize
+
+ByName = Annotated[list[str] | dict[str, str | dict[str, str]], BeforeValidator(listed)]
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OF_SOURCES = ("start", "end", "after", "before", "after_metadata", "before_metadata")
+
+
+class NotebookSettings(Strict):
+    """A notebook that papermill runs."""
+
+    path: LocalPath = Field(description="the notebook, relative to the YAML's folder")
+    output: str | None = Field(
+        default=None, description="the executed notebook, with placeholders such as {id}; default: <path>.out.ipynb"
+    )
+
+
+class DbtSettings(Strict):
+    """A selection of a dbt project."""
+
+    project: LocalPath = Field(description="folder of the dbt project, relative to the YAML's folder")
+    select: str = Field(description="what is built, in dbt's syntax", min_length=1)
+    arguments: list[str] = Field(default_factory=list, description="further arguments of dbt build: [--target, prod]")
+
+
+def _notebook(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class JobSettings(Batches, TableSettings):
+    """A job over what changed in its inputs: a command, a Python function, a notebook or a dbt selection."""
+
+    table: str = Field(description="layer.table that the job writes; its snapshots hold the watermark")
+    inputs: Several = Field(description="tables whose changes trigger the job, and are captured for it", min_length=1)
+    lookups: Several = Field(default_factory=list, description="tables that the job reads as they are")
+    ranges: ByName = Field(
+        default_factory=list,
+        description="columns whose changed range the job is given; or by name the column, or the column by table",
+    )
+    keys: ByName = Field(
+        default_factory=list, description="like ranges: columns or SQL expressions whose changed values it is given"
+    )
+    lifetime: str | float | None = Field(
+        default=None, description="how long the captured tables (ICDC) last (2h, 1d); default: until the job is done"
+    )
+    writes: Literal["table", "elsewhere"] = Field(
+        default="table",
+        description="elsewhere: the job writes no table of the lake, or others as well; the table is then made for it",
+    )
+    on_unknown: Literal["stop", "rerun"] = Field(
+        default="stop",
+        description="if the job was interrupted and may have written its rows without the watermark: stop until "
+        "`lake-assets step` settles it, or run it over the same changes again",
+    )
+    on_gap: Literal["stop", "rebuild"] = Field(
+        default="stop", description="if the absorbed snapshot of an input has expired: stop, or give the job everything"
+    )
+    on_replaced: Literal["stop", "rebuild"] = Field(
+        default="stop", description="if an input was dropped and created again: stop, or give the job everything"
+    )
+    command: list[str] = Field(
+        default_factory=list,
+        description="a program and its arguments, with placeholders such as {low.day}; LAKE_STEP_* variables are in "
+        "its environment, and {spark_conf} becomes spark-submit's --conf arguments with the watermark",
+    )
+    python: str | None = Field(
+        default=None, description="module:function, called with the step (and Dagster's context, if it takes two)"
+    )
+    notebook: Annotated[NotebookSettings | None, BeforeValidator(_notebook), OrText()] = Field(
+        default=None, description="a notebook, run by papermill with the step's values as parameters"
+    )
+    dbt: DbtSettings | None = Field(default=None, description="a dbt selection, with the step's values as --vars")
+    env: dict[str, str] = Field(default_factory=dict, description="further environment variables of the program")
+
+    @field_validator("table")
+    @classmethod
+    def _table(cls, value: str) -> str:
+        with as_value_errors():
+            table = TableId.parse(value)
+        if table.namespace[0].lower() in ("icdc", "raw"):
+            raise ValueError(
+                f"{value}: tables in {table.namespace[0]} are made by lake_assets itself: name the job's table in "
+                "another namespace, for example agg"
+            )
+        return value
+
+    @field_validator("inputs", "lookups")
+    @classmethod
+    def _tables(cls, value: list[str]) -> list[str]:
+        with as_value_errors():
+            names_of(value)
+        return value
+
+    @field_validator("lifetime")
+    @classmethod
+    def _lifetime(cls, value: str | float | None) -> str | float | None:
+        if value is not None:
+            seconds_of(value)
+        return value
+
+    @field_validator("python")
+    @classmethod
+    def _python(cls, value: str | None) -> str | None:
+        if value is not None and not _FUNCTION.fullmatch(value):
+            raise ValueError(f"{value!r} is no function: write module:function, for example my_jobs:daily")
+        return value
+
+    @model_validator(mode="after")
+    def _one_job(self) -> JobSettings:
+        kinds = ("command", "python", "notebook", "dbt")
+        if len(given := [k for k in kinds if getattr(self, k)]) != 1:
+            there = f"found {' and '.join(given)}" if given else "found none"
+            raise ValueError(f"{self.table}: a job is one of {', '.join(kinds)}: {there}")
+        if self.env and self.python:
+            raise ValueError(f"{self.table}: `env` is for programs; a function runs in the environment of the run")
+        return self
+
+    @model_validator(mode="after")
+    def _columns(self) -> JobSettings:
+        with as_value_errors():
+            settings = self.step("")
+            columns = {"ranges": settings.ranges, "keys": settings.keys}
+            check_columns(settings.table, columns, settings.sources)
+        if both := set(settings.sources) & {*settings.lookups, settings.table}:
+            raise ValueError(f"{self.table}: {', '.join(map(str, sorted(both)))} cannot be an input and something else")
+        known = ["table", "id", "is_empty", "is_initial", "properties", "spark_conf"]
+        known += [f"{end}.{name}" for name in settings.ranges for end in ("low", "high", "nulls")]
+        known += [f"{what}.{s}" for s in settings.sources for what in _OF_SOURCES]
+        known += [f"snapshot.{t}" for t in settings.lookups]
+        output = self.notebook.output if self.notebook else None
+        for name in sorted(names_in([*self.command, *self.env.values(), *([output] if output else [])])):
+            if name not in known:
+                raise ValueError(
+                    f"{self.table}: no parameter is called {name!r}{nearest(name, known)}: known: {', '.join(known)}. "
+                    "A brace that is meant as such is written twice"
+                )
+        return self
+
+    def step(self, owner: str) -> StepSettings:
+        """Return what the job's steps are declared to do.
+
+        Args:
+            owner: the pipeline.
+        """
+        return StepSettings(
+            TableId.parse(self.table),
+            names_of(self.inputs),
+            columns_by_name(self.ranges),
+            columns_by_name(self.keys),
+            names_of(self.lookups),
+            timedelta(seconds=seconds_of(self.lifetime)) if self.lifetime is not None else None,
+            self.writes,
+            self.on_unknown,
+            self.on_gap,
+            self.on_replaced,
+            owner,
+        )
+
+    def job(self, folder: Path) -> tuple[Job, str]:
+        """Return what it runs, and its kind.
+
+        Args:
+            folder: the folder of the YAML.
+        """
+        if self.python is not None:
+            return FunctionJob(self.python, folder), "python"
+        if self.notebook is not None:
+            return NotebookJob(Path(self.notebook.path), self.notebook.output, folder, self.env), "jupyter"
+        if self.dbt is not None:
+            dbt = self.dbt
+            return DbtJob(Path(dbt.project), dbt.select, tuple(dbt.arguments), folder, self.env), "dbt"
+        return CommandJob(tuple(self.command), folder, self.env), "shell"
+
+
+def job_specs(
+    pipeline: str, jobs: list[JobSettings], folder: Path, made: set[TableId], outer: Batches, assets: AssetSettings
+) -> Iterator[JobSpec]:
+    """Return the tables of a pipeline's jobs.
+
+    Args:
+        pipeline: the name of the pipeline.
+        jobs: its jobs.
+        folder: the folder of its YAML.
+        made: its other tables.
+        outer, assets: settings of the pipeline, which apply where a job has none.
+    """
+    made = made | {TableId.parse(j.table) for j in jobs}
+    for declared in jobs:
+        settings = declared.step(pipeline)
+        job, kind = declared.job(folder)
+        # Changes wait only where they enter the pipeline.
+        default = None if made.intersection(settings.sources) else outer.max_wait
+        wait = (default if declared.max_wait is None else declared.max_wait) or 0
+        files, rows = (
+            getattr(declared, what) if getattr(declared, what) is not None else getattr(outer, what)
+            for what in ("max_files", "max_rows")
+        )
+        own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
+        yield JobSpec(settings, job, pipeline, BatchSize(files, rows, seconds_of(wait)), own)
+
+
+class CapturedJobConfig(JobSettings):
+    """One job as a pipeline of its own."""
+
+    name: str | None = Field(
+        default=None,
+        description="name of the pipeline that owns the table; default: made of the table",
+        pattern=r"^\w+$",
+    )
+    interval: str | float = Field(
+        default="15s", description="shortest time between two checks of the capture sensor for pending changes"
+    )
+
+    @property
+    def pipeline_name(self) -> str:
+        """The name of its pipeline."""
+        return self.name or re.sub(r"\W", "_", self.table)
