@@ -1,11 +1,10 @@
-"""What audits before publishing cost a table: seconds a batch without them, with one, with three.
+"""Cost of audits before publishing: seconds per batch without audits, with one and with three.
 
     make bench-audits
 
-Tables of the same rows and the same changes, which take turns: without audits, with a blocking `not_null` (the
-branch, and next to nothing to look at), with a blocking `unique`, and with three blocking ones. The first batch with
-audits looks at all rows of its table, later ones at what they wrote: both are shown. Staging is filled beside the
-clock.
+Tables with equal rows and equal changes take turns: without audits, with a blocking `not_null` (which costs little more
+than the branch), with a blocking `unique`, and with three blocking audits. The first batch with audits checks all rows
+of its table, later ones only the rows that they wrote: both are reported. Filling staging is not timed.
 """
 
 from __future__ import annotations
@@ -41,49 +40,49 @@ ALL_ROWS, WRITTEN = "all rows", "rows that the batch wrote"
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=int, default=3, help="of each kind")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of a table")
-    parser.add_argument("--changes", type=int, default=200, help="of a batch")
-    parser.add_argument("--batches", type=int, default=6, help="after the first one")
+    parser.add_argument("--tables", type=int, default=3, help="tables of each kind")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows per table")
+    parser.add_argument("--changes", type=int, default=200, help="changes per batch")
+    parser.add_argument("--batches", type=int, default=6, help="batches after the first one")
     args = parser.parse_args()
     choose = random.Random(1)
     seconds: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="bench-audits-") as temp:
         lake = Lake(LakeConfig(home=Path(temp), spark=SparkConfig(driver_memory="4g")))
-        # One more of each kind than is measured: it warms up what the others then use.
+        # The first table of each kind only warms up, and is not measured.
         tables = {
             kind: [Table(lake, n * (args.tables + 1) + i, args.rows) for i in range(args.tables + 1)]
             for n, kind in enumerate(KINDS)
         }
         for batch in range(args.batches + 1):
             seed = choose.random()
-            took: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            batch_seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
             for i in range(args.tables + 1):
                 for kind, audits in KINDS.items():
                     tables[kind][i].change(args.changes, random.Random(seed + i))
-                    one = absorbed(tables[kind][i], audits, ALL_ROWS if batch == 0 else WRITTEN)
+                    step_seconds = absorbed(tables[kind][i], audits, ALL_ROWS if batch == 0 else WRITTEN)
                     if i:
-                        took[kind].append(one)
+                        batch_seconds[kind].append(step_seconds)
             for kind in KINDS:
-                seconds[kind].append(took[kind])
-            print(f"batch {batch}: {sum(map(sum, took.values())):.1f} s", file=sys.stderr, flush=True)
+                seconds[kind].append(batch_seconds[kind])
+            print(f"batch {batch}: {sum(map(sum, batch_seconds.values())):.1f} s", file=sys.stderr, flush=True)
         lake.spark().stop()
-    first = {kind: statistics.median(found[0]) for kind, found in seconds.items()}
-    later = {kind: statistics.median(s for batch in found[1:] for s in batch) for kind, found in seconds.items()}
+    first = {kind: statistics.median(figures[0]) for kind, figures in seconds.items()}
+    later = {kind: statistics.median(s for batch in figures[1:] for s in batch) for kind, figures in seconds.items()}
     print(f"{args.tables} tables of {args.rows:,} rows of each kind, batches of {args.changes:,} changes\n")
-    print("| seconds a table (median) | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
-    for what, found in (("the first batch (audits look at all rows)", first), ("later batches", later)):
-        print(f"| {what} | " + " | ".join(f"{found[kind]:.2f}" for kind in KINDS) + " |")
-        base = found["no audits"]
-        print("| times as long as without | " + " | ".join(f"{found[kind] / base:.2f}" for kind in KINDS) + " |")
+    print("| seconds per table (median) | " + " | ".join(KINDS) + " |\n|---" + "|---" * len(KINDS) + "|")
+    for what, figures in (("the first batch (audits check all rows)", first), ("later batches", later)):
+        print(f"| {what} | " + " | ".join(f"{figures[kind]:.2f}" for kind in KINDS) + " |")
+        base = figures["no audits"]
+        print("| factor against no audits | " + " | ".join(f"{figures[kind] / base:.2f}" for kind in KINDS) + " |")
     return 0
 
 
 def absorbed(table: Table, audits: tuple[Audit, ...], checked: str) -> float:
-    """Seconds of one batch of a table.
+    """Absorb one batch of a table; return the seconds.
 
     Raises:
-        AssertionError: its audits did not look at what is to be measured.
+        AssertionError: the audits checked other rows than expected.
     """
     began = time.perf_counter()
     outcome = absorb(table.lake, replace(table.spec, audits=audits))

@@ -1,8 +1,8 @@
-"""What captures cost: changes against create_changelog_view, planning against the table's size, reading against files.
+"""Cost of captures: against create_changelog_view, by the table's size, and against reading plain files.
 
     make bench-capture
 
-Ratios are of one run on one machine; every figure is the best of some repetitions, after a warm-up.
+Ratios are from one run on one machine. Each figure is the best of several repetitions, after a warm-up.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ REQUIRED: dict[str, Required] = {
 
 
 def best(actions: dict[str, Callable[[], Any]], repeat: int) -> dict[str, float]:
-    """Seconds of the fastest of `repeat` runs of each action, after two that warm up.
+    """Return the seconds of the fastest of `repeat` runs of each action, after two warm-up runs.
 
-    They take turns, so that whatever else the machine does meets all of them.
+    The actions take turns, so other load on the machine affects all of them.
     """
     seconds = dict.fromkeys(actions, float("inf"))
     for turn in range(repeat + 2):
@@ -57,7 +57,7 @@ def noop(frame: Any) -> None:
 
 
 def _changed_table(lake: Lake, name: str, mode: str, rows: int) -> tuple[int, int]:
-    """Make a table of 8 files and change 1,101 rows of 4; returns the snapshots before and after."""
+    """Create a table of 8 files and change 1,101 rows in 4 of them; return the snapshots before and after."""
     spark = lake.spark()
     spark.sql(f"DROP TABLE IF EXISTS lake.{name}")
     modes = ",".join(f"'write.{w}.mode'='{mode}'" for w in ("merge", "update", "delete"))
@@ -85,7 +85,7 @@ def _changed_table(lake: Lake, name: str, mode: str, rows: int) -> tuple[int, in
 
 
 def changes(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
-    """A table of 8 files, of which 1,000 updates and 101 deletes touch 4."""
+    """Measure 1,000 updates and 101 deletes in 4 of a table's 8 files."""
     spark = lake.spark()
     lake.ensure_namespace(("bench",))
     actions: dict[str, Callable[[], Any]] = {}
@@ -102,8 +102,8 @@ def changes(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[
                 noop(capture.feed(spark))
 
         with lake.capture(name, *window) as capture:
-            found = capture.feed(spark).groupBy("_change_type").count().collect()
-            counts = {r["_change_type"]: r["count"] for r in found}
+            counted = capture.feed(spark).groupBy("_change_type").count().collect()
+            counts = {r["_change_type"]: r["count"] for r in counted}
             assert counts == {"update_before": 1000, "update_after": 1000, "delete": 101}, counts
         actions |= {f"upserts, {mode}": upserts, f"feed, {mode}": feed}
         if mode == "copy-on-write":
@@ -127,7 +127,7 @@ def changes(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[
 
 
 def append_only(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
-    """An append of half a table, through the capture and as plain Parquet files."""
+    """Measure an append of half a table, read through the capture and as plain Parquet files."""
     spark = lake.spark()
     name = "bench.copy_on_write"
     start = lake.table(name).current_snapshot()
@@ -157,8 +157,8 @@ def append_only(lake: Lake, rows: int, repeat: int) -> tuple[dict[str, float], d
     return seconds, {"append-only window / reading the files": ratio}
 
 
-def fill(lake: Lake, name: str, files: int, a_manifest: int = 100_000) -> None:
-    """A table of `files` files as metadata only: nothing but the manifests is there."""
+def fill(lake: Lake, name: str, files: int, per_manifest: int = 100_000) -> None:
+    """Create a table of `files` files as metadata only, without the data files."""
     import pyarrow as pa
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
@@ -167,9 +167,9 @@ def fill(lake: Lake, name: str, files: int, a_manifest: int = 100_000) -> None:
     if lake.exists(name):
         lake.catalog.drop_table(name)
     table = lake.catalog.create_table(name, pa.schema([("id", pa.int64()), ("name", pa.string())]))
-    for first in range(0, files, a_manifest):
+    for first in range(0, files, per_manifest):
         with table.transaction() as change, change.update_snapshot().fast_append() as append:
-            for i in range(first, min(files, first + a_manifest)):
+            for i in range(first, min(files, first + per_manifest)):
                 bounds = {1: i.to_bytes(8, "little"), 2: b"name"}
                 append.append_data_file(
                     DataFile.from_args(
@@ -195,7 +195,7 @@ def fill(lake: Lake, name: str, files: int, a_manifest: int = 100_000) -> None:
 
 
 def append_one(lake: Lake, name: str) -> int:
-    """Append one row; returns the snapshot before."""
+    """Append one row; return the snapshot before."""
     import pyarrow as pa
 
     table = lake.table(name)
@@ -206,7 +206,7 @@ def append_one(lake: Lake, name: str) -> int:
 
 
 def planning(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Planning one new file in tables of 100 and of 10,000 files."""
+    """Measure planning one new file in tables of 100 and 10,000 files."""
     actions: dict[str, Callable[[], Any]] = {}
     for files in (100, 10_000):
         name = f"bench.files_{files}"
@@ -219,15 +219,15 @@ def planning(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float
 
 
 def deletes(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Planning one position delete in tables of 10,000 files, against planning an append to them.
+    """Measure planning one position delete in tables of 10,000 files, against planning an append.
 
-    A manifest is indexed when it is first searched for a file; each later delete is looked up in the index.
+    A manifest is indexed when it is first searched for a file; later deletes use the index.
     """
     seconds: dict[str, float] = {}
     ratios: dict[str, float] = {}
-    for layout, a_manifest in (("one manifest", 10_000), ("a hundred manifests", 100)):
-        name = f"bench.deletes_{a_manifest}"
-        fill(lake, name, 10_000, a_manifest)
+    for layout, per_manifest in (("one manifest", 10_000), ("a hundred manifests", 100)):
+        name = f"bench.deletes_{per_manifest}"
+        fill(lake, name, 10_000, per_manifest)
         before = append_one(lake, name)
         start = lake.table(name).current_snapshot()
         assert start is not None
@@ -240,29 +240,29 @@ def deletes(lake: Lake, repeat: int) -> tuple[dict[str, float], dict[str, float]
             f"planning a delete, {layout}": lambda n=name, s=start.snapshot_id, e=end: lake.capture(n, s, e),
             f"planning an append, {layout}": lambda n=name, s=before, e=start.snapshot_id: lake.capture(n, s, e),
         }
-        taken = best(actions, repeat * 10)
-        one, other = taken.values()
-        seconds |= taken
-        ratios[f"planning a delete / an append, {layout}"] = one / other
+        planned = best(actions, repeat * 10)
+        delete, append = planned.values()
+        seconds |= planned
+        ratios[f"planning a delete / an append, {layout}"] = delete / append
     return seconds, ratios
 
 
 def requests(lake: Lake) -> dict[str, float]:
-    """How often the catalog is asked when a sensor looks at a table that has not changed."""
+    """Count the catalog requests of a sensor's check of an unchanged table."""
     from sqlalchemy import event
 
     name = "bench.files_100"
     head = lake.table(name).current_snapshot()
     assert head is not None
-    asked: list[str] = []
+    statements: list[str] = []
     catalog: Any = lake.catalog
-    event.listen(catalog.engine, "before_cursor_execute", lambda *a: asked.append(a[2]))
+    event.listen(catalog.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
     assert lake.capture(name, head.snapshot_id).is_empty
-    return {"catalog requests for an unchanged table": float(len(asked))}
+    return {"catalog requests for an unchanged table": float(len(statements))}
 
 
 def million(home: Path, files: int) -> dict[str, float]:
-    """The memory of a process of its own that plans one new file in a table of a million."""
+    """Measure the memory of a separate process that plans one new file in a table of a million."""
     script = (
         "import sys, pathlib, resource\n"
         "from lake_assets import Lake, LakeConfig\n"
@@ -270,7 +270,7 @@ def million(home: Path, files: int) -> dict[str, float]:
         "capture = lake.capture(sys.argv[2], int(sys.argv[3]))\n"
         "assert len(capture.files) == 1, len(capture.files)\n"
         "status = pathlib.Path('/proc/self/status')\n"
-        # On Linux ru_maxrss begins with what the parent process had.
+        # On Linux ru_maxrss starts with the value of the parent process.
         "lines = status.read_text().splitlines() if status.exists() else []\n"
         "peak = [int(line.split()[1]) for line in lines if line.startswith('VmHWM')]\n"
         "print(peak[0] if peak else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
@@ -280,14 +280,14 @@ def million(home: Path, files: int) -> dict[str, float]:
     fill(lake, name, files)
     start = append_one(lake, name)
     command = [sys.executable, "-c", script, str(home), name, str(start)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
     # Linux counts kilobytes, macOS bytes.
     unit = 1024 * 1024 if sys.platform == "darwin" else 1024
-    return {f"planning 1 of {files + 1:,} files, MB": int(done.stdout) / unit}
+    return {f"planning 1 of {files + 1:,} files, MB": int(process.stdout) / unit}
 
 
 def main() -> int:
-    """Run the benchmarks; exit code 1 where a required ratio is missed."""
+    """Run the benchmarks; exit code 1 if a required ratio is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--files", type=int, default=1_000_000)
@@ -317,7 +317,7 @@ def main() -> int:
 
 
 def report(seconds: dict[str, float], ratios: dict[str, float], *, as_json: bool) -> int:
-    """Print the figures; 1 where one misses what is required."""
+    """Print the figures; return 1 if one misses its requirement."""
     missed = [name for name, value in ratios.items() if not holds(value, REQUIRED[name])]
     if as_json:
         print(json.dumps({"seconds": seconds, "ratios": ratios, "missed": missed}, indent=2))

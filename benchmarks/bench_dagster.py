@@ -1,17 +1,17 @@
-"""What a micro-batch takes through Dagster: ticks of the capture sensor, latency, and a cycle of many tables.
+"""Cost of micro-batches in Dagster: ticks of the capture sensor, latency, and a cycle of many tables.
 
     make bench-dagster
 
-1. A tick of the capture sensor over many tables of which none has anything to absorb: seconds, in this process.
+1. A tick of the capture sensor over many unchanged tables: seconds, in this process.
 2. From a commit in `raw` to the commit in the last `agg` table: `dagster dev` with daemon, web server and code server,
-   the sensor looking every 5 seconds, each run a process of its own. With local Spark, from the first run on, which
-   starts it; and with a Spark Connect server that is warm (it has served the cycles of 3.). A change goes through
-   staging, final and two models, one above the other.
-3. Many tables, as many changes each, through the sensor: from the commit in `raw` to the last one in `final`, warm.
-4. The same small change as in 2. in this process, warm: the share of the time in which any thread is in this package's
-   own code, looked at every two milliseconds; what C libraries do for it counts as its own.
+   a sensor interval of 5 seconds, each run in a separate process. With local Spark, including the first run, which
+   starts it; and with a warm Spark Connect server (after the cycles of 3.). A change goes through staging, final and
+   two models, one downstream of the other.
+3. Many tables with as many changes each, through the sensor: from the commit in `raw` to the last one in `final`, warm.
+4. The small change of 2. in this process, warm: the share of time in which any thread executes this package's code,
+   sampled every two milliseconds; time in C libraries counts for their caller.
 
-After all of it each final table is compared with the rows that its generated source holds.
+At the end each final table is compared with the rows of its generated source.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from lake_assets.pipeline.step_retries import absorb
 from tests.system.dagster_process import Dagster, dagster_dev, wait_for
 
 FORMAT, STREAM, PIPELINE = "simplified-typed", "bench", "bench"
-LOOKS, INTERVAL = 7, "5s"
+TICKS, INTERVAL = 7, "5s"
 SAMPLE_SECONDS = 0.002
-# What a change of the first source table reaches.
-BELOW_FIRST = ("staging.t00", "final.t00", "agg.by_name", "agg.by_count")
+# The tables downstream of the first source table.
+DOWNSTREAM_OF_FIRST = ("staging.t00", "final.t00", "agg.by_name", "agg.by_count")
 OWN = str(Path(lake_assets.__file__).parent)
 REQUIRED: dict[str, Required] = {
     "a tick over unchanged tables: seconds": ("at most", 0.5),
@@ -75,13 +75,13 @@ class Tables:
         self.streams: list[Iterator[Transaction]] = [iter(s) for s in self.sources]
 
     def land(self, changes: int, tables: int | None = None) -> None:
-        """One file with about so many changes of each of the first tables."""
+        """Land one file with about `changes` changes of each of the first `tables` tables."""
         encode, lines = encoder(FORMAT), list[str]()
         for source, stream in itertools.islice(zip(self.sources, self.streams, strict=True), tables):
-            made = 0
-            while made < changes:
+            count = 0
+            while count < changes:
                 transaction = next(stream)
-                made += len(transaction.changes)
+                count += len(transaction.changes)
                 lines += encode(transaction, source.workload)
         folder = self.home / "landing" / STREAM
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,17 +91,17 @@ class Tables:
         hidden.rename(folder / f"{self.landed:05}.jsonl")
 
     def compare(self, lake: Lake) -> None:
-        """Each final table holds its source's rows."""
+        """Check that each final table has its source's rows."""
         for source in self.sources:
             name = source.workload.table[1]
             rows = lake.table(f"final.{name}").scan(selected_fields=(KEY, "quantity")).to_arrow().to_pylist()
-            found = sorted((r[KEY], r["quantity"]) for r in rows)
-            wanted = sorted((k, r["quantity"]) for k, r in source.rows.items())
-            assert found == wanted, f"final.{name} has {len(found)} rows, its source {len(wanted)}"
+            actual = sorted((r[KEY], r["quantity"]) for r in rows)
+            expected = sorted((k, r["quantity"]) for k, r in source.rows.items())
+            assert actual == expected, f"final.{name} has {len(actual)} rows, its source {len(expected)}"
 
 
 def declared(count: int) -> dict[str, object]:
-    """The pipeline's YAML."""
+    """Return the pipeline's YAML as a mapping."""
     return {
         "name": PIPELINE,
         "interval": INTERVAL,
@@ -119,28 +119,28 @@ def declared(count: int) -> dict[str, object]:
 
 
 def ticks(lake: Lake, pipeline: Pipeline) -> float:
-    """Median seconds of a look that finds nothing; the first one, which imports things, left out."""
+    """Return the median seconds of a tick that finds nothing, without the first one, which imports modules."""
     watch = Watch(pipeline, tuple(pipeline.specs(lake)), lake.config)
     seconds: list[float] = []
     with dg.DagsterInstance.ephemeral() as instance:
-        for _ in range(LOOKS + 1):
+        for _ in range(TICKS + 1):
             began = time.perf_counter()
-            said = tick(dg.build_sensor_context(instance=instance), watch)
+            skip = tick(dg.build_sensor_context(instance=instance), watch)
             seconds.append(time.perf_counter() - began)
-            assert isinstance(said, dg.SkipReason), said
-            assert "nothing new" in (said.skip_message or ""), said.skip_message
+            assert isinstance(skip, dg.SkipReason), skip
+            assert "nothing new" in (skip.skip_message or ""), skip.skip_message
     return statistics.median(seconds[1:])
 
 
 def commit_raw(lake: Lake, pipeline: Pipeline) -> float:
-    """Take in what has landed, as another writer would; seconds since 1970 of the commit."""
+    """Absorb the landed files, as another writer would; return the time of the commit (seconds since 1970)."""
     raw = next(s for s in pipeline.specs(lake) if isinstance(s, RawSpec))
     assert absorb(lake, raw).status == "absorbed"
     return committed(lake, "raw." + STREAM)
 
 
 def committed(lake: Lake, table: str) -> float:
-    """Seconds since 1970 of a table's newest commit."""
+    """Return the time of a table's newest commit (seconds since 1970)."""
     snapshot = lake.table(table).current_snapshot()
     assert snapshot is not None
     return snapshot.timestamp_ms / 1000
@@ -152,55 +152,55 @@ def settled(lake: Lake, pipeline: Pipeline) -> bool:
 
 
 def latency(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, rounds: int) -> list[float]:
-    """Seconds from a commit in raw to the one in the last model, each time."""
-    found: list[float] = []
-    last = BELOW_FIRST[-1]
+    """Return the seconds from a commit in raw to the commit in the last model, per round."""
+    seconds: list[float] = []
+    last = DOWNSTREAM_OF_FIRST[-1]
     for n in range(rounds):
         time.sleep(seconds_of(INTERVAL) * (n + 0.5) / rounds)
         before = committed(lake, last)
         tables.land(50, 1)
         began = commit_raw(lake, pipeline)
-        # One table alone is looked at: to look for what is pending in all of them takes a core.
+        # Only one table is polled: checking all of them for pending changes would keep a core busy.
         wait_for(last, lambda then=before: committed(lake, last) > then, 300, dagster.log)
-        found.append(committed(lake, last) - began)
+        seconds.append(committed(lake, last) - began)
         assert settled(lake, pipeline)
-        print(f"raw to the last agg: {found[-1]:.1f} s", file=sys.stderr, flush=True)
+        print(f"raw to the last agg: {seconds[-1]:.1f} s", file=sys.stderr, flush=True)
         wait_for("the run's end", lambda: all(r["status"] == "SUCCESS" for r in dagster.runs()), 120, dagster.log)
-    return found
+    return seconds
 
 
 def own_share(lake: Lake, pipeline: Pipeline, tables: Tables, rounds: int) -> float:
-    """Percent of a micro-batch's time in this package's own code."""
-    found: list[float] = []
+    """Return the percentage of a micro-batch's time spent in this package's code."""
+    percents: list[float] = []
     for _ in range(rounds + 1):
         tables.land(50, 1)
         commit_raw(lake, pipeline)
         samples, done = Counter[bool](), threading.Event()
-        looking = threading.Thread(target=look, args=(samples, done))
+        looking = threading.Thread(target=sample, args=(samples, done))
         looking.start()
-        outcomes = pipeline.run(lake, BELOW_FIRST)
+        outcomes = pipeline.run(lake, DOWNSTREAM_OF_FIRST)
         done.set()
         looking.join()
         assert not [o for o in outcomes if o.status == "failed"]
-        found.append(100 * samples[True] / samples.total())
-    return statistics.median(found[1:])
+        percents.append(100 * samples[True] / samples.total())
+    return statistics.median(percents[1:])
 
 
-def look(samples: Counter[bool], done: threading.Event) -> None:
-    """Count until `done` whether any thread is in own code: the innermost Python frame is, and it imports nothing."""
+def sample(samples: Counter[bool], done: threading.Event) -> None:
+    """Sample until `done` whether the innermost Python frame of any thread is in this package, and not importing."""
     while not done.wait(SAMPLE_SECONDS):
         codes = [frame.f_code for frame in sys._current_frames().values()]
         samples[any(c.co_filename.startswith(OWN) and c.co_name != "<module>" for c in codes)] += 1
 
 
 def cycle(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, changes: int) -> float:
-    """Seconds from a commit in raw until all tables have absorbed it."""
+    """Return the seconds from a commit in raw until all tables have absorbed it."""
     before = len(dagster.runs())
     tables.land(changes)
     began = commit_raw(lake, pipeline)
 
     def is_over() -> bool:
-        # To look for what is pending in all tables takes a core: not while a run is at work.
+        # Checking all tables for pending changes keeps a core busy, so not while a run is in progress.
         runs = dagster.runs()
         return len(runs) > before and all(r["status"] == "SUCCESS" for r in runs) and settled(lake, pipeline)
 
@@ -210,7 +210,7 @@ def cycle(dagster: Dagster, lake: Lake, pipeline: Pipeline, tables: Tables, chan
 
 @contextlib.contextmanager
 def spark_server(home: Path) -> Generator[str]:
-    """The address of a warm server."""
+    """Run a Spark Connect server; yields its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -233,7 +233,7 @@ def spark_server(home: Path) -> Generator[str]:
 
 @contextlib.contextmanager
 def running(folder: Path, home: Path, pipelines: Path, **settings: str) -> Generator[Dagster]:
-    """Dagster with the sensor on."""
+    """Run `dagster dev` with the sensor on."""
     folder.mkdir()
     with dagster_dev(folder, LAKE_HOME=str(home), LAKE_PIPELINES=str(pipelines), **settings) as dagster:
         dagster.start_sensor(f"{PIPELINE}_capture_sensor")
@@ -241,15 +241,15 @@ def running(folder: Path, home: Path, pipelines: Path, **settings: str) -> Gener
 
 
 def main() -> int:
-    """Run the benchmarks; exit code 1 where a required figure is missed."""
+    """Run the benchmarks; exit code 1 if a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=65)
     parser.add_argument("--changes", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["tick", "local", "warm", "own"], action="append")
     args = parser.parse_args()
-    wanted = args.only or ["tick", "local", "warm", "own"]
-    found: dict[str, float] = {}
+    parts = args.only or ["tick", "local", "warm", "own"]
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-dagster-") as temp:
         home, pipelines = Path(temp) / "lake", Path(temp) / "pipelines"
         home.mkdir()
@@ -267,16 +267,16 @@ def main() -> int:
         print(f"{args.tables} tables made in {took:.0f} s", file=sys.stderr, flush=True)
         lake.spark().stop()
         lake = Lake(lake.config)
-        if "tick" in wanted:
-            found["a tick over unchanged tables: seconds"] = ticks(lake, pipeline)
-        if "local" in wanted:
+        if "tick" in parts:
+            figures["a tick over unchanged tables: seconds"] = ticks(lake, pipeline)
+        if "local" in parts:
             with running(Path(temp) / "local", home, pipelines) as dagster:
                 seconds = latency(dagster, lake, pipeline, tables, args.rounds)
                 cycle(dagster, lake, pipeline, tables, args.changes)  # warms up
                 took = cycle(dagster, lake, pipeline, tables, args.changes)
-            found["raw to the last agg, local Spark: median seconds"] = statistics.median(seconds)
-            found["a cycle through the sensor, local Spark: seconds"] = took
-        if "warm" in wanted:
+            figures["raw to the last agg, local Spark: median seconds"] = statistics.median(seconds)
+            figures["a cycle through the sensor, local Spark: seconds"] = took
+        if "warm" in parts:
             with (
                 spark_server(home) as remote,
                 running(Path(temp) / "warm", home, pipelines, LAKE_SPARK__REMOTE=remote) as dagster,
@@ -285,12 +285,12 @@ def main() -> int:
                 cycle(dagster, lake, pipeline, tables, args.changes)  # warms up
                 took = cycle(dagster, lake, pipeline, tables, args.changes)
                 seconds = latency(dagster, lake, pipeline, tables, args.rounds)
-            found["raw to the last agg, Spark Connect: median seconds"] = statistics.median(seconds)
-            found["a cycle through the sensor, Spark Connect: seconds"] = took
-        if "own" in wanted:
-            found["a micro-batch, warm: percent in own code"] = own_share(lake, pipeline, tables, args.rounds)
+            figures["raw to the last agg, Spark Connect: median seconds"] = statistics.median(seconds)
+            figures["a cycle through the sensor, Spark Connect: seconds"] = took
+        if "own" in parts:
+            figures["a micro-batch, warm: percent in own code"] = own_share(lake, pipeline, tables, args.rounds)
         tables.compare(lake)
-    missed = show(found, REQUIRED)
+    missed = show(figures, REQUIRED)
     print(f"\n{args.tables} tables, {args.changes:,} changes of each, {args.rounds} rounds.")
     return missed
 

@@ -1,11 +1,11 @@
-"""What it costs to turn raw records into typed staging tables: events a second, and against a Python UDF.
+"""Cost of turning raw records into typed staging tables: events per second, and against a Python UDF.
 
     make bench-events
 
-Rates are of one run on one machine: raw records of one landing to the commit of the staging table, planning, parsing,
-checking and writing included; the best of some repetitions after a warm-up. The alternative parses the same records
-with a Python function per row into the same columns, and appends them. Many small tables of one stream are compared
-with one table that has as many events: what is left is the fixed cost of a table.
+Rates are from one run on one machine: from the raw records of one landing to the commit of the staging table, including
+planning, parsing, checking and writing; the best of several repetitions after a warm-up. The alternative parses the
+same records into the same columns with a Python function per row, and appends them. Many small tables of one stream
+are compared with one table of as many events: the difference is the fixed cost per table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FORMATS = {
     "simplified, with types": ("simplified-typed", "simplified"),
     "change set (JSON lines)": ("change-set", "change-set"),
 }
-# A wide text would make the disk the limit: most tables have none.
+# Distinct events.
 DISTINCT = 20_000
 REQUIRED: dict[str, Required] = {
     "debezium, with schema: events a second": ("at least", 200_000),
@@ -56,14 +56,14 @@ REQUIRED: dict[str, Required] = {
 
 
 def lines_of(encoder: str) -> list[str]:
-    """Some events, to be sent again and again: made in Python, so that more of them would take minutes."""
+    """Return some events, to be repeated: they are generated in Python, and more of them would take minutes."""
     workload = Workload(seed=1, events=DISTINCT, keys=DISTINCT // 4)
-    found = [line for t in Source(workload) for line in ENCODERS[encoder](t, workload)]
-    return [line for line in found if '"action":"B"' not in line and '"action":"C"' not in line]
+    lines = [line for t in Source(workload) for line in ENCODERS[encoder](t, workload)]
+    return [line for line in lines if '"action":"B"' not in line and '"action":"C"' not in line]
 
 
 def raw_table(lake: Lake, name: str, encoder: str, reader: str, events: int) -> tuple[RawSpec, int, float]:
-    """A raw table of so many records; the seconds that landing took."""
+    """Land `events` records in a raw table; return its spec, the number of records, and the seconds."""
     lines = lines_of(encoder)
     spec = RawSpec(TableId(("raw",), name), None, reader, "bench", about=ITEMS)
 
@@ -77,7 +77,7 @@ def raw_table(lake: Lake, name: str, encoder: str, reader: str, events: int) -> 
 
 
 def stage(lake: Lake, raw: RawSpec, repeat: int) -> tuple[float, TableId]:
-    """Seconds to make the staging table, the best of some runs after one that warms up; and the table."""
+    """Return the seconds of filling the staging table, the best of several runs after a warm-up, and the table."""
     table = TableId(("staging",), raw.table.name)
     spec = StagingSpec(table, raw.table, ITEMS, raw.format, "bench", key=("id",))
     best = float("inf")
@@ -93,8 +93,10 @@ def stage(lake: Lake, raw: RawSpec, repeat: int) -> tuple[float, TableId]:
 
 
 def parts(lake: Lake, raw: RawSpec, repeat: int) -> dict[str, float]:
-    """Where the time of staging goes: seconds up to the end of each part, with the work before it, none written but in
-    the last. Reading the records; finding their types; making typed rows of them."""
+    """Return cumulative seconds up to the end of each part of staging: reading records, finding types, typed rows.
+
+    Nothing is written.
+    """
     spec = StagingSpec(TableId(("staging",), raw.table.name), raw.table, ITEMS, raw.format, "bench", key=("id",))
     records = lake.spark().table(lake.sql_name(raw.table)).where(F.col("source_table") == str(ITEMS))
     text = F.coalesce("payload", "record")
@@ -103,7 +105,7 @@ def parts(lake: Lake, raw: RawSpec, repeat: int) -> dict[str, float]:
         records.select(text).write.format("noop").mode("overwrite").save()
 
     def json_alone() -> None:
-        # One field of what every event has: what is left is Spark's JSON parser going through the record.
+        # Extract one field that every event has: measures Spark's JSON parser alone.
         field = F.coalesce(F.get_json_object(text, "$.value.payload.op"), F.get_json_object(text, "$.value.op"))
         records.select(field).write.format("noop").mode("overwrite").save()
 
@@ -115,7 +117,7 @@ def parts(lake: Lake, raw: RawSpec, repeat: int) -> dict[str, float]:
         assert rows is not None
         rows.write.format("noop").mode("overwrite").save()
 
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for name, part in (
         ("reading the records", read), ("reading, and one walk through the JSON", json_alone),
         ("finding the types", find_types), ("all of it but sorting and writing", typed_rows),
@@ -126,12 +128,12 @@ def parts(lake: Lake, raw: RawSpec, repeat: int) -> dict[str, float]:
             part()
             if turn:
                 best = min(best, time.perf_counter() - began)
-        found[name] = best
-    return found
+        seconds[name] = best
+    return seconds
 
 
 def with_udf(lake: Lake, raw: RawSpec, staged: TableId, repeat: int) -> float:
-    """Seconds of the alternative, with the same number of rows in the end."""
+    """Return the seconds of the alternative, and check that it writes the same number of rows."""
     spark = lake.spark()
     name = lake.sql_name(TableId(("bench",), "by_udf"))
     lake.ensure_namespace(("bench",))
@@ -157,7 +159,7 @@ def with_udf(lake: Lake, raw: RawSpec, staged: TableId, repeat: int) -> float:
 
 
 def _parse(record: str) -> Any:
-    """What a Python function per row has to do, without any check of the values."""
+    """Parse a record in Python, without checking its values."""
     import datetime as dt
     from decimal import Decimal
 
@@ -187,7 +189,7 @@ def _parse(record: str) -> Any:
 
 
 def memory(home: Path, records: int) -> dict[str, float]:
-    """Peak memory of landing one file, and one 8 times as big, each in a process of its own."""
+    """Return the peak memory of landing a file, and a file 8 times as large, each in a separate process."""
     script = (
         "import sys, pathlib\n"
         "from lake_assets import Lake, LakeConfig\n"
@@ -209,8 +211,10 @@ def memory(home: Path, records: int) -> dict[str, float]:
         with (folder / "in" / "a.jsonl").open("w", encoding="utf-8") as file:
             for i in range(records * factor):
                 file.write(lines[i % len(lines)] + "\n")
-        done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True)
-        peaks.append(int(done.stdout))
+        process = subprocess.run(
+            [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(process.stdout))
     return {
         f"landing {records:,} records, peak MB": peaks[0] / 1024,
         f"landing {8 * records:,} records, peak MB": peaks[1] / 1024,
@@ -219,7 +223,7 @@ def memory(home: Path, records: int) -> dict[str, float]:
 
 
 def looks(home: Path, files: int) -> dict[str, float]:
-    """Seconds that a look at a landing folder takes when all of its files have been taken in, and when one is new."""
+    """Return the seconds of listing a landing folder if all of its files are landed, and if one is new."""
     folder = home / "many"
     folder.mkdir()
     lake = Lake(LakeConfig(home=home / "looks"))
@@ -236,25 +240,26 @@ def looks(home: Path, files: int) -> dict[str, float]:
     first = time.perf_counter() - began
     began = time.perf_counter()
     assert new_files(lake, spec) == []
-    again = time.perf_counter() - began
+    second_look = time.perf_counter() - began
     (folder / "new.jsonl").write_text(tombstone)
     began = time.perf_counter()
     assert len(new_files(lake, spec)) == 1
-    new = time.perf_counter() - began
+    look_with_new = time.perf_counter() - began
     return {
         f"landing {files:,} files, seconds": landing,
         f"the first look at {files:,} landed files, seconds": first,
-        f"a look at {files:,} landed files, seconds": max(again, new),
+        f"a look at {files:,} landed files, seconds": max(second_look, look_with_new),
     }
 
 
 def tables_of_one_stream(home: Path, tables: int, events: int, batch: int) -> dict[str, float]:
-    """Seconds per table of staging many small tables of one stream, and in multiples of one table with as many events:
-    the first load, and a micro-batch that touches all of them.
+    """Return the seconds per table of staging many small tables of one stream: first load, and a micro-batch.
+
+    Also as multiples of the seconds for one table with as many events.
 
     Args:
         home: a folder for the lake.
-        tables: how many.
+        tables: number of tables.
         events: changes per table of the first load.
         batch: changes per table of the micro-batch.
     """
@@ -262,7 +267,7 @@ def tables_of_one_stream(home: Path, tables: int, events: int, batch: int) -> di
     lake = Lake(LakeConfig(home=home / "tables", spark=SparkConfig(driver_memory="3g")))
 
     def staged(stream: str, names: list[str], changes: int) -> list[float]:
-        """Seconds to land each batch of the stream's tables, and to stage them one after the other."""
+        """Land two batches of the stream's tables; return the seconds of staging each, table by table."""
         raw = RawSpec(TableId(("raw",), stream), None, "debezium", "bench")
         specs = [
             StagingSpec(TableId(("staging", stream), n), raw.table, SourceTable("public", n), raw.format, "bench")
@@ -285,27 +290,27 @@ def tables_of_one_stream(home: Path, tables: int, events: int, batch: int) -> di
             seconds.append(time.perf_counter() - began)
         return seconds
 
-    # Spark has compiled nothing yet.
+    # Warm up: Spark has not compiled anything yet.
     staged("warm", ["a", "b", "c"], events)
     many = staged("many", [f"t{i}" for i in range(tables)], events)
     one = staged("one", ["t"], tables * events)
     lake.spark().stop()
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for what, of_many, of_one in zip(("first load", "a micro-batch"), many, one, strict=True):
-        found[f"{tables} tables of one stream, {what}: seconds per table"] = of_many / tables
-        found[f"{tables} tables of one stream, {what}: times one table with as many events"] = of_many / of_one
-    return found
+        figures[f"{tables} tables of one stream, {what}: seconds per table"] = of_many / tables
+        figures[f"{tables} tables of one stream, {what}: times one table with as many events"] = of_many / of_one
+    return figures
 
 
 def _after(after: Any, turn: int, lines: list[str]) -> Iterator[tuple[list[int], str]]:
-    """Lines with their offsets, those after an offset."""
+    """Yield the lines after an offset, with their offsets."""
     for i, line in enumerate(lines):
         if after is None or [turn, i] > after:
             yield [turn, i], line
 
 
 def main() -> int:
-    """Run the benchmarks; exit code 1 where a required figure is missed."""
+    """Run the benchmarks; exit code 1 if a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--files", type=int, default=100_000)
@@ -315,23 +320,23 @@ def main() -> int:
     parser.add_argument("--table-events", type=int, default=300, help="changes per table of that stream")
     parser.add_argument("--format", action="append", help="only this format; may be repeated")
     args = parser.parse_args()
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-events-") as temp:
         home = Path(temp)
         if args.only in (None, "looks"):
-            found |= looks(home, args.files)
+            figures |= looks(home, args.files)
         if args.only in (None, "memory"):
-            found |= memory(home, 500_000)
+            figures |= memory(home, 500_000)
         if args.only in (None, "tables"):
-            found |= tables_of_one_stream(home, args.tables, args.table_events, 5)
+            figures |= tables_of_one_stream(home, args.tables, args.table_events, 5)
         if args.only in (None, "rates"):
-            found |= rates(home, args.events, args.repeat, args.format)
-    return show(found, REQUIRED)
+            figures |= rates(home, args.events, args.repeat, args.format)
+    return show(figures, REQUIRED)
 
 
 def rates(home: Path, events: int, repeat: int, only: list[str] | None) -> dict[str, float]:
-    """Events a second of each format, and Debezium's against a Python UDF."""
-    found: dict[str, float] = {}
+    """Return the events per second of each format, and for Debezium the factor against a Python UDF."""
+    figures: dict[str, float] = {}
     (home / "rates").mkdir()
     lake = Lake(LakeConfig(home=home / "rates", spark=SparkConfig(driver_memory="6g")))
     for i, (name, (encoder, reader)) in enumerate(FORMATS.items()):
@@ -340,16 +345,16 @@ def rates(home: Path, events: int, repeat: int, only: list[str] | None) -> dict[
         raw, records, landing = raw_table(lake, f"events{i}", encoder, reader, events)
         seconds, staged = stage(lake, raw, repeat)
         rows = lake.spark().table(lake.sql_name(staged)).count()
-        found[f"{name}: records landed a second"] = records / landing
-        found[f"{name}: events a second"] = rows / seconds
+        figures[f"{name}: records landed a second"] = records / landing
+        figures[f"{name}: events a second"] = rows / seconds
         if reader == "debezium":
-            for part, took in parts(lake, raw, repeat).items():
-                found[f"{name}: {part}, seconds of {seconds:.1f}"] = took
+            for part, part_seconds in parts(lake, raw, repeat).items():
+                figures[f"{name}: {part}, seconds of {seconds:.1f}"] = part_seconds
         if reader == encoder == "debezium":
-            found[f"{name}: times faster than a Python UDF"] = with_udf(lake, raw, staged, 1) / seconds
+            figures[f"{name}: times faster than a Python UDF"] = with_udf(lake, raw, staged, 1) / seconds
         print(f"{name}: {rows:,} events staged in {seconds:.2f} s", file=sys.stderr)
     lake.spark().stop()
-    return found
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What it costs to keep a final table: against a plain MERGE of the same changes into the same table.
+"""Cost of maintaining a final table, against a plain MERGE of the same changes into the same table.
 
     make bench-merge
 
-The table's rows lie scattered over all of its files. Each figure is the median of some runs after one that warms up;
-the table is rolled back after each. In the first run of each, the table is compared with what the plain MERGE leaves.
-Both get the changes as one row a key, in memory; what the product does beside (capture, reduction, watermark) is in the
+The table's rows are scattered over all of its files. Each figure is the median of several runs after a warm-up; the
+table is rolled back after each run. In the first run, the table is compared with the result of the plain MERGE. Both
+get the changes in memory, as one row per key; the other work of a step (capture, reduction, watermark) is part of the
 figures of a whole cycle (`make bench-cycle`).
 
-Bytes read are those that the JVM reads (Linux counts them; a shuffle through files is in them). Bytes written are the
-new data files of the commit, against one file of the changed rows alone; deletion vectors are told apart.
+Bytes read are counted for the JVM by Linux, including shuffles through files. Bytes written are the new data files of
+the commit, relative to one file with only the changed rows; deletion vectors are reported separately.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LAYOUTS = {
     "clustered": ("", "id"),
     "bucketed": ("PARTITIONED BY (bucket(16, id))", "xxhash64(id)"),
 }
-# So many changes are one partition, and so one file, where the product takes them in.
+# Up to this many changes are one partition, and so one file, in the product.
 FEW = spark_tuning.SMALL_ROWS
 REQUIRED: dict[str, Required] = {
     "scattered, 1,000 keys of a number: bytes written, times the changed rows": ("at most", 2.0),
@@ -54,7 +54,7 @@ REQUIRED: dict[str, Required] = {
 
 
 def row(of: str) -> str:
-    """SQL of a row's columns, from its number."""
+    """Return SQL of a row's columns, computed from its number."""
     return (
         f"{of} AS id, concat('k-', lpad(CAST({of} AS STRING), 12, '0')) AS code, {of} DIV 1000 AS a, {of} % 1000 AS b, "
         f"concat('name ', {of} % 9973) AS name, CAST({of} % 100000 AS DECIMAL(12,2)) AS amount, "
@@ -63,21 +63,22 @@ def row(of: str) -> str:
 
 
 def make(lake: Lake, layout: str, rows: int) -> int:
-    """The table, merge-on-read; its snapshot."""
+    """Create the table (merge-on-read); return its snapshot."""
     partitioned, order = LAYOUTS[layout]
     lake.ensure_namespace(TABLE.namespace)
     spark, name = lake.spark(), lake.sql_name(TABLE)
     spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
-    said = {
+    properties = {
         "format-version": "3", "write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read",
         "write.merge.mode": "merge-on-read", "write.distribution-mode": "none",
         "write.merge.distribution-mode": "none", "write.parquet.compression-codec": "zstd",
     }  # fmt: skip
-    properties = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in said.items())
-    by = "REPARTITION_BY_RANGE(16, o)" if layout == "clustered" else "REPARTITION(16, o)"
+    property_list = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+    hint = "REPARTITION_BY_RANGE(16, o)" if layout == "clustered" else "REPARTITION(16, o)"
     spark.sql(
-        f"CREATE TABLE {name} USING iceberg {partitioned} TBLPROPERTIES ({properties}) AS SELECT {', '.join(COLUMNS)} "
-        f"FROM (SELECT /*+ {by} */ *, {order} AS o FROM (SELECT {row('id')} FROM range({rows}))) SORT BY o"
+        f"CREATE TABLE {name} USING iceberg {partitioned} TBLPROPERTIES ({property_list}) "
+        f"AS SELECT {', '.join(COLUMNS)} FROM "
+        f"(SELECT /*+ {hint} */ *, {order} AS o FROM (SELECT {row('id')} FROM range({rows}))) SORT BY o"
     )
     snapshot = lake.table(TABLE).metadata.current_snapshot_id
     assert snapshot is not None
@@ -85,18 +86,18 @@ def make(lake: Lake, layout: str, rows: int) -> int:
 
 
 def changes(lake: Lake, count: int, rows: int) -> DataFrame:
-    """One row a key, all over the table: a fifth inserts, a fifth deletes, the rest updates."""
+    """Return one row per key, spread over the table: a fifth inserts, a fifth deletes, the rest updates."""
     step = rows // count
     number = f"(CASE WHEN i % 5 = 0 THEN {rows} + i ELSE i * {step} + (i * 7919) % {step} END)"
-    found = lake.spark().sql(
+    changed = lake.spark().sql(
         f"SELECT {row('n')}, i % 5 = 1 AS gone, i FROM (SELECT id AS i, {number} AS n FROM range({count}))"
     )
-    found = found.withColumn("name", F.concat(F.lit("new "), "i")).drop("i")
-    return (found.coalesce(1) if count <= FEW else found).localCheckpoint()
+    changed = changed.withColumn("name", F.concat(F.lit("new "), "i")).drop("i")
+    return (changed.coalesce(1) if count <= FEW else changed).localCheckpoint()
 
 
 def bytes_of_rows(lake: Lake, source: DataFrame) -> int:
-    """Bytes of the rows that a MERGE of the changes has to write, in one file."""
+    """Return the bytes of the rows that a MERGE of the changes has to write, in one file."""
     alone = lake.sql_name("bench.alone")
     rows = source.where("NOT gone").drop("gone").coalesce(1)
     rows.writeTo(alone).tableProperty("write.parquet.compression-codec", "zstd").createOrReplace()
@@ -104,16 +105,16 @@ def bytes_of_rows(lake: Lake, source: DataFrame) -> int:
 
 
 def bytes_written(lake: Lake) -> tuple[int, int]:
-    """Bytes of data files and of deletion vectors that the newest commit added."""
+    """Return the bytes of data files and of deletion vectors that the newest commit added."""
     snapshot = lake.table(TABLE).metadata.current_snapshot_id
     entries = lake.spark().table(f"{lake.sql_name(TABLE)}.entries").where(f"status = 1 AND snapshot_id = {snapshot}")
     size = "coalesce(data_file.content_size_in_bytes, data_file.file_size_in_bytes)"
-    found = {r[0]: r[1] for r in entries.groupBy("data_file.content").agg(F.expr(f"sum({size})")).collect()}
-    return found.get(0, 0), found.get(1, 0)
+    sizes = {r[0]: r[1] for r in entries.groupBy("data_file.content").agg(F.expr(f"sum({size})")).collect()}
+    return sizes.get(0, 0), sizes.get(1, 0)
 
 
 def bytes_read() -> int:
-    """Bytes that the JVM has read so far; 0 where the system does not count them."""
+    """Return the bytes that the JVM has read so far; 0 if the system does not count them."""
     total = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
@@ -138,25 +139,25 @@ def merge(lake: Lake, source: DataFrame, key: Sequence[str], condition: str, val
 
 
 def plain(lake: Lake, source: DataFrame, key: Sequence[str]) -> str:
-    """As one would write it."""
+    """MERGE without pruning."""
     merge(lake, source, key, "", {})
     return ""
 
 
 def pruned(lake: Lake, source: DataFrame, key: Sequence[str]) -> str:
-    """As the product does it; says how."""
-    found = prune(source, key, lake.table(TABLE))
-    merge(lake, source, key, found.condition, found.values)
-    return found.why
+    """MERGE with pruning, as in the product; return a description of the pruning."""
+    pruning = prune(source, key, lake.table(TABLE))
+    merge(lake, source, key, pruning.condition, pruning.values)
+    return pruning.why
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Median seconds, what the step said and left, bytes read, and those of new data files and deletion vectors."""
+    """Median seconds, description and resulting table of a step; bytes read, and written as data and vectors."""
 
     seconds: float
-    said: str
-    left: Any
+    description: str
+    contents: Any
     read: int
     data: int
     deletes: int
@@ -165,22 +166,22 @@ class Timed:
 def timed(lake: Lake, base: int, repeat: int, step: Callable[[], str]) -> Timed:
     """Run a step several times over the same table."""
     seconds: list[float] = []
-    said, left, data, deletes, read = "", None, 0, 0, 0
+    description, contents, data, deletes, read = "", None, 0, 0, 0
     for turn in range(repeat + 1):
         before, began = bytes_read(), time.perf_counter()
-        said = step()
+        description = step()
         if turn:
             seconds.append(time.perf_counter() - began)
             read = bytes_read() - before
         else:
-            left = state(lake)
+            contents = state(lake)
             data, deletes = bytes_written(lake)
         lake.spark().sql(f"CALL `{lake.config.name}`.system.rollback_to_snapshot({literal(str(TABLE))}, {base})")
-    return Timed(statistics.median(seconds), said, left, read, data, deletes)
+    return Timed(statistics.median(seconds), description, contents, read, data, deletes)
 
 
 def state(lake: Lake) -> tuple[Any, ...]:
-    """All of the table, in short."""
+    """Return a row count and a hash of the table."""
     return tuple(
         lake.spark()
         .sql(f"SELECT count(*), sum(CAST(xxhash64(*) AS DECIMAL(38))) FROM {lake.sql_name(TABLE)}")
@@ -189,14 +190,14 @@ def state(lake: Lake) -> tuple[Any, ...]:
 
 
 def main() -> int:
-    """Run the benchmarks; exit code 1 where a required figure is missed."""
+    """Run the benchmarks; exit code 1 if a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--changes", type=int, nargs="*", default=[10, 1_000, 50_000, 1_000_000])
     parser.add_argument("--layout", choices=list(LAYOUTS), action="append")
     args = parser.parse_args()
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="bench-merge-") as temp:
         lake = Lake(LakeConfig(home=Path(temp), spark=SparkConfig(driver_memory="8g")))
         for layout in args.layout or list(LAYOUTS):
@@ -208,21 +209,25 @@ def main() -> int:
                     if layout != "scattered" and (name != "a number" or count == 10):
                         continue
                     what = f"{layout}, {count:,} keys of {name}"
-                    slow = timed(lake, base, 1, lambda k=key, s=source: plain(lake, s, k))
-                    fast = timed(lake, base, args.repeat, lambda k=key, s=source: pruned(lake, s, k))
-                    assert slow.left == fast.left, f"{what}: {slow.left} by a plain MERGE, {fast.left} by the other"
-                    print(f"{what}: {slow.seconds:.2f} s plain, {fast.seconds:.2f} s: {fast.said}", file=sys.stderr,
-                          flush=True)  # fmt: skip
-                    found[f"{what}: seconds, plain MERGE"] = slow.seconds
-                    found[f"{what}: seconds"] = fast.seconds
-                    found[f"{what}: times faster than a plain MERGE"] = slow.seconds / fast.seconds
-                    found[f"{what}: how"] = fast.said
-                    found[f"{what}: MB read, plain MERGE"] = slow.read / 1e6
-                    found[f"{what}: MB read"] = fast.read / 1e6
-                    found[f"{what}: bytes written, times the changed rows"] = fast.data / rows
-                    found[f"{what}: kB of deletion vectors"] = fast.deletes / 1e3
+                    plain_merge = timed(lake, base, 1, lambda k=key, s=source: plain(lake, s, k))
+                    pruned_merge = timed(lake, base, args.repeat, lambda k=key, s=source: pruned(lake, s, k))
+                    assert plain_merge.contents == pruned_merge.contents, (
+                        f"{what}: {plain_merge.contents} by a plain MERGE, {pruned_merge.contents} with pruning"
+                    )
+                    text = (
+                        f"{plain_merge.seconds:.2f} s plain, {pruned_merge.seconds:.2f} s: {pruned_merge.description}"
+                    )
+                    print(f"{what}: {text}", file=sys.stderr, flush=True)
+                    figures[f"{what}: seconds, plain MERGE"] = plain_merge.seconds
+                    figures[f"{what}: seconds"] = pruned_merge.seconds
+                    figures[f"{what}: times faster than a plain MERGE"] = plain_merge.seconds / pruned_merge.seconds
+                    figures[f"{what}: how"] = pruned_merge.description
+                    figures[f"{what}: MB read, plain MERGE"] = plain_merge.read / 1e6
+                    figures[f"{what}: MB read"] = pruned_merge.read / 1e6
+                    figures[f"{what}: bytes written, times the changed rows"] = pruned_merge.data / rows
+                    figures[f"{what}: kB of deletion vectors"] = pruned_merge.deletes / 1e3
         lake.spark().stop()
-    return show(found, REQUIRED)
+    return show(figures, REQUIRED)
 
 
 if __name__ == "__main__":

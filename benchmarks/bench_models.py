@@ -1,19 +1,19 @@
-"""What it costs to keep SQL models: absorbing a change against computing everything.
+"""Cost of maintaining SQL models: absorbing a change against recomputing everything.
 
     make bench-models
     make bench-models ARGS="--rows 200000 --table-rows 100000"
 
-Three things, one after the other:
+Three parts:
 
-1. Changes of 0.001 % up to half of the rows: incremental and full for one model a strategy, and what the estimate
-   picked, which has seen the same past. Strategies are forced by `full_above`.
-2. `population`: users ⋈ cities, counted by city, after changes of 0.03 % of the rows: spread over all files, and close
-   together, as those of the newest rows are (in one file of sixteen). Against the same SELECT written by Spark
-   (`CREATE OR REPLACE TABLE ... AS`). Beside that, what it takes Spark to read the columns once and do nothing with
-   them: a change that lies in all files is looked for in all of them.
-3. A step with nothing to absorb: seconds, Spark jobs, looks into the catalog.
+1. Changes of 0.001 % up to half of the rows: incremental and full for one model per strategy, and the strategy that the
+   estimate picked with the same history. Strategies are forced by `full_above`.
+2. `population`: users ⋈ cities, counted by city, after changes of 0.03 % of the rows: spread over all files, and
+   clustered in the newest rows (one file of sixteen). Against the same SELECT written by Spark
+   (`CREATE OR REPLACE TABLE ... AS`), and against only reading the columns once, since changes in all files require
+   reading all files.
+3. A step with nothing to absorb: seconds, Spark jobs, catalog requests.
 
-After everything that is timed, each table is compared with its query by `verify`, all of it.
+After each measurement, the whole table is compared with its query by `verify`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ POPULATION = (
     "SELECT c.city, count(*) AS population, sum(u.balance) AS balance "
     "FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY c.city"
 )
-# One model a strategy: what its changes can be absorbed by at the least cost.
+# One model per strategy, for which this strategy is the cheapest.
 MODELS = {
     "retract": POPULATION,
     "keys": "SELECT u.id, u.name, max(c.city) AS last_city, count(DISTINCT c.city) AS cities "
     "FROM final.users u JOIN final.user_city c ON u.id = c.user_id GROUP BY u.id, u.name",
 }
 SHARES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
-# Where changed rows lie: the share of the table, its newest rows, that they are spread over.
+# Location of changed rows: the share of the table (its newest rows) over which they are spread.
 PLACES = {"spread over all files": 1.0, "close together": 1 / 16}
 REQUIRED: dict[str, Required] = {
     f"population, changes {place}: times faster than full": ("at least", 20.0) for place in PLACES
@@ -58,14 +58,14 @@ REQUIRED: dict[str, Required] = {
 NO_JOBS: dict[str, Required] = {"nothing to absorb: Spark jobs": ("at most", 0.0)}
 CITIES = 1000
 FILES = 16
-NOISE = 1.1  # a choice that is slower by less than this is none that was wrong
+NOISE = 1.1  # a choice that is slower by less than this factor does not count as wrong
 
 
 def make(lake: Lake, rows: int) -> None:
-    """Users and where they live; every change is spread over all files."""
+    """Create the tables of users and their cities; rows are spread over all files."""
     spark = lake.spark()
     lake.ensure_namespace(("final",))
-    said = ", ".join(
+    properties = ", ".join(
         f"'{k}' = '{v}'"
         for k, v in {
             "format-version": "3", "write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read",
@@ -79,16 +79,15 @@ def make(lake: Lake, rows: int) -> None:
     }.items():
         spark.sql(f"DROP TABLE IF EXISTS final.{table}")
         spark.sql(
-            f"CREATE TABLE final.{table} USING iceberg TBLPROPERTIES ({said}) AS "
+            f"CREATE TABLE final.{table} USING iceberg TBLPROPERTIES ({properties}) AS "
             f"SELECT {columns} FROM range(0, {rows}, 1, {FILES})"
         )
 
 
 def change(lake: Lake, count: int, rows: int, turn: int, share: float = 1.0) -> int:
-    """Change so many rows among the newest `share` of the table.
+    """Change about `count` rows among the newest `share` of the table; return the exact number.
 
-    Three fifths move to another city, a fifth gets another balance, a tenth comes (a user and where they live: two
-    rows). Returns how many it were.
+    Three fifths move to another city, a fifth gets another balance, a tenth is inserted (a user and a city: two rows).
     """
     spark = lake.spark()
     moves, balances, come = count * 3 // 5, count // 5, count // 10
@@ -114,7 +113,7 @@ def change(lake: Lake, count: int, rows: int, turn: int, share: float = 1.0) -> 
 
 @dataclass(frozen=True)
 class Timed:
-    """A model's step."""
+    """Seconds and outcome of a model's step."""
 
     seconds: float
     outcome: Outcome
@@ -125,11 +124,11 @@ class Bench:
 
     def __init__(self, lake: Lake, models: dict[str, dict[str, Any]]) -> None:
         self.lake = lake
-        declared = [{"name": name, **said} for name, said in models.items()]
+        declared = [{"name": name, **settings} for name, settings in models.items()]
         self.pipeline = Pipeline(PipelineConfig.model_validate({"name": "bench", "models": declared}))
 
     def run(self, name: str) -> Timed:
-        """One step, timed."""
+        """Run one step, and time it."""
         began = time.perf_counter()
         (outcome,) = self.pipeline.run(self.lake, [name])
         seconds = time.perf_counter() - began
@@ -138,32 +137,32 @@ class Bench:
         return Timed(seconds, outcome)
 
     def check(self, name: str) -> None:
-        """The table equals its query, all of it."""
+        """Check that the whole table equals its query."""
         (spec,) = [s for s in self.pipeline.specs(self.lake) if str(s.table) == name]
         assert isinstance(spec, ModelSpec)
-        found = verify(self.lake, spec)
-        assert found.equal, f"{name} differs from its query: {found.differences[:3]}"
+        verification = verify(self.lake, spec)
+        assert verification.equal, f"{name} differs from its query: {verification.differences[:3]}"
 
 
 def say(text: str) -> None:
-    """Progress, apart from the figures."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def population(lake: Lake, rows: int, count: int, turns: int) -> dict[str, float | str]:
-    """Seconds and ratios."""
+    """Return seconds and ratios of the population model."""
     bench = Bench(lake, {"agg.population": {"sql": POPULATION}})
-    found: dict[str, float | str] = {
+    figures: dict[str, float | str] = {
         "population: rows of each table": f"{rows:,}",
         "population: changes a step": f"{count:,}",
     }
     for place, share in PLACES.items():
-        # Tables of their own: files that changes left behind elsewhere are no part of what these cost.
+        # Separate tables, so that files of earlier changes do not affect the figures.
         make(lake, rows)
         lake.spark().sql("DROP TABLE IF EXISTS agg.population")
         first = bench.run("agg.population").seconds
         say(f"population: first run over 2 x {rows:,} rows: {first:.1f} s")
-        found["population: seconds, first run"] = first
+        figures["population: seconds, first run"] = first
         incremental: list[float] = []
         full: list[float] = []
         strategies: set[str] = set()
@@ -174,9 +173,9 @@ def population(lake: Lake, rows: int, count: int, turns: int) -> dict[str, float
             lake.spark().sql(f"CREATE OR REPLACE TABLE agg.recomputed USING iceberg AS {POPULATION}")
             seconds = time.perf_counter() - began
             bench.check("agg.population")
-            kept, fresh = lake.spark().table("agg.population"), lake.spark().table("agg.recomputed")
-            assert kept.exceptAll(fresh).isEmpty()
-            assert fresh.exceptAll(kept).isEmpty()
+            maintained, recomputed = lake.spark().table("agg.population"), lake.spark().table("agg.recomputed")
+            assert maintained.exceptAll(recomputed).isEmpty()
+            assert recomputed.exceptAll(maintained).isEmpty()
             say(f"population: {changed:,} changes {place}: {step.outcome.strategy} {step.seconds:.2f} s, "
                 f"full {seconds:.2f} s")  # fmt: skip
             say(f"  {step.outcome.why}")
@@ -185,81 +184,85 @@ def population(lake: Lake, rows: int, count: int, turns: int) -> dict[str, float
                 full.append(seconds)
                 strategies.add(step.outcome.strategy)
         fast, slow = statistics.median(incremental), statistics.median(full)
-        found |= {
+        figures |= {
             f"population, changes {place}: strategy": ", ".join(sorted(strategies)),
             f"population, changes {place}: seconds, incremental": fast,
             f"population, changes {place}: seconds, full": slow,
             f"population, changes {place}: times faster than full": slow / fast,
         }
-    found["population: seconds, reading the columns of both tables once"] = read_once(lake)
-    return found
+    figures["population: seconds, reading the columns of both tables once"] = read_once(lake)
+    return figures
 
 
 def read_once(lake: Lake) -> float:
-    """Seconds to read what `POPULATION` reads of both tables once, and do nothing with it: the better of two times."""
-    taken: list[float] = []
+    """Return the seconds of reading the columns of `POPULATION` once and dropping them: the better of two runs."""
+    seconds: list[float] = []
     for _ in range(2):
         began = time.perf_counter()
         for columns, table in (("id, balance", "users"), ("user_id, city", "user_city")):
             lake.spark().sql(f"SELECT {columns} FROM final.{table}").write.format("noop").mode("overwrite").save()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def by_share(lake: Lake, rows: int, shares: Sequence[float]) -> list[list[str]]:
-    """The table: a line a strategy and share."""
+    """Return the lines of the table: one per strategy and share."""
     make(lake, rows)
     variants: dict[str, dict[str, Any]] = {"": {}}
     if "full_above" in SqlModel.model_fields:
         variants |= {"_incremental": {"full_above": 1}, "_full": {"full_above": 0}}
-    models = {f"agg.{s}{v}": {"sql": sql, **said} for s, sql in MODELS.items() for v, said in variants.items()}
+    models = {
+        f"agg.{s}{suffix}": {"sql": sql, **settings}
+        for s, sql in MODELS.items()
+        for suffix, settings in variants.items()
+    }
     bench = Bench(lake, models)
     for name in models:
         bench.run(name)
     lines: list[list[str]] = []
-    # The first change warms up, and gives the estimate a past.
+    # The first change warms up, and gives the estimate a history.
     for turn, share in enumerate((shares[0], *shares), 1):
         changed = change(lake, max(10, int(2 * rows * share)), rows, turn)
         for strategy, sql in MODELS.items():
             picked = bench.run(f"agg.{strategy}")
-            steps = {v: bench.run(f"agg.{strategy}{v}") for v in variants if v}
-            for v in variants:
-                bench.check(f"agg.{strategy}{v}")
+            steps = {suffix: bench.run(f"agg.{strategy}{suffix}") for suffix in variants if suffix}
+            for suffix in variants:
+                bench.check(f"agg.{strategy}{suffix}")
             if not steps:  # the strategy cannot be forced: full is what Spark writes, incremental what was picked
                 began = time.perf_counter()
                 lake.spark().sql(f"CREATE OR REPLACE TABLE agg.recomputed USING iceberg AS {sql}")
                 full, incremental = time.perf_counter() - began, picked.seconds
-                used = picked.outcome.strategy
+                strategy_used = picked.outcome.strategy
             else:
                 full, incremental = steps["_full"].seconds, steps["_incremental"].seconds
-                used = steps["_incremental"].outcome.strategy
+                strategy_used = steps["_incremental"].outcome.strategy
             chose_full = picked.outcome.strategy == "full"
-            lost = (full if chose_full else incremental) / min(full, incremental)
-            say(f"{strategy}, {changed:,} changes: {incremental:.2f} s by {used}, {full:.2f} s in full")
+            factor = (full if chose_full else incremental) / min(full, incremental)
+            say(f"{strategy}, {changed:,} changes: {incremental:.2f} s by {strategy_used}, {full:.2f} s in full")
             say(f"  picked {picked.outcome.strategy}, {picked.seconds:.2f} s: {picked.outcome.why}")
             if turn > 1:
-                right = "yes" if lost <= NOISE else f"no: {lost:.1f} times slower"
+                verdict = "yes" if factor <= NOISE else f"no: {factor:.1f} times slower"
                 lines.append(
                     [
-                        used, f"{share:g}", f"{changed:,}", f"{incremental:.2f}", f"{full:.2f}",
-                        f"{full / incremental:.1f}", picked.outcome.strategy, right,
+                        strategy_used, f"{share:g}", f"{changed:,}", f"{incremental:.2f}", f"{full:.2f}",
+                        f"{full / incremental:.1f}", picked.outcome.strategy, verdict,
                     ]
                 )  # fmt: skip
     return sorted(lines, key=lambda line: line[0] if line[0] != "full" else "~")
 
 
 def nothing(lake: Lake, turns: int = 5) -> dict[str, float | str]:
-    """A step whose sources are where they were. Uses the tables and the model of `population`."""
+    """Measure a step without changes in its sources, over the tables and the model of `population`."""
     bench = Bench(lake, {"agg.population": {"sql": POPULATION}})
     bench.run("agg.population")
     tracker = lake.spark().sparkContext.statusTracker()
     jobs = len(tracker.getJobIdsForGroup(None))
-    looks: list[str] = []
+    requests: list[str] = []
     load, exists = lake.catalog.load_table, lake.catalog.table_exists
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(name: Any, *rest: Any) -> Any:
-            looks.append(".".join(name))
+            requests.append(".".join(name))
             return call(name, *rest)
 
         return wrapped
@@ -273,13 +276,13 @@ def nothing(lake: Lake, turns: int = 5) -> dict[str, float | str]:
     return {
         "nothing to absorb: seconds": min(s.seconds for s in steps),
         "nothing to absorb: Spark jobs": float(len(tracker.getJobIdsForGroup(None)) - jobs),
-        "nothing to absorb: looks into the catalog, for an input": looks.count("final.users") / turns,
+        "nothing to absorb: looks into the catalog, for an input": requests.count("final.users") / turns,
     }
 
 
-def report(found: dict[str, float | str], lines: list[list[str]], *, full_size: bool) -> int:
-    """Print the figures; 1 where one misses what is required."""
-    missed = show(found, NO_JOBS | (REQUIRED if full_size else {}))
+def report(figures: dict[str, float | str], lines: list[list[str]], *, full_size: bool) -> int:
+    """Print the figures; return 1 if one misses its requirement."""
+    missed = show(figures, NO_JOBS | (REQUIRED if full_size else {}))
     if lines:
         print("\n| strategy | share of rows | changes | incremental, s | full, s | speedup | picked | the faster one |")
         print("|---|---|---|---|---|---|---|---|")
@@ -289,24 +292,24 @@ def report(found: dict[str, float | str], lines: list[list[str]], *, full_size: 
 
 
 def main() -> int:
-    """Run the benchmarks; exit code 1 where a required figure is missed, an error where a table is wrong."""
+    """Run the benchmarks; exit code 1 if a required figure is missed; an error if a table is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=ROWS, help="of each table of population; 0: leave it out")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of each table of population; 0: skip this part")
     parser.add_argument("--changes", type=int, default=15_000)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument(
         "--table-rows",
         type=int,
         default=5_000_000,
-        help="of each table, where the share of changes varies; 0: leave it out",
+        help="rows of each table of part 1 (shares of changes); 0: skip this part",
     )
     parser.add_argument("--shares", type=float, nargs="*", default=SHARES)
-    parser.add_argument("--memory", default="8g", help="of Spark's driver")
+    parser.add_argument("--memory", default="8g", help="memory of Spark's driver")
     args = parser.parse_args()
-    found: dict[str, float | str] = {}
+    figures: dict[str, float | str] = {}
     lines: list[list[str]] = []
     with tempfile.TemporaryDirectory(prefix="bench-models-") as temp:
-        # The smaller ones first: like that of a process that stays, the JVM has compiled itself when it is their turn.
+        # Smaller tables first, so that the JVM has compiled its code before the larger ones, as in a long process.
         for part, rows in (("shares", args.table_rows), ("population", args.rows)):
             if not rows:
                 continue
@@ -315,12 +318,12 @@ def main() -> int:
             lake = Lake(LakeConfig(home=home, spark=SparkConfig(driver_memory=args.memory)))
             lake.spark().sql(f"USE {quote(lake.config.name)}")
             if part == "population":
-                found |= population(lake, rows, args.changes, args.turns)
-                found |= nothing(lake)
+                figures |= population(lake, rows, args.changes, args.turns)
+                figures |= nothing(lake)
             else:
                 lines = by_share(lake, rows, args.shares)
         lake.spark().stop()
-    return report(found, lines, full_size=args.rows >= ROWS)
+    return report(figures, lines, full_size=args.rows >= ROWS)
 
 
 if __name__ == "__main__":

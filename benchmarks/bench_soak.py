@@ -1,12 +1,12 @@
-"""What many micro-batches of one pipeline leave behind: seconds, memory, files and leftovers per batch.
+"""Effects of many micro-batches of one pipeline: seconds, memory, files and leftovers per batch.
 
     make bench-soak ARGS="--batches 1000 --upkeep 100"
 
 Ten tables: a raw table of Debezium events, four staging tables, four final tables (SCD1) and a model that groups one
 of them. Each batch lands one file with a few changes of every source table, some of them late or repeated,
 and runs the pipeline once, in one process with one warm Spark. After every `--upkeep` batches Spark's own procedures
-compact the tables and expire their snapshots, as an operator would by schedule; these seconds are told apart. At the
-end every final table is compared with the generator's rows, and the model with its query.
+compact the tables and expire their snapshots, as an operator would by schedule; that is timed separately. At the end
+every final table is compared with the generator's rows, and the model with its query.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lake_assets.pipeline.verification import verify
 from lake_assets.tables import leftovers
 
 SOURCES = ("a", "b", "c", "d")
-# Each source table brings about so many changes per batch.
+# About this many changes of each source table per batch.
 CHANGES = 5
 CONFIG: dict[str, Any] = {
     "name": "soak",
@@ -62,7 +62,7 @@ CONFIG: dict[str, Any] = {
         }
     ],
 }
-# What is compared with the generator's rows.
+# Columns compared with the generator's rows.
 COMPARED = ("id", "name", "quantity", "amount", "born", "active", "note")
 KINDS = {".parquet": "data", ".puffin": "deletes", ".avro": "manifests", ".json": "metadata", ".crc": "checksums"}
 SPAN = 50
@@ -71,7 +71,7 @@ LAST_AGAINST_FIRST: Required = ("at most", 1.5)
 
 @dataclass
 class Measured:
-    """What is known after a batch."""
+    """Measurements after a batch."""
 
     seconds: float
     upkeep: float = 0.0
@@ -89,7 +89,7 @@ class Soak:
         self.pipeline = Pipeline(PipelineConfig.model_validate(CONFIG))
         self.landing = home / "landing" / "events"
         self.landing.mkdir(parents=True)
-        events = batches * CHANGES + 10_000  # more than are taken
+        events = batches * CHANGES + 10_000  # more than needed
         self.workloads = [
             Workload(seed=i, events=events, keys=500, late=0.05, duplicates=0.05, table=("public", s))
             for i, s in enumerate(SOURCES)
@@ -104,12 +104,12 @@ class Soak:
         """Put the next file into the landing folder."""
         lines: list[str] = []
         for workload, stream, arrived in zip(self.workloads, self.streams, self.arrived, strict=True):
-            taken = 0
+            count = 0
             for transaction in stream:
                 arrived.append(transaction)
                 lines.extend(self.encode(transaction, workload))
-                taken += len(transaction.changes)
-                if taken >= CHANGES:
+                count += len(transaction.changes)
+                if count >= CHANGES:
                     break
         self.landed += 1
         name = self.landing / f"{self.landed:06}.jsonl"
@@ -118,7 +118,7 @@ class Soak:
         temporary.rename(name)
 
     def run(self) -> float:
-        """Absorb what is pending; seconds."""
+        """Absorb the pending changes; return the seconds."""
         began = time.perf_counter()
         outcomes = self.pipeline.run(self.lake)
         took = time.perf_counter() - began
@@ -127,11 +127,11 @@ class Soak:
         return took
 
     def tables(self) -> list[TableId]:
-        """All tables of the pipeline, with the ledger of landed files."""
+        """Return all tables of the pipeline, including the ledger of landed files."""
         return [t for layer in ("raw", "staging", "final", "agg") for t in self.lake.tables(layer)]
 
     def upkeep(self) -> float:
-        """Compact every table and expire its snapshots; seconds."""
+        """Compact every table and expire its snapshots; return the seconds."""
         began = time.perf_counter()
         spark, catalog = self.lake.spark(), self.lake.config.name
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -146,29 +146,29 @@ class Soak:
         return time.perf_counter() - began
 
     def measure(self, seconds: float, upkeep: float) -> Measured:
-        """What the batch has left."""
+        """Measure memory, files and leftovers after a batch."""
         home = self.lake.config.home
-        files = Counter(kind(Path(f)) for root, _, found in os.walk(home) for f in found if "landing" not in root)
+        files = Counter(kind(Path(f)) for root, _, names in os.walk(home) for f in names if "landing" not in root)
         tables = [self.lake.table(t) for t in self.tables()]
         branches = sum(name.startswith("lake_assets_") for t in tables for name in t.metadata.refs)
         notes = len(list((home / "at-work").glob("*"))) if (home / "at-work").is_dir() else 0
-        left = branches + notes + len(self.icdc_tables())
-        return Measured(seconds, upkeep, *memory(), files, left)
+        remaining = branches + notes + len(self.icdc_tables())
+        return Measured(seconds, upkeep, *memory(), files, remaining)
 
     def icdc_tables(self) -> list[TableId]:
-        """Those that are still in the catalog."""
+        """Return the ICDC tables that are still in the catalog."""
         return list(self.lake.tables(icdc.NAMESPACE))
 
     def unreferenced(self) -> int:
-        """How many files of tables no snapshot or metadata file names."""
+        """Count the files of tables that no snapshot or metadata file names."""
         return sum(len(unnamed(self.lake.table(t))) for t in self.tables())
 
     def check(self) -> None:
-        """Every table is what its sources say, and the final tables are what the generator says."""
+        """Check every table against its sources, and the final tables against the generator."""
         for spec in self.pipeline.specs(self.lake):
             if isinstance(spec, FinalSpec | ModelSpec):
-                found = verify(self.lake, spec)
-                assert found.equal, found
+                verification = verify(self.lake, spec)
+                assert verification.equal, verification
         for source, arrived in zip(SOURCES, self.arrived, strict=True):
             rows = self.lake.spark().table(self.lake.sql_name(TableId(("final",), source))).select(*COMPARED).collect()
             expected = {tuple(row[c] for c in COMPARED) for row in replay(arrived).values()}
@@ -177,7 +177,7 @@ class Soak:
 
 
 def kind(file: Path) -> str:
-    """What a file is, by its name."""
+    """Return the kind of a file by its name."""
     suffix = file.suffix or file.name
     return {
         ".avro": "manifests",
@@ -189,19 +189,19 @@ def kind(file: Path) -> str:
 
 
 def unnamed(table: Table) -> set[str]:
-    """Files in a table's folder that nothing names, except versions of its metadata, which stay for a week."""
+    """Return files in a table's folder that nothing names, except metadata files, which are kept for a week."""
     folder = Path(local(table.location()))
-    found = {str(f) for f in folder.rglob("*") if f.is_file() and f.suffix not in (".crc", ".json")}
-    return found - {local(f) for f in leftovers.named_files(table)}
+    files = {str(f) for f in folder.rglob("*") if f.is_file() and f.suffix not in (".crc", ".json")}
+    return files - {local(f) for f in leftovers.named_files(table)}
 
 
 def local(location: str) -> str:
-    """The path of a location, which Java and Python write with one or three slashes."""
+    """Return the path of a location, which Java and Python write with one or three slashes."""
     return re.sub("^file:/+", "/", location)
 
 
 def memory() -> tuple[float, float]:
-    """MB of resident memory: this process, and the JVM that it started."""
+    """Return the resident memory (MB) of this process, and of the JVM that it started."""
     me, jvm = psutil.Process(), 0
     for child in me.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # a helper of the JVM that has ended meanwhile
@@ -210,7 +210,7 @@ def memory() -> tuple[float, float]:
 
 
 def growth(measured: list[Measured], upkeep: int) -> str:
-    """A table of spans of batches."""
+    """Return a Markdown table with one line per span of batches."""
     lines = [
         "| batches | seconds, median | slowest | upkeep, seconds | Python, MB | JVM, MB | data | deletes | manifests "
         "| metadata | checksums | others | leftovers |",
@@ -231,11 +231,11 @@ def growth(measured: list[Measured], upkeep: int) -> str:
 
 
 def main() -> int:
-    """Run the benchmark; exit code 1 where a required figure is missed."""
+    """Run the benchmark; exit code 1 if a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=100)
-    parser.add_argument("--upkeep", type=int, default=50, help="after so many batches; 0: never")
-    parser.add_argument("--home", type=Path, help="folder of the lake, which stays; default: a temporary one")
+    parser.add_argument("--upkeep", type=int, default=50, help="compact and expire after this many batches; 0: never")
+    parser.add_argument("--home", type=Path, help="folder of the lake, which is kept; default: a temporary one")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-soak-") as temp:
         soak = Soak(args.home or Path(temp) / "lake", args.batches)
@@ -268,7 +268,7 @@ def main() -> int:
 
 
 def files_a_batch(measured: list[Measured], upkeep: int) -> float:
-    """By how many files the lake grows with a batch, on average."""
+    """Return the mean number of files by which the lake grows per batch."""
     until = min(len(measured), upkeep or len(measured)) - 1
     if until < 1:
         return math.nan

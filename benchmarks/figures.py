@@ -1,4 +1,4 @@
-"""Figures of a benchmark beside what is required of them, as a table in Markdown."""
+"""Print the figures of a benchmark and their required values as a Markdown table."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ Required = tuple[Literal["at least", "at most"], float]
 
 
 def holds(value: float | str, required: Required | None) -> bool:
-    """Whether a figure is as it has to be."""
+    """Whether a figure meets its requirement."""
     if required is None or isinstance(value, str):
         return True
     how, limit = required
     return value >= limit if how == "at least" else value <= limit
 
 
-def show(found: Mapping[str, float | str], required: Mapping[str, Required]) -> bool:
-    """Print the figures; whether one misses what is required of it."""
+def show(figures: Mapping[str, float | str], required: Mapping[str, Required]) -> bool:
+    """Print the figures; return whether one misses its requirement."""
     print("| what | measured | required |\n|---|---|---|")
-    for name, value in found.items():
+    for name, value in figures.items():
         limit = required.get(name)
-        shown = value if isinstance(value, str) else f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
-        missed = "" if holds(value, limit) else " **missed**"
-        print(f"| {name} | {shown}{missed} | {f'{limit[0]} {limit[1]:,g}' if limit else ''} |")
-    return not all(holds(value, required.get(name)) for name, value in found.items())
+        text = value if isinstance(value, str) else f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+        mark = "" if holds(value, limit) else " **missed**"
+        print(f"| {name} | {text}{mark} | {f'{limit[0]} {limit[1]:,g}' if limit else ''} |")
+    return not all(holds(value, required.get(name)) for name, value in figures.items())

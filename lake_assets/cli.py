@@ -39,6 +39,7 @@ def application() -> typer.Typer:
         capture,
         check,
         demo,
+        examples,
         explain,
         generate,
         machine,
@@ -59,6 +60,8 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(demo.demo)
+    app.command()(examples.playback)
+    app.command()(examples.flights)
     app.command()(run_and_status.run)
     app.command()(run_and_status.status)
     app.command()(rebuild.rebuild)

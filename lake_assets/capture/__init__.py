@@ -1,7 +1,7 @@
-"""Windows, captures, field ranges, ICDC tables and feeds: the changes between two snapshots of any Iceberg table.
+"""Capture the changes between two snapshots of any Iceberg table: windows, field ranges, ICDC tables and feeds.
 
-Planning (`windows`, `capture_planning`, `field_ranges`, the folder `files`) imports neither Spark nor Dagster: a sensor
-calls it. The folder `rows` turns captured files into DataFrames. Applying the changes does not belong here.
+Planning (`windows`, `capture_planning`, `field_ranges`, the folder `files`) imports neither Spark nor Dagster, since a
+sensor calls it. The folder `rows` turns captured files into DataFrames. Applying the changes does not belong here.
 """
 
 from lake_assets.capture.captured import Capture, CapturedFile, capture

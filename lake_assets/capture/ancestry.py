@@ -1,4 +1,4 @@
-"""Why one snapshot is no ancestor of another (rolled back, staged, on another branch), and what to do about it."""
+"""Explain why one snapshot is not an ancestor of another (rolled back, staged, on another branch)."""
 
 from __future__ import annotations
 
@@ -10,59 +10,60 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.lake.metadata.snapshot_log import history
 
-# What Iceberg's write-audit-publish notes in the summary of a staged snapshot, and in that of its publication.
+# Summary properties of Iceberg's write-audit-publish: of a staged snapshot, and of the snapshot that publishes it.
 _STAGED, _PUBLISHED, _SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"
 MAIN = "main"
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Why the start of a window is no ancestor of its end.
+class Divergence:
+    """Why the start of a window is not an ancestor of its end.
 
     Attributes:
-        reason: which case it is.
-        advice: how to capture what was meant.
+        reason: the cause.
+        advice: the window to capture instead.
     """
 
     reason: str
     advice: str
 
 
-def apart(meta: TableMetadata, first: Snapshot, last: Snapshot, ancestor: Snapshot | None) -> Apart:
-    """Find out why `first` is no ancestor of `last`.
+def divergence(meta: TableMetadata, first: Snapshot, last: Snapshot, ancestor: Snapshot | None) -> Divergence:
+    """Find out why `first` is not an ancestor of `last`.
 
     Args:
         meta: the table's metadata.
         first: the start of a window.
         last: its end.
-        ancestor: the newest snapshot that both come from; None: there is none.
+        ancestor: the newest common ancestor; None if there is no common ancestor.
     """
-    there, ends = _branches(meta, first), _branches(meta, last)
+    start_branches, end_branches = _branches(meta, first), _branches(meta, last)
     common = f"start from the common ancestor {ancestor.snapshot_id}" if ancestor else "capture everything (start=None)"
-    if (wap_id := _fact(first, _STAGED)) and not there and not _was_current(meta, first):
+    if (wap_id := _summary_value(first, _STAGED)) and not start_branches and not _was_current(meta, first):
         if published := _publication(meta, first, wap_id):
             reason = f"snapshot {first.snapshot_id} was staged (wap.id {wap_id!r}) and published as {published}"
-            return Apart(reason, f"start from {published}")
-        publish = "publish it with cherrypick_snapshot and start from the snapshot that this makes"
-        return Apart(
+            return Divergence(reason, f"start from {published}")
+        publish = "publish it with cherrypick_snapshot and start from the resulting snapshot"
+        return Divergence(
             f"snapshot {first.snapshot_id} is staged (wap.id {wap_id!r}) and not published", f"{common}, or {publish}"
         )
-    if there and not set(there) & set(ends):
-        where = f"on branch {ends[0]!r}" if ends else "not"
-        return Apart(
-            f"snapshot {first.snapshot_id} is on branch {there[0]!r}, the end {last.snapshot_id} is {where}",
-            f"end the window at that branch (end={there[0]!r}), or {common}",
+    if start_branches and not set(start_branches) & set(end_branches):
+        location = f"on branch {end_branches[0]!r}" if end_branches else "not"
+        return Divergence(
+            f"snapshot {first.snapshot_id} is on branch {start_branches[0]!r}, "
+            f"the end {last.snapshot_id} is {location}",
+            f"end the window at that branch (end={start_branches[0]!r}), or {common}",
         )
-    if (wap_id := _fact(last, _STAGED)) and not ends:
-        return Apart(
+    if (wap_id := _summary_value(last, _STAGED)) and not end_branches:
+        return Divergence(
             f"the end {last.snapshot_id} is staged (wap.id {wap_id!r}) and does not follow from {first.snapshot_id}",
             f"{common}, or end the window at a published snapshot",
         )
-    return Apart(f"snapshot {first.snapshot_id} was rolled back", common)
+    return Divergence(f"snapshot {first.snapshot_id} was rolled back", common)
 
 
 def _branches(meta: TableMetadata, snapshot: Snapshot) -> list[str]:
-    """The branches whose history holds a snapshot, main first."""
+    """Return the branches whose history contains a snapshot, main first."""
     heads = {n: r.snapshot_id for n, r in meta.refs.items() if r.snapshot_ref_type == SnapshotRefType.BRANCH}
     names = [
         name for name, head in heads.items() if any(s.snapshot_id == snapshot.snapshot_id for s in history(meta, head))
@@ -75,12 +76,12 @@ def _was_current(meta: TableMetadata, snapshot: Snapshot) -> bool:
 
 
 def _publication(meta: TableMetadata, staged: Snapshot, wap_id: str) -> int | None:
-    """The snapshot that a staged one was published as."""
+    """Return the snapshot that published a staged one; None if it was not published."""
     for s in meta.snapshots:
-        if _fact(s, _PUBLISHED) == wap_id or _fact(s, _SOURCE) == str(staged.snapshot_id):
+        if _summary_value(s, _PUBLISHED) == wap_id or _summary_value(s, _SOURCE) == str(staged.snapshot_id):
             return s.snapshot_id
     return None
 
 
-def _fact(snapshot: Snapshot, name: str) -> str | None:
+def _summary_value(snapshot: Snapshot, name: str) -> str | None:
     return snapshot.summary.additional_properties.get(name) if snapshot.summary else None

@@ -1,4 +1,4 @@
-"""The parts of a capture: the whole window at once, or every snapshot on its own."""
+"""The parts of a capture: the whole window at once, or one part per snapshot."""
 
 from __future__ import annotations
 
@@ -20,69 +20,68 @@ class Part:
     window: Window
     plan: Plan
     commits: Mapping[str, Point] = field(default_factory=dict[str, Point])
-    """By which snapshot each captured file came, where the part holds the appends of several."""
+    """The snapshot that added each file, if the part combines the appends of several snapshots."""
     commit: Point | None = None
-    """The snapshot that the part is of, where it is of one."""
+    """The snapshot of the part, if it has only one."""
 
     @property
     def has_lineage(self) -> bool:
-        """Whether rows are told apart by their ids: every file has them, and nothing says that they are wrong."""
+        """Whether rows can be identified by their row ids: every file has reliable ids."""
         start = self.window.start if self.window.is_forward else None
         is_counted = start is None or start.next_row_id is not None
         return is_counted and self.plan.has_lineage and not are_stored_by_appends(self.plan, self.window)
 
 
 def whole(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -> list[Part]:
-    """The net change of `window`."""
+    """Return the net change of `window` as one part; no part if it is empty."""
     planned = net(reader, window, unpartitioned)
     return [] if planned.is_empty else [Part(window, planned)]
 
 
 def by_snapshot(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -> list[Part]:
-    """The changes of every snapshot of `window`; those of all appends are one part, to be read at once.
+    """Return the changes of each snapshot in `window`; all appends are combined in one part, to be read together.
 
     Raises:
-        NotAnAncestorError: no steps lead from the start to the end: the start was rolled back, or it is staged, or on
-            another branch.
-        SnapshotExpiredError: a snapshot within the window is gone.
+        NotAnAncestorError: the start is not an ancestor of the end: rolled back, staged, or on another branch.
+        SnapshotExpiredError: a snapshot within the window has expired.
     """
     if window.end is None or window.start_snapshot_id == window.end_snapshot_id:
         return []
-    if window.apart:
+    if window.divergence:
         raise NotAnAncestorError(
-            f"{window.table}: snapshot {window.start_snapshot_id} is no ancestor of {window.end_snapshot_id}, so no "
-            f"steps lead from one to the other: {window.apart.reason}. To go on, {window.apart.advice}, or ask for the "
-            "net change (granularity='net')"
+            f"{window.table}: snapshot {window.start_snapshot_id} is not an ancestor of {window.end_snapshot_id}, so "
+            f"no snapshots lead from one to the other: {window.divergence.reason}. Instead, "
+            f"{window.divergence.advice}, or capture the net change (granularity='net')"
         )
     if not window.is_complete:
-        raise _lost(window)
+        raise _expired(window)
     parts: list[Part] = []
     appended: list[tuple[Entry, Point]] = []
-    last: Plan | None = None
+    last_append: Plan | None = None
     parent = window.start
     for step in window.steps:
         if step.operation != "replace":
             planned = plan(reader, parent.manifest_list if parent else None, step.manifest_list, unpartitioned)
             if parent is None and any(e.snapshot_id != step.snapshot_id for e in planned.after.data):
-                raise _lost(window)  # what expires snapshots may also have cut the link to them
+                raise _expired(window)  # the expiration of snapshots may have removed the parent's id as well
             if step.operation == "append" and not planned.before.data and not planned.after.deletes:
                 appended += [(e, step) for e in planned.after.data]
-                last = planned
+                last_append = planned
             elif not planned.is_empty:
-                own = replace(window, start=parent, end=step, ancestor=parent, steps=(step,), undone=())
-                parts.append(Part(own, planned, commit=step))
+                window_of_step = replace(window, start=parent, end=step, ancestor=parent, steps=(step,), undone=())
+                parts.append(Part(window_of_step, planned, commit=step))
         parent = step
     commits = {e.path: step for e, step in appended}
-    if last is not None and len(commits) == len(appended):
-        together = Plan(after=Side(tuple(e for e, _ in appended), (), last.after.list_kind))
-        parts.insert(0, Part(window, together, commits=commits))
-    elif last is not None:
-        parts += _one_by_one(window, appended, last)
+    if last_append is not None and len(commits) == len(appended):
+        combined = Plan(after=Side(tuple(e for e, _ in appended), (), last_append.after.list_kind))
+        parts.insert(0, Part(window, combined, commits=commits))
+    elif last_append is not None:
+        parts += _per_append(window, appended, last_append)
     return parts
 
 
-def _one_by_one(window: Window, appended: list[tuple[Entry, Point]], last: Plan) -> list[Part]:
-    """A part for every append: a file was appended twice, so that its name does not tell by which snapshot."""
+def _per_append(window: Window, appended: list[tuple[Entry, Point]], last: Plan) -> list[Part]:
+    """Return one part per append, for files appended twice: their path does not identify the snapshot."""
     files: dict[Point, list[Entry]] = {}
     for e, step in appended:
         files.setdefault(step, []).append(e)
@@ -92,9 +91,8 @@ def _one_by_one(window: Window, appended: list[tuple[Entry, Point]], last: Plan)
     ]
 
 
-def _lost(window: Window) -> SnapshotExpiredError:
+def _expired(window: Window) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"{window.table}: snapshots between {window.start_snapshot_id or 'the beginning'} and {window.end_snapshot_id} "
-        "have been expired, so that their own changes cannot be told. The net change (granularity='net') does not need "
-        "them"
+        "have expired, so their individual changes are unknown. The net change (granularity='net') does not need them"
     )

@@ -1,7 +1,7 @@
-"""What a window captures: the data files whose visible state at its end is not what it was at its start.
+"""Plan a capture: find the data files whose visible state differs between a window's start and end.
 
-Manifests that both snapshots list are not opened, except where deletes changed and the data files they apply to are
-still to be found. Values in, values out; no Spark.
+Manifests that both snapshots list are not opened, unless deletes changed and the data files to which they apply have to
+be found. Pure functions over metadata, without Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lake_assets.capture.files.delete_files import DeleteIndex
 from lake_assets.capture.files.manifests import Entry, Manifest, ManifestReader, check_counts
 from lake_assets.capture.windows import Window
 
-# Deletes of more files than this are looked up by reading manifests from end to end.
+# If deletes apply to more files than this, manifests are read completely instead of by index.
 MANY_PATHS = 10_000
 
 
@@ -25,7 +25,7 @@ class Side:
 
     data: tuple[Entry, ...] = ()
     deletes: tuple[Entry, ...] = ()
-    """Every delete file that applies to one of `data` (and may apply to others)."""
+    """Every delete file that applies to one of `data`; it may apply to other files as well."""
     list_kind: AvroKind | None = None
 
 
@@ -36,7 +36,7 @@ class Plan:
     after: Side = Side()
     before: Side = Side()
     shared: frozenset[str] = frozenset()
-    """Files that are on both sides: the same file, with other deletes."""
+    """Paths of files on both sides: the same file with different deletes."""
 
     @property
     def is_empty(self) -> bool:
@@ -45,28 +45,28 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Rows in the captured files, before deletes."""
+        """Number of rows in the captured files, before deletes."""
         return sum(e.records for e in (*self.after.data, *self.before.data))
 
     @property
     def has_lineage(self) -> bool:
-        """Whether every captured row has an id of its own: files from before an upgrade to v3 give theirs none."""
+        """Whether every captured row has a unique id: files from before an upgrade to v3 have no ids."""
         sides = (self.after, self.before)
-        # A file that is listed twice would bring the ids that are written in it twice.
+        # If a file is listed twice, the row ids stored in it occur twice.
         listed_once = all(len({e.path for e in side.data}) == len(side.data) for side in sides)
         return listed_once and _ids_are_distinct(e for side in sides for e in side.data)
 
     def split(self) -> tuple[Plan, Plan]:
-        """The files that are on both sides, with other deletes; and those that came or went."""
+        """Split the plan into files on both sides with different deletes, and files that were added or removed."""
         paths = [e.path for side in (self.after, self.before) for e in side.data]
-        # Positions do not tell rows apart where a file is listed twice.
+        # If a file is listed twice, positions do not identify rows.
         counts = Counter(paths)
         shared = {p for p in self.shared if counts[p] == 2}
         return self._only(lambda e: e.path in shared), self._only(lambda e: e.path not in shared)
 
-    def _only(self, wanted: Callable[[Entry], bool]) -> Plan:
+    def _only(self, predicate: Callable[[Entry], bool]) -> Plan:
         def part(side: Side) -> Side:
-            data = tuple(e for e in side.data if wanted(e))
+            data = tuple(e for e in side.data if predicate(e))
             return replace(side, data=data) if data else Side()
 
         return Plan(part(self.after), part(self.before), self.shared)
@@ -85,7 +85,7 @@ def plan(reader: ManifestReader, start: str | None, end: str, unpartitioned: fro
         unpartitioned: ids of the partition specs without fields.
 
     Raises:
-        MissingDataFileError: a manifest is gone.
+        MissingDataFileError: a manifest is missing.
         CorruptMetadataError: a manifest cannot be read.
     """
     ends, end_kind = reader.manifest_list(end)
@@ -99,28 +99,28 @@ def plan(reader: ManifestReader, start: str | None, end: str, unpartitioned: fro
     added, removed = _minus(new_data, old_data), _minus(old_data, new_data)
     changed = _changed_deletes(old, new)
 
-    touched: list[tuple[Entry, Entry]] = []
+    with_changed_deletes: list[tuple[Entry, Entry]] = []
     if changed:
         index = DeleteIndex(changed, unpartitioned)
-        kept = [(old_data[s][0], e) for s, es in new_data.items() if s in old_data for e in es[: len(old_data[s])]]
-        touched = [pair for pair in kept if index.applying_to(pair[1])]
+        unchanged = [(old_data[s][0], e) for s, es in new_data.items() if s in old_data for e in es[: len(old_data[s])]]
+        with_changed_deletes = [pair for pair in unchanged if index.applying_to(pair[1])]
         common = [m for m in ends if m.path in start_paths and not m.holds_deletes]
-        touched += _touched(reader, index, common, {m.path: m for m in starts})
+        with_changed_deletes += _with_changed_deletes(reader, index, common, {m.path: m for m in starts})
 
-    after_data = reader.completed([*added, *(e for _, e in touched)])
-    before_data = reader.completed([*removed, *(e for e, _ in touched)])
+    after_data = reader.completed([*added, *(e for _, e in with_changed_deletes)])
+    before_data = reader.completed([*removed, *(e for e, _ in with_changed_deletes)])
     common_deletes = [m for m in ends if m.path in start_paths and m.holds_deletes]
-    standing = _standing(reader, common_deletes, [*after_data, *before_data])
-    after = _side(after_data, [*(e for e in new if e.content), *standing], unpartitioned, end_kind)
-    before = _side(before_data, [*(e for e in old if e.content), *standing], unpartitioned, start_kind)
-    return Plan(after, before, frozenset(e.path for _, e in touched))
+    common_applicable = _applicable_deletes(reader, common_deletes, [*after_data, *before_data])
+    after = _side(after_data, [*(e for e in new if e.content), *common_applicable], unpartitioned, end_kind)
+    before = _side(before_data, [*(e for e in old if e.content), *common_applicable], unpartitioned, start_kind)
+    return Plan(after, before, frozenset(e.path for _, e in with_changed_deletes))
 
 
 def net(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -> Plan:
-    """The plan of a whole window, without the files that only upkeep exchanged.
+    """Return the plan of a whole window, without files that were only rewritten by maintenance.
 
     Raises:
-        MissingDataFileError: a manifest is gone.
+        MissingDataFileError: a manifest is missing.
         CorruptMetadataError: a manifest cannot be read.
     """
     if window.is_empty or window.end is None:
@@ -138,41 +138,44 @@ def net(reader: ManifestReader, window: Window, unpartitioned: frozenset[int]) -
 
 
 def _without(planned: Plan, upkeep: Plan, unpartitioned: frozenset[int]) -> Plan:
-    """`planned` without the exchange that `upkeep` made, if its files are as they were when the window started and
-    ended; files that the window itself brought, or has changed since, have to be compared row by row."""
+    """Remove the files that `upkeep` rewrote from `planned`.
+
+    That is possible only if these files were visible in the same state at the window's start and end. Files that the
+    window added, or has changed since, have to be compared row by row.
+    """
     after, before = _visible(planned.after, unpartitioned), _visible(planned.before, unpartitioned)
-    came, went = _visible(upkeep.after, unpartitioned), _visible(upkeep.before, unpartitioned)
-    lists = ((planned.after, after), (planned.before, before), (upkeep.after, came), (upkeep.before, went))
+    added, removed = _visible(upkeep.after, unpartitioned), _visible(upkeep.before, unpartitioned)
+    lists = ((planned.after, after), (planned.before, before), (upkeep.after, added), (upkeep.before, removed))
     if any(len(visible) != len(side.data) for side, visible in lists):
         return planned  # a file is listed twice
-    if not (came and went and came.keys() <= after.keys() and went.keys() <= before.keys()):
+    if not (added and removed and added.keys() <= after.keys() and removed.keys() <= before.keys()):
         return planned
 
-    def rest(side: Side, have: dict[Visible, Entry], gone: dict[Visible, Entry]) -> Side:
-        return _side([e for v, e in have.items() if v not in gone], side.deletes, unpartitioned, side.list_kind)
+    def rest(side: Side, files: dict[Visible, Entry], exchanged: dict[Visible, Entry]) -> Side:
+        return _side([e for v, e in files.items() if v not in exchanged], side.deletes, unpartitioned, side.list_kind)
 
-    return replace(planned, after=rest(planned.after, after, came), before=rest(planned.before, before, went))
+    return replace(planned, after=rest(planned.after, after, added), before=rest(planned.before, before, removed))
 
 
 Visible = tuple[str, int, frozenset[tuple[str, int, int]]]
 
 
 def _visible(side: Side, unpartitioned: frozenset[int]) -> dict[Visible, Entry]:
-    """Data files by what is seen of them: path, sequence number and the deletes that apply."""
+    """Return data files by their visible state: path, sequence number and applying deletes."""
     index = DeleteIndex(side.deletes, unpartitioned)
-    out: dict[Visible, Entry] = {}
+    files: dict[Visible, Entry] = {}
     for e in side.data:
         applying = frozenset((d.path, d.offset, d.sequence_number) for d in index.applying_to(e))
-        out[e.path, e.sequence_number, applying] = e
-    return out
+        files[e.path, e.sequence_number, applying] = e
+    return files
 
 
 def _states(entries: Iterable[Entry]) -> dict[State, list[Entry]]:
-    """Data files by path and sequence number; a table may list one file twice."""
-    out: dict[State, list[Entry]] = {}
+    """Return data files by path and sequence number; a table may list one file twice."""
+    by_state: dict[State, list[Entry]] = {}
     for e in entries:
-        out.setdefault((e.path, e.sequence_number), []).append(e)
-    return out
+        by_state.setdefault((e.path, e.sequence_number), []).append(e)
+    return by_state
 
 
 def _minus(some: dict[State, list[Entry]], others: dict[State, list[Entry]]) -> list[Entry]:
@@ -187,18 +190,18 @@ def _changed_deletes(old: Iterable[Entry], new: Iterable[Entry]) -> list[Entry]:
     return [e for k, e in after.items() if k not in before] + [e for k, e in before.items() if k not in after]
 
 
-def _touched(
+def _with_changed_deletes(
     reader: ManifestReader, index: DeleteIndex, common: Sequence[Manifest], starts: dict[str, Manifest]
 ) -> list[tuple[Entry, Entry]]:
-    """Files in manifests that did not change, which deletes that did change apply to; as start and end see them."""
-    todo = [m for m in common if index.may_reach(m)]
+    """Return the files in unchanged manifests to which changed deletes apply, as seen by start and end."""
+    candidates = [m for m in common if index.may_reach(m)]
     paths = index.paths
     if paths is not None and len(paths) <= MANY_PATHS:
-        found = reader.entries_of(todo, paths, keep=index.applying_to)
+        entries = reader.entries_of(candidates, paths, keep=index.applying_to)
     else:
-        found = reader.completed(reader.entries(todo, keep=index.applying_to))
-    # An upgrade to v3 gives row ids to manifests that exist: the file is the same, but start knows no ids for it.
-    return [(e if _same_ids(e, starts) else _without_ids(e, starts[e.manifest.path]), e) for e in found]
+        entries = reader.completed(reader.entries(candidates, keep=index.applying_to))
+    # An upgrade to v3 assigns row ids to existing manifests: the file is the same, but has no ids at the start.
+    return [(e if _same_ids(e, starts) else _without_ids(e, starts[e.manifest.path]), e) for e in entries]
 
 
 def _same_ids(e: Entry, starts: dict[str, Manifest]) -> bool:
@@ -209,8 +212,8 @@ def _without_ids(e: Entry, manifest: Manifest) -> Entry:
     return replace(e, manifest=manifest, raw={**e.raw, "data_file": {**e.file, "first_row_id": None}})
 
 
-def _standing(reader: ManifestReader, manifests: Sequence[Manifest], data: Sequence[Entry]) -> list[Entry]:
-    """The deletes that both snapshots have and that may apply to `data`."""
+def _applicable_deletes(reader: ManifestReader, manifests: Sequence[Manifest], data: Sequence[Entry]) -> list[Entry]:
+    """Return the deletes common to both snapshots that may apply to `data`."""
     if not data:
         return []
     oldest = min(e.sequence_number for e in data)
@@ -218,19 +221,19 @@ def _standing(reader: ManifestReader, manifests: Sequence[Manifest], data: Seque
 
 
 def _ids_are_distinct(entries: Iterable[Entry]) -> bool:
-    """Whether no two files were given the same row ids, and no file other ids on the other side.
+    """Whether no two files have the same row ids, and no file has different ids on the two sides.
 
-    The specification rules both out. Engines that copy manifest entries without knowing row ids do not.
+    The specification rules out both, but engines that copy manifest entries without knowing row ids violate it.
     """
     ranges: dict[str, tuple[int, int]] = {}
     for e in entries:
         if e.first_row_id is None or ranges.setdefault(e.path, (e.first_row_id, e.records))[0] != e.first_row_id:
             return False
-    taken = 0
+    assigned = 0
     for first, records in sorted(r for r in ranges.values() if r[1]):
-        if first < taken:
+        if first < assigned:
             return False
-        taken = first + records
+        assigned = first + records
     return True
 
 

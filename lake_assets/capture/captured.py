@@ -69,7 +69,7 @@ class Capture:
     """
 
     def __init__(self, lake: LakeBase, source: Table, window: Window, granularity: Granularity) -> None:
-        """Plan the capture by reading the manifests that differ."""
+        """Plan the capture; reads the manifests that differ between the two snapshots."""
         self.window = window
         self.granularity: Granularity = granularity
         self.schema: Schema = source.schemas()[window.schema_id]
@@ -81,8 +81,8 @@ class Capture:
         self._unpartitioned = unpartitioned_specs(self._specs)
         planner = whole if granularity == "net" else by_snapshot
         self._parts = planner(self._reader, window, self._unpartitioned)
-        self._former = _former(source, window)
-        self._tables = OpenTables(lake, source, self._former)
+        self._old_types = _old_types(source, window)
+        self._tables = OpenTables(lake, source, self._old_types)
 
     @property
     def is_empty(self) -> bool:
@@ -99,16 +99,16 @@ class Capture:
     def ranges(self) -> dict[str, FieldRange]:
         """The hull of every field over the captured files of both sides, by the field's name."""
         after = [e for p in self._parts for e in p.plan.after.data]
-        found = field_ranges(after, self.schema, self._specs)
+        ranges = field_ranges(after, self.schema, self._specs)
         for name, hull in self.ranges_before.items():
-            found[name] |= hull
-        return found
+            ranges[name] |= hull
+        return ranges
 
     @cached_value
     def ranges_before(self) -> dict[str, FieldRange]:
         """The hull of every field over the captured files of the window's start alone."""
         before = [e for p in self._parts for e in p.plan.before.data]
-        return field_ranges(before, self.schema, self._specs, unreadable=self._former)
+        return field_ranges(before, self.schema, self._specs, unreadable=self._old_types)
 
     def pieces(self, column: str) -> list[Piece]:
         """Return the captured files with their numbers of added and removed rows, and the range of one column.
@@ -121,7 +121,7 @@ class Capture:
             piece
             for part in self._parts
             for piece in pieces(
-                part.plan, column, self.schema, self._specs, self._unpartitioned, self._former, self._row_ids(part)
+                part.plan, column, self.schema, self._specs, self._unpartitioned, self._old_types, self._row_ids(part)
             )
         ]
 
@@ -142,7 +142,7 @@ class Capture:
             MissingDataFileError: a captured file is missing.
             CaptureWriteError: the tables cannot be written.
         """
-        tables = OpenTables(self._lake, self._source, self._former)
+        tables = OpenTables(self._lake, self._source, self._old_types)
         try:
             yield self._sides(tables)
         finally:
@@ -155,7 +155,7 @@ class Capture:
             MissingDataFileError: a captured file is missing.
             CaptureWriteError: the tables cannot be written.
         """
-        return self._sides(OpenTables(self._lake, self._source, self._former, expires))
+        return self._sides(OpenTables(self._lake, self._source, self._old_types, expires))
 
     def _sides(self, tables: OpenTables) -> IcdcTables:
         parts = self._parts if self.granularity == "net" else whole(self._reader, self.window, self._unpartitioned)
@@ -174,15 +174,15 @@ class Capture:
     def feed(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """Return the row-level changes: the end's columns and `_change_type`.
 
-        Taking the `delete` and `update_before` rows from the table at start and adding the `insert` and
-        `update_after` rows gives the table at end, duplicates counted. With granularity `snapshot` rows have
-        `_commit_snapshot_id`, `_commit_sequence_number` and `_commit_timestamp` as well.
+        Removing the `delete` and `update_before` rows from the table at the start and adding the `insert` and
+        `update_after` rows gives the table at the end, including duplicates. With granularity `snapshot`, rows also
+        have `_commit_snapshot_id`, `_commit_sequence_number` and `_commit_timestamp`.
 
         Args:
             spark: the session.
-            keys: a delete and an insert that agree in these columns are an update, whatever their row ids; a change of
-                a key is a delete and an insert. Default: row lineage (format v3) pairs rows, or without it, the
-                table's identifier fields.
+            keys: a delete and an insert with equal values in these columns are an update, whatever their row ids; a
+                change of a key is a delete and an insert. Default: rows are paired by row lineage (format v3), or
+                without it, by the table's identifier fields.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
@@ -243,21 +243,23 @@ class Capture:
 
     @cached_value
     def _casts(self) -> dict[str, str]:
-        """Return columns with another type in the start's files, and their type at the end."""
-        return {f.name: spark_type(f.field_type) for f in self.schema.fields if f.field_id in self._former}
+        """Return the type at the end of each column that has another type in the start's files."""
+        return {f.name: spark_type(f.field_type) for f in self.schema.fields if f.field_id in self._old_types}
 
     def _check(self, columns: Sequence[str]) -> None:
         for column in columns:
             if column not in self.columns:
-                there = ", ".join(self.columns)
-                raise ColumnNotFoundError(f"{self.window.table} has no column {column!r} at the window's end: {there}")
+                existing = ", ".join(self.columns)
+                raise ColumnNotFoundError(
+                    f"{self.window.table} has no column {column!r} at the window's end: {existing}"
+                )
 
     def _read(self, spark: SparkSession, read: Callable[[View], DataFrame]) -> DataFrame:
         """Return the union of `read` over all parts."""
-        if clash := [c for c in self.columns if is_of_changes(c)]:
+        if reserved := [c for c in self.columns if is_of_changes(c)]:
             raise UnsupportedCaptureError(
-                f"{self.window.table} has columns named like those that come with changes (_change_type, _commit_..., "
-                f"__lake_...): {', '.join(clash)}. Rename them"
+                f"{self.window.table} has columns whose names are reserved for changes (_change_type, _commit_..., "
+                f"__lake_...): {', '.join(reserved)}. Rename them"
             )
         _open[id(self)] = self
         views = [self._view(spark, part) for part in self._parts] or [self._view(spark, None)]
@@ -288,7 +290,7 @@ class Capture:
             only_after=sql(tables.only_after) if tables.only_after else None,
             newer=sql(tables.newer) if tables.newer else None,
             all_newer=tables.all_newer,
-            gone=tuple(sql(t) if t else None for t in tables.went) if tables.went else None,
+            deleted=tuple(sql(t) if t else None for t in tables.deleted) if tables.deleted else None,
             carried_rows=tables.carried_rows,
             has_lineage=part.has_lineage,
             since=ids.since if ids else None,
@@ -315,24 +317,26 @@ class Capture:
             yield CapturedFile(e.path, e.records, e.bytes, self._partition(e), "before", why)
 
     def _partition(self, e: Entry) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for p, value in zip(self._specs[e.spec_id].fields, e.partition, strict=True):
-            known = p.source_id in self.schema.field_ids
-            hull = of_partition(self.schema.find_type(p.source_id), p, value) if known and value is not None else (0, 1)
-            # Dates and decimals read better than their stored numbers.
-            out[p.name] = hull[0] if hull[0] is not None and hull[0] == hull[1] else value
-        return out
+            exists = p.source_id in self.schema.field_ids
+            hull = (
+                of_partition(self.schema.find_type(p.source_id), p, value) if exists and value is not None else (0, 1)
+            )
+            # Dates and decimals are more readable than their stored numbers.
+            values[p.name] = hull[0] if hull[0] is not None and hull[0] == hull[1] else value
+        return values
 
 
-def _former(source: Table, window: Window) -> dict[int, NestedField]:
+def _old_types(source: Table, window: Window) -> dict[int, NestedField]:
     schemas = source.schemas()
     if window.start is None or window.start.schema_id not in schemas:
         return {}
     return incompatible_columns(schemas[window.start.schema_id], schemas[window.schema_id])
 
 
-# Captures whose ICDC tables are registered. Garbage collection must not drop them: a DataFrame that was made from a
-# capture may be read long after the name of the capture is gone.
+# Captures whose ICDC tables are registered. Garbage collection must not drop them: a DataFrame of a capture may be read
+# after the last reference to the capture is gone.
 _open: dict[int, Capture] = {}
 
 
@@ -342,7 +346,7 @@ def _close_all() -> None:
         try:
             capture.close()
         except Exception as e:
-            log.warning("ICDC tables of %s stay behind: %s", capture.window, e)
+            log.warning("ICDC tables of %s could not be dropped: %s", capture.window, e)
 
 
 def capture(

@@ -1,8 +1,8 @@
 """Consumers of a table and the snapshots they still need.
 
-A consumer is a tag on its watermark snapshot in the source, so no `expire_snapshots` removes the snapshot that the
-consumer compares with. The tag is moved after the consumer has committed: it may lag, but never leads. Each move is a
-commit of the source's metadata; if that is too expensive, move the tag less often.
+A consumer is a tag on its watermark snapshot in the source, so `expire_snapshots` never removes the snapshot from which
+the consumer continues. The tag is moved after the consumer has committed: it may lag behind, but is never ahead. Each
+move is a metadata commit to the source; if that is too expensive, move the tag less often.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Consumers:
         self._lake = lake
 
     def register(self, table: str | TableId, name: str, snapshot_id: int | None = None) -> Consumer:
-        """Keep a snapshot for a new or an advanced consumer.
+        """Register a consumer at a snapshot, or move an existing consumer there.
 
         Args:
             table: the consumed table.
@@ -91,15 +91,15 @@ class Consumers:
         """Return the consumers of a table, furthest behind first."""
         table_id = TableId.parse(table)
         source = self._lake.table(table_id)
-        found = [
+        consumers = [
             self._consumer(source, table_id, name, ref.snapshot_id)
             for name, ref in source.metadata.refs.items()
             if name.startswith(PREFIX) and ref.snapshot_ref_type == SnapshotRefType.TAG
         ]
-        return sorted(found, key=lambda c: (c.timestamp, c.name))
+        return sorted(consumers, key=lambda c: (c.timestamp, c.name))
 
     def remove(self, table: str | TableId, name: str) -> None:
-        """Forget a consumer: its snapshot may expire.
+        """Remove a consumer; its snapshot may expire from then on.
 
         Raises:
             ConsumerNotFoundError: the table has no such consumer.
@@ -107,20 +107,20 @@ class Consumers:
         table_id, tag = TableId.parse(table), _tag(name)
         source = self._lake.table(table_id)
         if tag not in source.metadata.refs:
-            there = ", ".join(c.name for c in self.list(table_id)) or "none"
-            raise ConsumerNotFoundError(f"{table_id} has no consumer {name!r}; it has: {there}")
+            existing = ", ".join(c.name for c in self.list(table_id)) or "none"
+            raise ConsumerNotFoundError(f"{table_id} has no consumer {name!r}; it has: {existing}")
         if source.format_version >= 3:
             self._sql(table_id, f"DROP TAG IF EXISTS {quote(tag)}")
         else:
             self._remove_tag(table_id, tag)
 
     def _set_tag(self, source: Table, table: TableId, tag: str, snapshot_id: int) -> None:
-        # PyIceberg cannot commit to format v3; below, it spares the Spark session.
+        # PyIceberg cannot commit to format v3. For older formats it avoids starting Spark.
         if source.format_version >= 3 and refs.can_commit(self._lake.catalog):
             try:
                 refs.set_tag(source, tag, snapshot_id, RETAIN_DAYS)
             except refs.MovedError as e:
-                raise SnapshotExpiredError(f"{table}: the snapshot {snapshot_id} is gone: {e}") from e
+                raise SnapshotExpiredError(f"{table}: snapshot {snapshot_id} does not exist anymore: {e}") from e
         elif source.format_version >= 3:
             version = f"AS OF VERSION {int(snapshot_id)} RETAIN {RETAIN_DAYS} DAYS"
             self._sql(table, f"CREATE OR REPLACE TAG {quote(tag)} {version}")

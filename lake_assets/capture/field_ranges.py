@@ -1,7 +1,7 @@
 """Field ranges: hulls of the values in captured files, from partition values and column bounds.
 
 A range is never narrower than the values. Bounds may be missing (metrics modes, wide tables) or truncated (strings);
-unknown ends are unbounded and marked so.
+unknown ends are unbounded, and the range is marked as inexact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StructType
 
-from lake_assets.capture.files.column_bounds import CUT, NANOS, bound, of_partition
+from lake_assets.capture.files.column_bounds import NANOS, TRUNCATED, bound, of_partition
 from lake_assets.capture.files.manifests import Entry
 
 
@@ -27,10 +27,10 @@ class FieldRange:
     """No captured row has a value of this field below `low` or above `high`."""
 
     low: Any
-    """None: unbounded, or there are no values (`has_values`)."""
+    """None if unbounded, or if there are no values (`has_values`)."""
     high: Any
     exact: bool
-    """Whether low and high are values in the captured files: not cut short, nor made up from a partition."""
+    """Whether low and high occur in the captured files: neither truncated, nor derived from a partition."""
     nulls: bool
     """Whether there may be nulls."""
     nans: bool = False
@@ -50,11 +50,11 @@ class FieldRange:
         if isinstance(value, float) and math.isnan(value):
             return self.nans
         if isinstance(value, datetime) and value.tzinfo is None and self._is_zoned:
-            value = value.replace(tzinfo=UTC)  # as Spark gives times in a session that runs on UTC
+            value = value.replace(tzinfo=UTC)  # as returned by a Spark session in UTC
         if isinstance(value, str) and any(isinstance(end, UUID) for end in (self.low, self.high)):
-            value = UUID(value)  # as Spark gives them
-        above = self.low is None or value >= self.low
-        return self.has_values and above and (self.high is None or value <= self.high)
+            value = UUID(value)  # as returned by Spark
+        is_above_low = self.low is None or value >= self.low
+        return self.has_values and is_above_low and (self.high is None or value <= self.high)
 
     @property
     def _is_zoned(self) -> bool:
@@ -90,18 +90,18 @@ def field_ranges(
         entries: the files.
         schema: the fields.
         specs: the table's partition specs by id.
-        unreadable: ids of top-level fields whose bounds are of another type: their ranges are unbounded.
+        unreadable: ids of top-level fields whose bounds have another type: their ranges are unbounded.
     """
     fields = dict(_leaves(schema.fields, "", nullable=False))
-    strange = dict(_leaves([f for f in schema.fields if f.field_id in unreadable], "", nullable=False))
-    out = dict.fromkeys(fields, NOTHING)
+    unreadable_fields = dict(_leaves([f for f in schema.fields if f.field_id in unreadable], "", nullable=False))
+    ranges = dict.fromkeys(fields, NOTHING)
     for e in entries:
         if not e.records:
             continue
-        facts = _Facts(e, specs[e.spec_id])
+        statistics = _FileStatistics(e, specs[e.spec_id])
         for name, (f, nullable) in fields.items():
-            out[name] |= ANYTHING if name in strange else facts.range_of(f, nullable=nullable)
-    return out
+            ranges[name] |= ANYTHING if name in unreadable_fields else statistics.range_of(f, nullable=nullable)
+    return ranges
 
 
 def _leaves(
@@ -115,7 +115,7 @@ def _leaves(
             yield prefix + f.name, (f, may_be_null)
 
 
-class _Facts:
+class _FileStatistics:
     """Statistics of a manifest entry about the columns of one file."""
 
     def __init__(self, e: Entry, spec: PartitionSpec) -> None:
@@ -139,7 +139,7 @@ class _Facts:
         may_be_nan = isinstance(kind, FloatType | DoubleType) and (nans is None or nans > 0)
         low = bound(kind, self.lows.get(at), upper=False)
         high = bound(kind, self.highs.get(at), upper=True)
-        exact = low is not None and high is not None and not isinstance(kind, (*CUT, *NANOS))
+        exact = low is not None and high is not None and not isinstance(kind, (*TRUNCATED, *NANOS))
         for p, value in self.partition.get(at, ()):
             identity = isinstance(p.transform, IdentityTransform)
             if identity and value is None:

@@ -1,4 +1,4 @@
-"""How much of a window's change lies where: by file, from metadata alone."""
+"""Size of a window's change per file, from metadata alone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Piece:
     """One file whose visible state changed.
 
     Attributes:
-        range: of the values of one column in it, changed rows or not; where rows may have been carried from one file to
-            another, it is not known which files hold changed ones: anything then.
-        came, went: rows that it brought or that it does not show any more; None: not known.
-        bytes: of the file where it came, else of what hides its rows.
+        range: range of one column over all rows of the file, changed or not; unbounded if rows may have been carried
+            over between files, since any file may then contain changed rows.
+        came, went: number of rows added or deleted; None if unknown.
+        bytes: size of the file if it was added, else of the deletes that apply to it.
     """
 
     range: FieldRange
@@ -42,58 +42,61 @@ def pieces(
     unreadable: Mapping[int, object],
     ids: RowIds | None,
 ) -> Iterator[Piece]:
-    """The files of a plan; one that both sides have, with other deletes, once.
+    """Yield the files of a plan; a file on both sides, with different deletes, once.
 
     Args:
         planned: the plan.
         column: a top-level column of a primitive type.
-        schema: the table's.
-        specs: its partition specs by id.
-        unpartitioned: ids of those without fields.
-        unreadable: ids of fields whose values files of the start hold with another type.
-        ids: what row ids say about the window; None: rows have none, or the start does not lead to the end.
+        schema: the table's schema.
+        specs: the table's partition specs by id.
+        unpartitioned: ids of the partition specs without fields.
+        unreadable: ids of fields that have another type in files of the start.
+        ids: row ids in the window; None if rows have no ids, or the start is not an ancestor of the end.
     """
-    was, now = DeleteIndex(planned.before.deletes, unpartitioned), DeleteIndex(planned.after.deletes, unpartitioned)
-    narrow = schema.select(column)
-    at = narrow.find_field(column).field_id
+    deletes_before, deletes_after = (
+        DeleteIndex(planned.before.deletes, unpartitioned),
+        DeleteIndex(planned.after.deletes, unpartitioned),
+    )
+    projection = schema.select(column)
+    field_id = projection.find_field(column).field_id
     both = {e.path: e for e in planned.after.data if e.path in planned.shared}
-    # Where files came and went, rows may have been carried from the one to the other.
-    carries = any(e.path not in both for e in planned.before.data) and (
+    # If files were added and removed, rows may have been carried over between them.
+    may_carry = any(e.path not in both for e in planned.before.data) and (
         ids is None or any(ids.may_carry(e) for e in planned.after.data if e.path not in both)
     )
 
     def range_(e: Entry, *, old: bool = False) -> FieldRange:
-        if (old and at in unreadable) or (carries and e.path not in both):
+        if (old and field_id in unreadable) or (may_carry and e.path not in both):
             return ANYTHING
-        found = field_ranges([e], narrow, specs)[column]
+        hull = field_ranges([e], projection, specs)[column]
         values = zip(specs[e.spec_id].fields, e.partition, strict=True)
-        # A null has a partition of its own.
-        of_value = any(f.source_id == at and v is not None for f, v in values)
-        return replace(found, nulls=False) if of_value else found
+        # Nulls have their own partition.
+        of_value = any(f.source_id == field_id and v is not None for f, v in values)
+        return replace(hull, nulls=False) if of_value else hull
 
     for e in planned.after.data:
         if e.path not in both:
-            yield Piece(range_(e), None if carries else _shown(e, now), 0, e.bytes)
+            yield Piece(range_(e), None if may_carry else _visible_rows(e, deletes_after), 0, e.bytes)
     for e in planned.before.data:
         if e.path not in both:
-            yield Piece(range_(e, old=True), 0, None if carries else _shown(e, was), 0)
+            yield Piece(range_(e, old=True), 0, None if may_carry else _visible_rows(e, deletes_before), 0)
             continue
         new = both[e.path]
-        before, after = _hidden(e, was), _hidden(new, now)
-        size = sum(d.bytes for d in now.applying_to(new))
+        before, after = _deleted_rows(e, deletes_before), _deleted_rows(new, deletes_after)
+        size = sum(d.bytes for d in deletes_after.applying_to(new))
         if before is None or after is None:
             yield Piece(range_(e, old=True), None, None, size)
         else:
             yield Piece(range_(e, old=True), max(0, before - after), max(0, after - before), size)
 
 
-def _shown(e: Entry, deletes: DeleteIndex) -> int | None:
-    hidden = _hidden(e, deletes)
-    return None if hidden is None else e.records - hidden
+def _visible_rows(e: Entry, deletes: DeleteIndex) -> int | None:
+    deleted = _deleted_rows(e, deletes)
+    return None if deleted is None else e.records - deleted
 
 
-def _hidden(e: Entry, deletes: DeleteIndex) -> int | None:
-    """How many rows of a file are deleted; None: that cannot be told."""
+def _deleted_rows(e: Entry, deletes: DeleteIndex) -> int | None:
+    """Return how many rows of a file are deleted; None if unknown."""
     applying = deletes.applying_to(e)
     if not applying:
         return 0

@@ -1,7 +1,7 @@
 """ICDC tables: registered, metadata-only Iceberg tables over captured files.
 
 No data file is copied: the table's only snapshot lists the captured files as existing, with their original sequence
-numbers and row ids, and the deletes that apply to them. Any engine that reads the catalog can read it. The files
+numbers and row ids, and the deletes that apply to them. Any engine with access to the catalog can read it. The files
 belong to the source: an ICDC table is dropped without purging, and only the metadata written for it is deleted.
 """
 
@@ -46,7 +46,7 @@ class IcdcTables:
 
 
 @dataclass(frozen=True)
-class Written:
+class RegisteredTable:
     """One registered ICDC table and the files that were written for it."""
 
     table: TableId
@@ -62,7 +62,7 @@ class Leftover:
     source: str
     created: datetime
     owner: str | None = None
-    """The process that made it."""
+    """The process that created it."""
     expires: datetime | None = None
     """When its declared lifetime ends; None: with its process."""
 
@@ -73,8 +73,8 @@ class Leftover:
         """
         if self.expires is not None:
             return self.expires <= datetime.now(UTC)
-        gone = is_gone(self.owner) if self.owner else None
-        return self.created <= limit if gone is None else gone
+        is_dead = is_gone(self.owner) if self.owner else None
+        return self.created <= limit if is_dead is None else is_dead
 
 
 def write(
@@ -84,10 +84,10 @@ def write(
     side: Side,
     point: Point,
     name: str,
-    former: Mapping[int, NestedField] | None = None,
+    old_types: Mapping[int, NestedField] | None = None,
     vectors: bytes | None = None,
     expires: datetime | None = None,
-) -> Written:
+) -> RegisteredTable:
     """Write the metadata of an ICDC table over `side` and register it.
 
     Args:
@@ -97,9 +97,9 @@ def write(
         side: the files.
         point: the snapshot of that side.
         name: name of the table, in the namespace `icdc`.
-        former: top-level fields, by id, that the files hold with another type than the window's schema says.
-        vectors: the content of a file of deletion vectors that `side` names as `vectors_path`.
-        expires: when it may be swept; None: when its process has ended.
+        old_types: top-level fields, by id, that have another type in the files than in the window's schema.
+        vectors: content of the file of deletion vectors at `vectors_path`, to which `side` refers.
+        expires: when the table may be swept; None: when its process has ended.
 
     Raises:
         CaptureWriteError: the metadata cannot be written.
@@ -110,11 +110,13 @@ def write(
     assert side.list_kind is not None
     if vectors is not None:
         files.put(vectors_path(source, name), vectors)
-    lines: list[dict[str, Any]] = []
+    manifest_entries: list[dict[str, Any]] = []
     for (kind, spec_id, holds_deletes, has_ids), entries in _groups(side).items():
         content = encode(kind, [{**e.raw, "status": 0} for e in entries])
-        path = files.put(f"{folder}/{name}-m{len(lines)}.avro", content)
-        lines.append(_line(kind, spec_id, holds_deletes, has_ids, entries, point, snapshot_id, path, len(content)))
+        path = files.put(f"{folder}/{name}-m{len(manifest_entries)}.avro", content)
+        manifest_entries.append(
+            _manifest_entry(kind, spec_id, holds_deletes, has_ids, entries, point, snapshot_id, path, len(content))
+        )
     raw = raw_metadata(source)
     version = raw["format-version"]
     list_meta = {
@@ -122,21 +124,25 @@ def write(
         "snapshot-id": str(snapshot_id),
         "sequence-number": str(point.sequence_number),
     }
-    manifest_list = files.put(f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, lines, list_meta))
-    metadata = table_metadata(raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, former, expires)
+    manifest_list = files.put(
+        f"{folder}/snap-{snapshot_id}-{name}.avro", encode(side.list_kind, manifest_entries, list_meta)
+    )
+    metadata = table_metadata(
+        raw, window, side, point, f"{folder}/{name}", snapshot_id, manifest_list, old_types, expires
+    )
     if vectors is not None:
         metadata["properties"][VECTORS_PROPERTY] = vectors_path(source, name)
     path = files.put(f"{folder}/00000-{name}.metadata.json", json.dumps(metadata).encode())
     table = TableId(NAMESPACE, name)
     _register(lake, table, path, files)
-    return Written(table, tuple(files.paths), source.io)
+    return RegisteredTable(table, tuple(files.paths), source.io)
 
 
 class _Files:
-    """Writes the metadata files of one ICDC table; where one cannot be written, the others are deleted.
+    """Writes the metadata files of one ICDC table; if one cannot be written, the others are deleted.
 
     Attributes:
-        paths: what was written.
+        paths: the written files.
     """
 
     def __init__(self, source: Table, name: str) -> None:
@@ -155,31 +161,31 @@ class _Files:
         except (OSError, ValueError) as e:
             self.delete()
             if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # nothing that rights could change
+                raise  # no permission would help
             raise CaptureWriteError(
                 f"cannot write the metadata of ICDC table {self._name} to {path} ({e}): a capture is read through a "
-                f"table of its own beside its source. Allow writing below {self._source.location()}/icdc"
+                f"separate table next to its source. Allow writing to {self._source.location()}/icdc"
             ) from e
         self.paths.append(path)
         return path
 
     def delete(self) -> None:
-        """Delete what was written."""
+        """Delete the written files."""
         _delete(self._source.io, self.paths)
 
 
 def _register(lake: LakeBase, table: TableId, path: str, files: _Files) -> None:
-    """Register an ICDC table by its metadata file; where that fails, its files are deleted."""
+    """Register an ICDC table by its metadata file; if that fails, delete its files."""
     try:
         lake.ensure_namespace(NAMESPACE)
         lake.catalog.register_table(table.parts, path)
     except Exception as e:
-        # Whatever a catalog raises, nothing is left behind.
+        # Catalogs raise various errors; none of them may leave files behind.
         files.delete()
         if isinstance(e, CatalogUnavailableError):
             raise
         raise CaptureWriteError(
-            f"the catalog does not register ICDC table {table} ({e}): allow making tables in the namespace "
+            f"the catalog does not register ICDC table {table} ({e}): allow creating tables in the namespace "
             f"{'.'.join(NAMESPACE)}"
         ) from e
 
@@ -189,30 +195,30 @@ def vectors_path(source: Table, name: str) -> str:
     return f"{_folder(source)}/{name}.puffin"
 
 
-def drop(lake: LakeBase, written: Written) -> None:
+def drop(lake: LakeBase, registered: RegisteredTable) -> None:
     """Drop the table from the catalog and delete only the metadata written for it."""
     try:
-        lake.catalog.drop_table(written.table.parts)
+        lake.catalog.drop_table(registered.table.parts)
     except NoSuchTableError:
-        log.debug("ICDC table %s is gone already", written.table)
-    _delete(written.io, written.files)
+        log.debug("ICDC table %s was dropped before", registered.table)
+    _delete(registered.io, registered.files)
 
 
 def leftovers(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
     """Return ICDC tables whose lifetime is over, or whose process is dead; of other machines, those older than that."""
     limit = datetime.now(UTC) - older_than
-    return [found for found, _ in _registered(lake) if found.is_left(limit)]
+    return [leftover for leftover, _ in _registered(lake) if leftover.is_left(limit)]
 
 
 def sweep(lake: LakeBase, older_than: timedelta = timedelta(hours=24)) -> list[Leftover]:
-    """Drop the leftovers of killed runs (see `leftovers`), and return them."""
+    """Drop the leftovers of killed runs (see `leftovers`); return them."""
     limit = datetime.now(UTC) - older_than
-    swept = []
-    for found, table in _registered(lake):
-        if found.is_left(limit):
-            drop(lake, Written(found.table, _own_files(table), table.io))
-            swept.append(found)
-    return swept
+    dropped = []
+    for leftover, table in _registered(lake):
+        if leftover.is_left(limit):
+            drop(lake, RegisteredTable(leftover.table, _own_files(table), table.io))
+            dropped.append(leftover)
+    return dropped
 
 
 def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
@@ -222,14 +228,14 @@ def _registered(lake: LakeBase) -> Iterator[tuple[Leftover, Table]]:
         except (NoSuchTableError, CorruptMetadataError):
             continue  # its own run is dropping it
         if created := table.properties.get(PREFIX + "created-ms"):
-            at = datetime.fromtimestamp(int(created) / 1000, UTC)
-            source, made_by, until = (table.properties.get(PREFIX + name) for name in ("source", "owner", "expires-ms"))
+            created_at = datetime.fromtimestamp(int(created) / 1000, UTC)
+            source, process, until = (table.properties.get(PREFIX + name) for name in ("source", "owner", "expires-ms"))
             expires = datetime.fromtimestamp(int(until) / 1000, UTC) if until else None
-            yield Leftover(table_id, source or "", at, made_by, expires), table
+            yield Leftover(table_id, source or "", created_at, process, expires), table
 
 
 def _folder(source: Table) -> str:
-    # One folder for all: object stores have no folders, and local ones would keep an empty one of every capture.
+    # One folder for all captures: in a local file system, separate ones would remain as empty folders.
     return f"{source.location().rstrip('/')}/icdc"
 
 
@@ -244,7 +250,7 @@ def _own_files(table: Table) -> tuple[str, ...]:
         try:
             files += [m.manifest_path for m in snapshot.manifests(table.io)]
         except (OSError, EOFError, ValueError) as e:
-            log.warning("manifests of ICDC table %s stay behind, as their list cannot be read: %s", folder, e)
+            log.warning("manifests of ICDC table %s are not deleted, since their list cannot be read: %s", folder, e)
         files.append(snapshot.manifest_list)
     return tuple(f for f in files if f.startswith(f"{folder}/") and name in f.removeprefix(f"{folder}/"))
 
@@ -254,10 +260,10 @@ def _delete(io: FileIO, files: tuple[str, ...] | list[str]) -> None:
         try:
             io.delete(path)
         except FileNotFoundError:
-            log.debug("metadata file %s is gone already", path)
+            log.debug("metadata file %s was deleted before", path)
         except OSError as e:
-            # The table is dropped: remaining files are orphans of the source, which its upkeep removes.
-            log.warning("metadata file %s of a dropped ICDC table stays behind: %s", path, e)
+            # The table is dropped: remaining files are orphans of the source, and removed with its other orphans.
+            log.warning("metadata file %s of a dropped ICDC table could not be deleted: %s", path, e)
 
 
 def _groups(side: Side) -> dict[tuple[AvroKind, int, bool, bool], list[Entry]]:
@@ -269,7 +275,7 @@ def _groups(side: Side) -> dict[tuple[AvroKind, int, bool, bool], list[Entry]]:
     return groups
 
 
-def _line(
+def _manifest_entry(
     kind: AvroKind,
     spec_id: int,
     holds_deletes: bool,
@@ -281,7 +287,7 @@ def _line(
     length: int,
 ) -> dict[str, Any]:
     """Return the manifest list's entry for one manifest."""
-    # A manifest of format v1 has no sequence numbers of its own: the list's 0 is inherited.
+    # Entries of a format v1 manifest have no sequence numbers and inherit 0 from the manifest list.
     numbered = kind.has_field("sequence_number")
     counts = {"added": 0, "existing": len(entries), "deleted": 0}
     line: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The metadata.json of an ICDC table, made from that of its source."""
+"""The metadata.json of an ICDC table, derived from its source's."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PREFIX = "lake-assets.icdc."
 
 
 def raw_metadata(source: Table) -> dict[str, Any]:
-    """The source's metadata.json itself: PyIceberg's model of it cannot be written for format v3."""
+    """Return the source's metadata.json as is: PyIceberg cannot write its model for format v3."""
     try:
         path, content = source.metadata_location, _content(source)
     except FileNotFoundError:
-        # Tables keep some tens of versions only. A newer one knows every schema and spec that this one knew.
+        # The version was replaced and deleted meanwhile. A newer version still has every schema and spec of it.
         path, content = source.refresh().metadata_location, _content(source)
     with unreadable(path):
         return decode(content)
@@ -46,36 +46,38 @@ def table_metadata(
     location: str,
     snapshot_id: int,
     manifest_list: str,
-    former: Mapping[int, NestedField] | None = None,
+    old_types: Mapping[int, NestedField] | None = None,
     expires: datetime | None = None,
 ) -> dict[str, Any]:
-    """The metadata.json of an ICDC table over `side`, which `manifest_list` lists.
+    """Return the metadata.json of an ICDC table over the files of `side`.
 
     Args:
         raw: the source's metadata.json.
-        window: what was captured.
+        window: the captured window.
         side: the files.
-        point: the snapshot that they are seen from.
-        location: of the table.
-        snapshot_id: of the table's one snapshot.
-        manifest_list: where it is.
-        former: top-level fields, by id, that the files hold with another type than the window's schema says.
-        expires: when it may be swept; None: when its process has ended.
+        point: the source snapshot of that side.
+        location: location of the table.
+        snapshot_id: id of the table's only snapshot.
+        manifest_list: location of the manifest list with the files of `side`.
+        old_types: top-level fields, by id, that have another type in the files than in the window's schema.
+        expires: when the table may be swept; None: when its process has ended.
     """
     version, now = raw["format-version"], int(time.time() * 1000)
-    schema = _schema(raw, former or {}, window)
-    # An equality delete may be by a column that the window's schema does not have any more.
+    schema = _schema(raw, old_types or {}, window)
+    # An equality delete may use a column that the window's schema no longer has.
     others = [s for s in raw.get("schemas", ()) if s.get("schema-id", 0) != window.schema_id]
     specs, default = _partition_specs(raw, side, schema)
     snapshot: dict[str, Any] = {
         "snapshot-id": snapshot_id,
         "timestamp-ms": now,
         "manifest-list": manifest_list,
-        # Without totals Spark's planner takes the table for an endless one and never broadcasts it.
+        # Without totals Spark's planner assumes an infinite size and never broadcasts the table.
         "summary": {"operation": "append", **_totals(side)},
         "schema-id": window.schema_id,
     }
-    kept = {k: v for k, v in raw.get("properties", {}).items() if k.startswith(("read.", "schema.name-mapping."))}
+    read_properties = {
+        k: v for k, v in raw.get("properties", {}).items() if k.startswith(("read.", "schema.name-mapping."))
+    }
     metadata: dict[str, Any] = {
         "format-version": version,
         "table-uuid": str(uuid.uuid4()),
@@ -89,7 +91,7 @@ def table_metadata(
         "last-partition-id": raw.get("last-partition-id", 999),
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {**kept, "gc.enabled": "false", **_origin(window, point, now, expires)},
+        "properties": {**read_properties, "gc.enabled": "false", **_origin(window, point, now, expires)},
         "current-snapshot-id": snapshot_id,
         "snapshots": [snapshot],
         "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
@@ -101,7 +103,7 @@ def table_metadata(
     else:
         snapshot["sequence-number"] = metadata["last-sequence-number"] = point.sequence_number
     if version >= 3:
-        # Iceberg 1.8, where row lineage was optional, left it out: no row had an id.
+        # Missing in Iceberg 1.8, where row lineage was optional: then no row has an id.
         next_row_id = raw.get("next-row-id", 0)
         metadata["next-row-id"] = next_row_id
         snapshot |= {"first-row-id": next_row_id, "added-rows": 0}
@@ -109,8 +111,8 @@ def table_metadata(
 
 
 def _origin(window: Window, point: Point, now: int, expires: datetime | None) -> dict[str, str]:
-    """Properties that say what an ICDC table was made of, when, by which process, and for how long."""
-    facts: dict[str, object] = {
+    """Return properties with an ICDC table's source, time of creation, creating process and end of its lifetime."""
+    values: dict[str, object] = {
         "source": str(window.table),
         "source-uuid": window.table_uuid,
         "snapshot": point.snapshot_id,
@@ -118,12 +120,12 @@ def _origin(window: Window, point: Point, now: int, expires: datetime | None) ->
         "owner": owner(),
     }
     if expires is not None:
-        facts["expires-ms"] = int(expires.timestamp() * 1000)
-    return {PREFIX + k: str(v) for k, v in facts.items()}
+        values["expires-ms"] = int(expires.timestamp() * 1000)
+    return {PREFIX + k: str(v) for k, v in values.items()}
 
 
 def _totals(side: Side) -> dict[str, str]:
-    """Rows and files of `side`, as the summary of a snapshot says them."""
+    """Return row and file counts of `side` as properties of a snapshot summary."""
     totals = {
         "total-records": sum(e.records for e in side.data),
         "total-data-files": len(side.data),
@@ -136,8 +138,8 @@ def _totals(side: Side) -> dict[str, str]:
 def _partition_specs(
     raw: dict[str, Any], side: Side, schema: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The partition specs that the files of `side` have, and the table's own."""
-    # Only the specs that are used: a newer one may be on a column that end's schema does not have.
+    """Return the partition specs of the files of `side`, and the table's default spec."""
+    # Only the specs in use: a newer one may refer to a column that the end's schema does not have.
     used = {e.spec_id for e in (*side.data, *side.deletes)}
     specs = [s for s in raw["partition-specs"] if s["spec-id"] in used]
     default = next((s for s in specs if _is_bound(s, schema)), None)
@@ -147,21 +149,21 @@ def _partition_specs(
     return specs, default
 
 
-def _schema(raw: dict[str, Any], former: Mapping[int, NestedField], window: Window) -> dict[str, Any]:
+def _schema(raw: dict[str, Any], old_types: Mapping[int, NestedField], window: Window) -> dict[str, Any]:
     schemas = raw.get("schemas") or [raw["schema"]]
     schema = next(s for s in schemas if s.get("schema-id", 0) == window.schema_id)
-    fields = [{**f, "type": _type(former[f["id"]])} if f["id"] in former else f for f in schema["fields"]]
-    return {**schema, "fields": [_without_default(f) if f["id"] in former else f for f in fields]}
+    fields = [{**f, "type": _type(old_types[f["id"]])} if f["id"] in old_types else f for f in schema["fields"]]
+    return {**schema, "fields": [_without_default(f) if f["id"] in old_types else f for f in fields]}
 
 
 def _is_bound(spec: dict[str, Any], schema: dict[str, Any]) -> bool:
-    """Whether readers accept a spec as the table's own: the source of every field is still in the schema."""
+    """Whether a spec can be the default: the source column of each of its fields is still in the schema."""
     ids = set(_field_ids(schema))
     return all(f["source-id"] in ids or f["transform"] == "void" for f in spec["fields"])
 
 
 def _field_ids(kind: Any) -> Iterator[int]:
-    """The ids of a struct's fields, at any depth; elements of lists and entries of maps partition nothing."""
+    """Yield the ids of a struct's fields at any depth, except inside lists and maps, which cannot be partitioned by."""
     for f in kind["fields"] if isinstance(kind, dict) and kind.get("type") == "struct" else ():
         yield f["id"]
         yield from _field_ids(f["type"])
@@ -172,5 +174,5 @@ def _type(field: NestedField) -> Any:
 
 
 def _without_default(field: dict[str, Any]) -> dict[str, Any]:
-    """A default is of the type that the column has now."""
+    """Remove the defaults of a field: they have its new type."""
     return {k: v for k, v in field.items() if k not in ("initial-default", "write-default")}

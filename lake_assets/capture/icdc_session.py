@@ -1,8 +1,8 @@
-"""The ICDC tables that are open for a capture, and the data files behind them."""
+"""The open ICDC tables of a capture, and the data files behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,52 +24,52 @@ from lake_assets.lake import LakeBase
 
 @dataclass(frozen=True)
 class PartTables:
-    """The ICDC tables over one part; None: there is no file to read, or other tables tell."""
+    """The ICDC tables over one part; None for a table without files, or one that is not needed."""
 
     after: str | None
     before: str | None
     shared: tuple[str, str] | None = None
-    """Where rows have no lineage: the files on both sides, as before and as after."""
+    """Without row lineage: the files on both sides, as before and as after."""
     only_before: str | None = None
     only_after: str | None = None
     newer: str | None = None
-    """Where rows have lineage: the files that may hold inserted or updated rows, where not all do."""
+    """With row lineage: the files that may contain inserted or updated rows."""
     all_newer: bool = False
-    """Whether these files hold such rows alone."""
-    went: tuple[str | None, str | None] | None = None
-    """Where deletion vectors tell the rows that went: these rows, and the files in which some may be carried along."""
+    """Whether these files contain only such rows."""
+    deleted: tuple[str | None, str | None] | None = None
+    """If deletion vectors identify the deleted rows: these rows, and the files into which some may be carried over."""
     carried_rows: int = 0
     is_restored: bool = False
-    """Whether rows came back that deletes had hidden: where rows have lineage, all versions have to be compared."""
+    """Whether deleted rows came back: then, with row lineage, the versions of all rows have to be compared."""
 
 
 class OpenTables:
-    """Makes the tables of a capture's parts when they are asked for, once, and drops them together."""
+    """Creates the tables of a capture's parts on first use, and drops them together."""
 
     def __init__(
-        self, lake: LakeBase, source: Table, former: Mapping[int, NestedField], expires: datetime | None = None
+        self, lake: LakeBase, source: Table, old_types: Mapping[int, NestedField], expires: datetime | None = None
     ) -> None:
         """
         Args:
-            lake: where the tables are made.
-            source: the table that was captured.
-            former: top-level fields, by id, that the window's start has with a type that its end cannot read.
+            lake: the lake in which the tables are created.
+            source: the captured table.
+            old_types: top-level fields, by id, with a type at the window's start that its end cannot read.
             expires: when the tables may be swept; None: when this process has ended.
         """
         self._expires = expires
         self._lake = lake
         self._source = source
-        self._former = former
+        self._old_types = old_types
         self._unpartitioned = unpartitioned_specs(source.specs())
-        self._written: list[icdc.Written] = []
+        self._registered: list[icdc.RegisteredTable] = []
         self._of: dict[int, PartTables] = {}
 
     def of(self, part: Part) -> PartTables:
-        """The tables of a part.
+        """Return the tables of a part.
 
         Raises:
-            MissingDataFileError: a captured file is gone; names it.
-            CaptureWriteError: the tables cannot be made.
+            MissingDataFileError: a captured file is missing; names it.
+            CaptureWriteError: the tables cannot be created.
         """
         if id(part) not in self._of:
             check_files(self._source.io, part.plan)
@@ -77,30 +77,30 @@ class OpenTables:
         return self._of[id(part)]
 
     def sides_of(self, part: Part) -> tuple[str | None, str | None]:
-        """Tables over all files of a part, as before and as after.
+        """Return tables over all files of a part, as before and as after.
 
         Raises:
-            MissingDataFileError, CaptureWriteError: as `of`.
+            MissingDataFileError, CaptureWriteError: see `of`.
         """
         check_files(self._source.io, part.plan)
         return self._sides(part, part.plan, icdc.new_name(part.window.table))
 
     def close(self) -> None:
-        """Drop them."""
+        """Drop the tables."""
         self._of.clear()
-        while self._written:
-            icdc.drop(self._lake, self._written.pop())
+        while self._registered:
+            icdc.drop(self._lake, self._registered.pop())
 
     def _open(self, part: Part) -> PartTables:
         planned, name = part.plan, icdc.new_name(part.window.table)
         ids = row_ids(self._source, part.window, planned) if part.has_lineage else None
         path = icdc.vectors_path(self._source, f"{name}_went_before")
-        went = (
+        deleted = (
             deleted_rows(self._source.io, planned, self._unpartitioned, path, ids) if ids and planned.shared else None
         )
-        if went is not None and ids is not None and not went.is_restored:
-            return self._by_vectors(part, ids, went, name)
-        is_restored = went is not None
+        if deleted is not None and ids is not None and not deleted.is_restored:
+            return self._by_vectors(part, ids, deleted, name)
+        is_restored = deleted is not None
         ids = None if is_restored else ids
         before, after = self._sides(part, planned, name)
         if not (before and after):
@@ -110,38 +110,37 @@ class OpenTables:
             if len(newer.after.data) == len(planned.after.data):
                 return PartTables(after, before, newer=after, is_restored=is_restored)
             return PartTables(after, before, newer=self._sides(part, newer, f"{name}_newer")[1])
-        shared, moved = planned.split()
+        shared, exchanged = planned.split()
         if shared.is_empty:
             return PartTables(after, before, None, before, after)
-        if moved.is_empty:
+        if exchanged.is_empty:
             return PartTables(after, before, (before, after))
-        went, came = self._sides(part, moved, f"{name}_moved")
-        was, now = self._sides(part, shared, f"{name}_shared")
-        return PartTables(after, before, (was, now) if was and now else None, went, came)
+        only_before, only_after = self._sides(part, exchanged, f"{name}_moved")
+        shared_before, shared_after = self._sides(part, shared, f"{name}_shared")
+        both = (shared_before, shared_after) if shared_before and shared_after else None
+        return PartTables(after, before, both, only_before, only_after)
 
-    def _by_vectors(self, part: Part, ids: RowIds, went: DeletedRows, name: str) -> PartTables:
-        """The tables where deletion vectors tell what went."""
+    def _by_vectors(self, part: Part, ids: RowIds, deleted: DeletedRows, name: str) -> PartTables:
+        """Return the tables of a part whose deleted rows are identified by deletion vectors."""
         newer = ids.newer(part.plan)
-        came = self._sides(part, newer, f"{name}_newer")[1]
+        added = self._sides(part, newer, f"{name}_newer")[1]
         all_newer = not any(map(ids.may_carry, newer.after.data))
-        before, carried = self._sides(part, Plan(went.after, went.before), f"{name}_went", went.puffin)
-        rows = sum(e.records for e in went.after.data)
-        return PartTables(
-            None, None, newer=came, all_newer=all_newer, went=(before, carried), carried_rows=rows
-        )  # fmt: skip
+        tables = self._sides(part, Plan(deleted.after, deleted.before), f"{name}_went", deleted.puffin)
+        rows = sum(e.records for e in deleted.after.data)
+        return PartTables(None, None, newer=added, all_newer=all_newer, deleted=tables, carried_rows=rows)
 
     def _sides(
         self, part: Part, planned: Plan, name: str, vectors: bytes | None = None
     ) -> tuple[str | None, str | None]:
-        """The tables as before and as after."""
-        named: list[str | None] = []
-        for which, side, point, former in (
-            ("before", planned.before, part.window.start, self._former),
+        """Create the tables as before and as after; return their names."""
+        names: list[str | None] = []
+        for which, side, point, old_types in (
+            ("before", planned.before, part.window.start, self._old_types),
             ("after", planned.after, part.window.end, None),
         ):
             if side.data and point is not None:
-                made = vectors if which == "before" else None
-                self._written.append(
+                content = vectors if which == "before" else None
+                self._registered.append(
                     icdc.write(
                         self._lake,
                         self._source,
@@ -149,35 +148,28 @@ class OpenTables:
                         side,
                         point,
                         f"{name}_{which}",
-                        former,
-                        made,
+                        old_types,
+                        content,
                         self._expires,
                     )
                 )
-                named.append(str(self._written[-1].table))
+                names.append(str(self._registered[-1].table))
             else:
-                named.append(None)
-        return named[0], named[1]
+                names.append(None)
+        return names[0], names[1]
 
 
 def check_files(io: FileIO, planned: Plan) -> None:
-    """Raise for a captured file that is gone: a reader would only find out in the middle of its work."""
-
-    def gone(paths: Iterable[str]) -> list[str]:
-        with ThreadPoolExecutor(THREADS) as pool:
-            todo = list(paths)
-            return [
-                p
-                for p, there in zip(todo, pool.map(lambda p: io.new_input(p).exists(), todo), strict=True)
-                if not there
-            ]
-
+    """Raise MissingDataFileError if a captured file is missing, before a reader fails halfway."""
     sides = (planned.after, planned.before)
-    missing = gone({e.path for side in sides for e in (*side.data, *side.deletes)})
+    paths = list({e.path for side in sides for e in (*side.data, *side.deletes)})
+    with ThreadPoolExecutor(THREADS) as pool:
+        exists = pool.map(lambda p: io.new_input(p).exists(), paths)
+        missing = [p for p, is_file in zip(paths, exists, strict=True) if not is_file]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise MissingDataFileError(
-            f"{missing[0]}{more} is gone, though a snapshot names it: it was deleted behind the table's back, by an "
-            f"orphan removal with too short an age or by hand. {LOST_FILE_ADVICE}. Where it belongs to the past alone, "
-            "a full capture (start=None) does not need it"
+            f"{missing[0]}{more} is gone, but a snapshot still names it: it was deleted outside of Iceberg, by an "
+            f"orphan removal with too short an age or by hand. {LOST_FILE_ADVICE}. If only old snapshots name it, a "
+            "full capture (start=None) does not need it"
         )

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.capture.ancestry import Apart, apart
+from lake_assets.capture.ancestry import Divergence, divergence
 from lake_assets.capture.snapshot_points import Point, find, point, time, utc
 from lake_assets.errors import SnapshotNotFoundError, TableReplacedError, WindowError
 from lake_assets.lake import TableId
@@ -30,21 +30,21 @@ class Window:
     table: TableId
     table_uuid: str
     start: Point | None
-    """None: everything up to the end."""
+    """None for everything up to the end."""
     end: Point | None
-    """None: the table has no snapshot yet."""
+    """None if the table has no snapshot yet."""
     ancestor: Point | None
-    """The newest snapshot that start and end both come from; None: there is none, or it has expired."""
+    """The newest common ancestor of start and end; None if it does not exist or has expired."""
     steps: tuple[Point, ...]
-    """What led from the ancestor to the end, oldest first."""
+    """Snapshots from the ancestor (exclusive) to the end, oldest first."""
     undone: tuple[Point, ...]
-    """What led from the ancestor to the start: not empty after a rollback."""
+    """Snapshots from the ancestor (exclusive) to the start: not empty after a rollback."""
     is_complete: bool
-    """Whether every snapshot between is still there; the net change does not need them."""
+    """Whether all snapshots in between still exist; the net change does not need them."""
     schema_id: int
-    """The schema that rows come with: the end's."""
-    apart: Apart | None = None
-    """Why the start is no ancestor of the end; None: it is one, or its history is lost."""
+    """The schema of the rows: the end's."""
+    divergence: Divergence | None = None
+    """Why the start is not an ancestor of the end; None if it is one, or if its history is lost."""
 
     @property
     def start_snapshot_id(self) -> int | None:
@@ -78,7 +78,7 @@ class Window:
 
     @property
     def since(self) -> int | None:
-        """The sequence number above which rows are new or updated; None if it does not tell."""
+        """The sequence number above which rows are new or updated; None after a rollback or without a start."""
         return self.start.sequence_number if self.start and self.is_forward else None
 
     @property
@@ -101,10 +101,10 @@ def resolve(
     Args:
         table: the table, freshly loaded.
         name: the table's name in errors.
-        start: snapshot id, tag or branch, or a point in time of the main branch (UTC where it says no zone); None:
+        start: snapshot id, tag or branch, or a point in time of the main branch (UTC without a time zone); None:
             everything up to end.
-        end: the same; None: the current snapshot. Rows come with the schema of this snapshot; with the table's
-            current schema where end is None or a branch.
+        end: like `start`; None: the current snapshot. Rows have the schema of this snapshot, or the table's current
+            schema if end is None or a branch.
         table_uuid: the uuid of the table that start belongs to, if known.
 
     Raises:
@@ -117,7 +117,7 @@ def resolve(
     if table_uuid is not None and table_uuid != str(meta.table_uuid):
         raise TableReplacedError(
             f"{name} is not the table that was absorbed: it has uuid {meta.table_uuid}, expected {table_uuid}. It was "
-            "dropped and made again; start from a full capture (start=None)"
+            "dropped and created again; start from a full capture (start=None)"
         )
     if isinstance(start, datetime) and isinstance(end, datetime) and utc(start) > utc(end):
         raise WindowError(f"{name}: the window's start {start} is after its end {end}: swap them")
@@ -131,7 +131,7 @@ def resolve(
         if last is None:
             raise SnapshotNotFoundError(f"{name} had no snapshot at {end}: its first is later. Name a later end")
     if first is not None and last is None:
-        raise SnapshotNotFoundError(f"{name} has no current snapshot, so that a window cannot end there")
+        raise SnapshotNotFoundError(f"{name} has no current snapshot, so a window cannot end there")
     reads_current = end is None or (isinstance(end, str) and _is_branch(meta, end))
     schema_id = last.schema_id if last and not reads_current else None
     window = _between(meta, name, first, last, meta.current_schema_id if schema_id is None else schema_id)
@@ -145,10 +145,10 @@ def resolve(
 
 def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: Snapshot | None, schema: int) -> Window:
     log = between(meta, first.snapshot_id if first else None, last.snapshot_id if last else None)
-    # Without a common ancestor it takes both histories as a whole to know that there is none.
+    # That no common ancestor exists is only known if both histories are complete.
     is_known = log.ancestor is not None or all(c and c[0].parent_snapshot_id is None for c in (log.undone, log.steps))
-    is_apart = is_known and not log.is_forward
-    rooted = first is None and (not log.steps or log.steps[0].parent_snapshot_id is None)
+    diverges = is_known and not log.is_forward
+    is_from_beginning = first is None and (not log.steps or log.steps[0].parent_snapshot_id is None)
     return Window(
         table=name,
         table_uuid=str(meta.table_uuid),
@@ -157,9 +157,9 @@ def _between(meta: TableMetadata, name: TableId, first: Snapshot | None, last: S
         ancestor=point(log.ancestor) if log.ancestor else None,
         steps=tuple(map(point, log.steps)),
         undone=tuple(map(point, log.undone)),
-        is_complete=log.ancestor is not None or rooted,
+        is_complete=log.ancestor is not None or is_from_beginning,
         schema_id=schema,
-        apart=apart(meta, first, last, log.ancestor) if is_apart and first and last else None,
+        divergence=divergence(meta, first, last, log.ancestor) if diverges and first and last else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""`lake-assets explain`: how a SQL model is maintained."""
+"""`lake-assets explain`: how a model is maintained."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from lake_assets.lake.names import nearest
 from lake_assets.models.explanation import Explanation, Operator
 from lake_assets.models.explanation import explain as explained
 from lake_assets.models.model_spec import ModelSpec, spec_of
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 
 
 def explain(
-    table: Annotated[str, typer.Argument(help="layer.table of a SQL model")],
+    table: Annotated[str, typer.Argument(help="layer.table of a model")],
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -30,29 +31,57 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain how a SQL model is maintained, and how pending changes would be absorbed. Reads metadata only."""
+    """Explain how a model is maintained, and how pending changes would be absorbed. Reads metadata only."""
     lake, name = Lake.load_existing(), TableId.parse(table)
-    explanation = explained(lake, _spec(lake, name, pipeline))
+    spec = _spec(lake, name, pipeline)
+    if isinstance(spec, PythonModelSpec):
+        show_python_model(spec, as_json=as_json)
+        return
+    explanation = explained(lake, spec)
     if as_json:
         print_json(explanation)
         return
     show(explanation)
 
 
-def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec:
+def _spec(lake: Lake, name: TableId, pipeline: str | None) -> ModelSpec | PythonModelSpec:
     if pipeline is None:
         try:
             return spec_of(name, lake.table(name))
         except TableNotFoundError as e:
             raise TableNotFoundError(f"{e}. A model that was never run is explained with --pipeline FILE") from e
-    specs = [s for s in find_pipeline(pipeline).specs(lake) if isinstance(s, ModelSpec)]
+    specs = [s for s in find_pipeline(pipeline).specs(lake) if isinstance(s, ModelSpec | PythonModelSpec)]
     spec = next((s for s in specs if s.table == name), None)
     if spec is None:
         models = [str(s.table) for s in specs]
         raise PipelineError(
-            f"{pipeline} has no SQL model {name}{nearest(str(name), models)}; it has {', '.join(models) or 'none'}"
+            f"{pipeline} has no model {name}{nearest(str(name), models)}; it has {', '.join(models) or 'none'}"
         )
     return spec
+
+
+def show_python_model(spec: PythonModelSpec, *, as_json: bool) -> None:
+    """Print how the rows of a function, or of a SELECT over changes, are computed and applied."""
+    model = spec.model
+    rows = {
+        "table": str(spec.table),
+        "code": model.where,
+        "write": model.write,
+        "key": ", ".join(model.key),
+        "replaced": ", ".join(f"{c} ({e if isinstance(e, str) else dict(e)})" for c, e in model.replace.items()),
+        "changes of": ", ".join(dict.fromkeys(map(str, spec.inputs.values()))),
+        "lookups": ", ".join(map(str, spec.lookups)),
+    }
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        if text:
+            table.add_row(name, escape(text))
+    console.print(table)
 
 
 def show(explanation: Explanation) -> None:

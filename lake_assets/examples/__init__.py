@@ -1,4 +1,4 @@
-"""The shipped pipelines (declared in `defs/`), their recorded input (`data/`), and how a demo feeds it to them."""
+"""The shipped pipelines (`defs/`), their recorded input (`data/`), and the code that feeds it to a demo."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def shipped_pipelines() -> list[Path]:
-    """The shipped pipelines' files; a pipeline is called as its folder."""
+    """Return the files of the shipped pipelines, each named by its folder."""
     return sorted((Path(str(files("lake_assets.examples"))) / "defs").glob("*/defs.yaml"))

@@ -1,4 +1,4 @@
-"""Transactions of the generator as Debezium's JSON: enveloped or flattened, with or without schemas, wrapped or not."""
+"""Write transactions of the generator as Debezium's JSON: enveloped or flattened, with or without schemas."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def debezium(*, schemas: bool, wrapped: bool, flat: bool) -> Encoder:
-    """An encoder.
+    """Return an encoder.
 
     Args:
-        schemas: whether key and value come with their schemas.
-        wrapped: whether a record holds destination, key and value, or is the value.
-        flat: whether ExtractNewRecordState has flattened the events (deletes rewritten, tombstones dropped).
+        schemas: whether key and value have schemas.
+        wrapped: whether a record has destination, key and value, or is the value alone.
+        flat: whether the events are flattened as by ExtractNewRecordState (deletes rewritten, tombstones dropped).
     """
 
     def encode(transaction: Transaction, workload: Workload) -> Iterator[str]:
@@ -53,7 +53,7 @@ def debezium(*, schemas: bool, wrapped: bool, flat: bool) -> Encoder:
 
 
 def connect_schema(kind: str) -> dict[str, Any]:
-    """The Connect schema that Debezium gives a column of this Postgres type."""
+    """Return Debezium's Connect schema for a column of this Postgres type."""
     base = kind.partition("(")[0]
     match base:
         case "numeric":
@@ -79,7 +79,7 @@ def connect_schema(kind: str) -> dict[str, Any]:
 
 
 def connect_value(kind: str, value: Any, *, exact: bool = True) -> Any:
-    """A value as Debezium's JSON has it; decimals as bytes if `exact`, else as text (decimal.handling.mode=string)."""
+    """Return a value in Debezium's JSON; decimals as bytes if `exact`, else as text (decimal.handling.mode=string)."""
     match value:
         case Decimal():
             if not exact:
@@ -131,12 +131,12 @@ def _image(change: Change, row: Row, exact: bool) -> dict[str, Any]:
 
 
 def _key_only(change: Change) -> dict[str, Any]:
-    """The old row as the default replica identity knows it."""
+    """Return the old row with the default replica identity: only its key is set."""
     return {n: change.before[KEY] if n == KEY and change.before else None for n in change.columns}
 
 
 def _halves(change: Change) -> list[tuple[str, int]]:
-    """Debezium's op and the key: an update that changes the key is a delete and a create."""
+    """Return Debezium's op and key of each event of a change: an update of the key is a delete and a create."""
     before, after = change.before, change.after
     if before is not None and after is not None and before[KEY] != after[KEY]:
         return [("d", before[KEY]), ("c", after[KEY])]

@@ -1,8 +1,8 @@
-"""Made-up change events: a seeded workload on one table, as transactions in the order of their commits.
+"""Generate change events: a seeded workload on one table, as transactions in commit order.
 
-The source keeps the rows that the table holds, which is the oracle for whoever reads its events: memory grows with the
-number of keys, not with the number of events. What the transport does to a stream (late and repeated deliveries) is
-done to its transactions afterwards; `stream_writers` writes them in any of the formats.
+The source keeps the current rows of the table, the oracle for readers of its events: memory grows with the number of
+keys, not of events. Effects of the transport (late and repeated deliveries) are applied to the transactions afterwards;
+`stream_writers` writes them in any of the formats.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS: Mapping[str, str] = {
     "tags": "text[]",
     TOASTED: "text",
 }
-# What happens to the table, one after the other and around again: each change makes more values possible.
+# Alterations of the table, repeated in this order.
 _ALTERATIONS = ("add", "widen quantity", "widen amount", "drop")
 _EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 _NAMES = (
@@ -57,23 +57,23 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Workload:
-    """What happens to the table, and to its events on their way.
+    """The changes of the table, and the transport of its events.
 
     Attributes:
         seed: the same seed gives the same events.
         events: number of changes; a stream ends with the transaction that reaches it.
-        keys: how many rows there are at most; identifiers of deleted rows are used again.
-        distribution: which rows change: `uniform`, or `zipf` (the row in the n-th place with 1/n; the
-            last row takes the place of one that goes).
+        keys: largest number of rows; keys of deleted rows are reused.
+        distribution: which rows change: `uniform`, or `zipf` (the n-th row with probability ~1/n; the last row takes
+            the position of a deleted one).
         inserts, updates, deletes: shares of the changes, as weights.
         key_changes: share of the updates that change the key.
-        unchanged: share of the updates that leave the long text as it is and do not send it.
+        unchanged: share of the updates that do not change the long text, and do not send it.
         nulls: share of nulls among values that may be null.
-        transaction: changes of a transaction at most.
+        transaction: most changes per transaction.
         late: share of the transactions that are delivered late.
-        lateness: how many transactions later at most.
+        lateness: largest delay, in transactions.
         duplicates: share of the transactions that are delivered twice.
-        schema_changes: how many times the table is altered, spread evenly.
+        schema_changes: number of alterations of the table, spread evenly.
         table: the source table, as schema and name.
     """
 
@@ -101,14 +101,16 @@ class Workload:
         wrong += [s for s in ("events", "schema_changes") if getattr(self, s) < 0]
         wrong += [s for s in ("keys", "transaction", "lateness") if getattr(self, s) < 1]
         if wrong or self.inserts + self.updates + self.deletes <= 0:
-            raise ConfigError(f"{', '.join(wrong) or 'inserts, updates, deletes'}: no share, or no count of anything")
+            raise ConfigError(
+                f"{', '.join(wrong) or 'inserts, updates, deletes'}: not a share from 0 to 1, or not a positive count"
+            )
 
 
 @dataclass(frozen=True)
 class Change:
     """One change of one row, with the table's columns (names and Postgres types) at that time.
 
-    `absent` are columns of `after` that the event leaves out, because their values did not change.
+    `absent` are columns of `after` that the event leaves out, since their values did not change.
     """
 
     op: str
@@ -121,7 +123,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Changes that were committed together; `last` is the commit before."""
+    """Changes that were committed together; `last` is the LSN of the commit before."""
 
     xid: int
     commit: int
@@ -132,7 +134,7 @@ class Transaction:
 
 @dataclass
 class Source:
-    """The table, its rows as the last transaction that was taken left them, and the transactions to come."""
+    """The table: iterating over it yields its transactions; `rows` are its rows after the last one yielded."""
 
     workload: Workload
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
@@ -146,16 +148,16 @@ class Source:
         self._altered = self._lsn = 0
 
     def __iter__(self) -> Iterator[Transaction]:
-        """The transactions in the order of their commits."""
-        spec, made, xid, last = self.workload, 0, 700, 0
+        """Yield the transactions in commit order."""
+        spec, count, xid, last = self.workload, 0, 700, 0
         self._lsn = 1 << 24
-        while made < spec.events:
+        while count < spec.events:
             xid += 1
-            size = min(self._random.randint(1, spec.transaction), spec.events - made)
-            changes = tuple(self._change(made + i) for i in range(size))
-            made += size
+            size = min(self._random.randint(1, spec.transaction), spec.events - count)
+            changes = tuple(self._change(count + i) for i in range(size))
+            count += size
             self._lsn += 48
-            yield Transaction(xid, self._lsn, last, _EPOCH + dt.timedelta(milliseconds=made), changes)
+            yield Transaction(xid, self._lsn, last, _EPOCH + dt.timedelta(milliseconds=count), changes)
             last = self._lsn
 
     def _change(self, number: int) -> Change:
@@ -169,15 +171,15 @@ class Source:
         op = rand.choices((INSERT, UPDATE, DELETE), weights)[0]
         if op == INSERT:
             return self._changed(INSERT, None, self._new_row(self._take_free()))
-        before = self.rows[self._chosen()]
+        before = self.rows[self._random_key()]
         if op == DELETE:
             return self._changed(DELETE, before, None)
-        moves = self._free and rand.random() < spec.key_changes
-        after = self._new_row(self._take_free() if moves else before[KEY])
+        new_key = self._free and rand.random() < spec.key_changes
+        after = self._new_row(self._take_free() if new_key else before[KEY])
         absent: frozenset[str] = frozenset()
         if rand.random() < spec.unchanged and before.get(TOASTED) is not None:
             after[TOASTED] = before[TOASTED]
-            absent = frozenset({TOASTED}) if not moves else frozenset()
+            absent = frozenset({TOASTED}) if not new_key else frozenset()
         return self._changed(UPDATE, before, after, absent)
 
     def _changed(self, op: str, before: Row | None, after: Row | None, absent: frozenset[str] = frozenset()) -> Change:
@@ -186,9 +188,9 @@ class Source:
             del self.rows[key]
             if after is None or after[KEY] != key:
                 self._free.append(key)
-                place, moved = self._place.pop(key), self._live.pop()
-                if moved != key:
-                    self._live[place], self._place[moved] = moved, place
+                place, last = self._place.pop(key), self._live.pop()
+                if last != key:
+                    self._live[place], self._place[last] = last, place
         if after is not None:
             key = after[KEY]
             self.rows[key] = after
@@ -202,7 +204,7 @@ class Source:
         self._free[i], self._free[-1] = self._free[-1], self._free[i]
         return self._free.pop()
 
-    def _chosen(self) -> int:
+    def _random_key(self) -> int:
         count = len(self._live)
         if self.workload.distribution == "zipf":
             return self._live[min(int(count ** self._random.random()) - 1, count - 1)]
@@ -242,7 +244,7 @@ class Source:
                 return rand.choice(_NAMES) * (40 if name == TOASTED else 1)
 
     def _alter(self) -> None:
-        """Alter the table; the rows it holds follow, as Postgres's do."""
+        """Alter the table and its existing rows, as in Postgres."""
         what, turn = _ALTERATIONS[self._altered % len(_ALTERATIONS)], self._altered // len(_ALTERATIONS)
         self._altered += 1
         match what:
@@ -260,17 +262,17 @@ class Source:
 
 
 def delivered(workload: Workload, transactions: Iterable[Transaction]) -> Iterator[Transaction]:
-    """The transactions as they arrive: some later than others, some twice. Holds back `lateness` of them at most."""
+    """Yield the transactions as they arrive: some late, some twice. Delays at most `lateness` of them at a time."""
     rand = random.Random(workload.seed + 1)
     waiting: deque[tuple[int, Transaction]] = deque()
     number = 0
     for number, transaction in enumerate(transactions):
         while waiting and waiting[0][0] <= number:
             yield waiting.popleft()[1]
-        late, again = rand.random() < workload.late, rand.random() < workload.duplicates
-        if not late:
+        is_late, is_duplicate = rand.random() < workload.late, rand.random() < workload.duplicates
+        if not is_late:
             yield transaction
-        for _ in range(late + again):
+        for _ in range(is_late + is_duplicate):
             waiting.append((number + rand.randint(1, workload.lateness), transaction))
             waiting = deque(sorted(waiting, key=lambda w: w[0]))
     for _, transaction in waiting:
@@ -278,13 +280,13 @@ def delivered(workload: Workload, transactions: Iterable[Transaction]) -> Iterat
 
 
 def replay(transactions: Iterable[Transaction]) -> dict[int, Row]:
-    """The rows after these transactions, in whatever order (and however often) they come: the oracle for readers."""
+    """Return the rows after these transactions, in any order and with duplicates: the oracle for readers."""
     rows: dict[int, Row] = {}
     changes = {change.lsn: change for t in transactions for change in t.changes}
     for lsn in sorted(changes):
         change = changes[lsn]
         old = rows.pop(change.before[KEY], {}) if change.before is not None else {}
         if change.after is not None:
-            kept = {c: old.get(c) for c in change.absent}
-            rows[change.after[KEY]] = {**change.after, **kept}
+            unchanged = {c: old.get(c) for c in change.absent}
+            rows[change.after[KEY]] = {**change.after, **unchanged}
     return rows

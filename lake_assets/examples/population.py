@@ -1,4 +1,4 @@
-"""The change feeds of `population`, step by step, and what its tables hold after each step."""
+"""The change feeds of `population`, step by step, and the expected tables after each step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAME_CITY, POPULATION = "agg.user_name_city_tbl", "agg.city_population_tbl"
 
 @dataclass(frozen=True)
 class Step:
-    """What changes, and what is there then.
+    """Changes, and the tables after them.
 
     Attributes:
-        name: of the files.
-        what: in words.
-        feeds: by stream, the records that arrive.
-        name_city: the rows of agg.user_name_city_tbl afterwards.
-        population: by city, agg.city_population_tbl afterwards.
+        name: name of the files.
+        what: description of the changes.
+        feeds: new records by stream.
+        name_city: expected rows of agg.user_name_city_tbl.
+        population: expected rows of agg.city_population_tbl, by city.
     """
 
     name: str
@@ -99,32 +99,32 @@ STEPS: Sequence[Step] = (
 
 
 def feed(home: Path, step: Step) -> int:
-    """Put a step's records into the landing folders; files that are there already stay. Returns how many are new."""
-    made = 0
+    """Put a step's records into the landing folders, except existing files; return the number of new files."""
+    new_files = 0
     for stream, records in step.feeds.items():
         folder = home / "landing" / stream
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{step.name}.jsonl"
         if target.exists():
             continue
-        made += 1
+        new_files += 1
         temporary = folder / f".{target.name}"
         temporary.write_text("".join(f"{json.dumps(r)}\n" for r in records), encoding="utf-8")
-        temporary.rename(target)  # whole or not at all
-    return made
+        temporary.rename(target)  # atomic
+    return new_files
 
 
 def fed(home: Path) -> list[Step]:
-    """The steps whose records are in the landing folders."""
+    """Return the steps whose records are in the landing folders."""
     return [s for s in STEPS if all((home / "landing" / stream / f"{s.name}.jsonl").exists() for stream in s.feeds)]
 
 
 def differences(lake: LakeBase, step: Step) -> list[str]:
-    """What the tables hold otherwise than the step says."""
+    """Return a description of each row that differs from the step's expectation."""
     expected = {NAME_CITY: Counter(step.name_city), POPULATION: Counter(step.population.items())}
-    found: list[str] = []
+    mismatches: list[str] = []
     for table, rows in expected.items():
-        there = Counter(tuple(r) for r in lake.spark().table(lake.sql_name(table)).collect())
-        found += [f"{table}: missing: {row}" for row in rows - there]
-        found += [f"{table}: not expected: {row}" for row in there - rows]
-    return found
+        actual = Counter(tuple(r) for r in lake.spark().table(lake.sql_name(table)).collect())
+        mismatches += [f"{table}: missing: {row}" for row in rows - actual]
+        mismatches += [f"{table}: not expected: {row}" for row in actual - rows]
+    return mismatches

@@ -1,7 +1,7 @@
-"""The recorded stream of `shop`: feeding it checkpoint by checkpoint, and what Postgres held at each of them.
+"""Feed the recorded stream of `shop` checkpoint by checkpoint, and compare the tables with Postgres's rows.
 
-The recording is of the real Debezium engine on a real Postgres; the rows of every table at six quiet points are the
-oracle that the pipeline's final tables are compared with.
+The stream was recorded with the Debezium engine and Postgres. The rows of every Postgres table at six quiet points are
+the oracle for the pipeline's final tables.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lake_assets.lake import LakeBase, TableId, quote
 
 DATA = Path(str(files("lake_assets.examples"))) / "data" / "shop"
 PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "shop" / "defs.yaml"
-# The owner's declaration in the pipeline; Postgres's earlier checkpoints still have the old name.
+# The rename declared in the pipeline; earlier checkpoints still have the old name.
 RENAMED: Mapping[tuple[str, str], str] = {("users", "email"): "email_address"}
-EVENTS_A_FILE = 500
+EVENTS_PER_FILE = 500
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Checkpoint:
     """A quiet point of the recording.
 
     Attributes:
-        lines: how many lines of the stream belong to it and those before.
-        tables: by table, its key and columns with Postgres's types.
+        lines: number of lines of the stream up to this checkpoint.
+        tables: by table, its key, and its columns with Postgres's types.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A final table beside what Postgres held."""
+    """Result of comparing a final table with Postgres's rows."""
 
     table: str
     rows: int
@@ -56,45 +56,44 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether every row is the same."""
+        """Whether all rows are equal."""
         return not self.differences
 
 
 @cache
 def checkpoints() -> tuple[Checkpoint, ...]:
-    """All checkpoints, in order."""
+    """Return all checkpoints in order."""
     manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
     return tuple(Checkpoint(c["name"], c["what"], c["lines"], c["tables"]) for c in manifest["checkpoints"])
 
 
 def feed(landing: Path, upto: Checkpoint) -> int:
-    """Put the stream's events up to a checkpoint into the landing folder, in files of some hundred events.
+    """Put the stream's events up to a checkpoint into the landing folder, in files of a few hundred events.
 
-    Files that are there already are left as they are, so that feeding twice changes nothing. Returns the number of
-    new files.
+    Existing files are not changed, so feeding twice has no effect. Returns the number of new files.
     """
     landing.mkdir(parents=True, exist_ok=True)
-    start, made = 0, 0
+    start, new_files = 0, 0
     with gzip.open(DATA / "debezium.jsonl.gz", "rb") as stream:
         for checkpoint in checkpoints():
             if checkpoint.lines > upto.lines:
                 break
             for n in itertools.count():
-                rows = list(itertools.islice(stream, min(EVENTS_A_FILE, checkpoint.lines - start)))
+                rows = list(itertools.islice(stream, min(EVENTS_PER_FILE, checkpoint.lines - start)))
                 if not rows:
                     break
                 start += len(rows)
                 target = landing / f"{checkpoint.name}-{n:03}.jsonl"
                 if not target.exists():
-                    made += 1
+                    new_files += 1
                     temporary = landing / f".{target.name}"
                     temporary.write_bytes(b"".join(rows))
-                    temporary.rename(target)  # whole or not at all
-    return made
+                    temporary.rename(target)  # atomic
+    return new_files
 
 
 def compare(lake: LakeBase, checkpoint: Checkpoint) -> list[Comparison]:
-    """Every final table beside the rows that Postgres held at a checkpoint: values as values (1.50 equals 1.5000)."""
+    """Compare every final table with Postgres's rows at a checkpoint, by value (1.50 equals 1.5000)."""
     return [_compare(lake, checkpoint, table) for table in checkpoint.tables]
 
 
@@ -103,18 +102,18 @@ def _compare(lake: LakeBase, checkpoint: Checkpoint, table: str) -> Comparison:
     names: dict[str, str] = {name: RENAMED.get((table, name)) or name for name, _ in declared["columns"]}
     kinds = {names[name]: kind for name, kind in declared["columns"]}
     with gzip.open(DATA / "checkpoints" / checkpoint.name / f"{table}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        held = [{names[k]: _value(v, kinds[names[k]]) for k, v in json.loads(line).items()} for line in lines]
+        recorded = [{names[k]: _value(v, kinds[names[k]]) for k, v in json.loads(line).items()} for line in lines]
     final = TableId(("final",), table)
     if not lake.exists(final):
-        return Comparison(table, 0, (f"there is no {final}",) if held else ())
-    there = [f.name for f in lake.table(final).schema().fields]
-    if missing := [n for n in kinds if n not in there]:
+        return Comparison(table, 0, (f"{final} does not exist",) if recorded else ())
+    existing = [f.name for f in lake.table(final).schema().fields]
+    if missing := [n for n in kinds if n not in existing]:
         return Comparison(table, 0, (f"no column {', '.join(missing)}",))
-    # Moments as microseconds: Python would turn them into the local time zone of whoever looks.
+    # Timestamps as microseconds: Python would convert them to the local time zone.
     rows = lake.spark().table(lake.sql_name(final)).select(*(_readable(n, kinds[n]) for n in kinds)).collect()
-    expected, actual = Counter(_frozen(kinds, r) for r in held), Counter(_frozen(kinds, r) for r in rows)
-    differences = [f"missing: {_shown(kinds, r)}" for r in (expected - actual)]
-    differences += [f"not in Postgres: {_shown(kinds, r)}" for r in (actual - expected)]
+    expected, actual = Counter(_frozen(kinds, r) for r in recorded), Counter(_frozen(kinds, r) for r in rows)
+    differences = [f"missing: {_row_text(kinds, r)}" for r in (expected - actual)]
+    differences += [f"not in Postgres: {_row_text(kinds, r)}" for r in (actual - expected)]
     return Comparison(table, len(rows), tuple(sorted(differences)))
 
 
@@ -127,12 +126,12 @@ def _frozen(kinds: Mapping[str, str], row: Mapping[str, Any] | Row) -> tuple[Any
     return tuple(row[name] for name in kinds)
 
 
-def _shown(kinds: Mapping[str, str], row: tuple[Any, ...]) -> str:
+def _row_text(kinds: Mapping[str, str], row: tuple[Any, ...]) -> str:
     return ", ".join(f"{k}={v!r}" for k, v in zip(kinds, row, strict=True))
 
 
 def _value(text: str | None, kind: str) -> Any:
-    """A value of Postgres's text output as the Python value that Spark gives for it."""
+    """Convert a value of Postgres's text output to the Python value that Spark returns for it."""
     if text is None:
         return None
     if kind in ("bigint", "integer", "smallint"):
@@ -153,8 +152,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def fed(landing: Path) -> Iterator[Checkpoint]:
-    """The checkpoints whose events are in the landing folder."""
-    there = {p.name for p in landing.glob("*.jsonl")} if landing.is_dir() else set[str]()
+    """Yield the checkpoints whose events are in the landing folder."""
+    names = {p.name for p in landing.glob("*.jsonl")} if landing.is_dir() else set[str]()
     for checkpoint in checkpoints():
-        if any(name.startswith(f"{checkpoint.name}-") for name in there):
+        if any(name.startswith(f"{checkpoint.name}-") for name in names):
             yield checkpoint

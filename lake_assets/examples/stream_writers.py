@@ -1,4 +1,4 @@
-"""Transactions of the generator in the formats of change streams: the other side of this package's readers."""
+"""Write transactions of the generator in the formats of change streams, the counterpart of the readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def postgres_text(value: Any) -> str | None:
-    """A value in Postgres's text output, as wal2json has it (bytea without the leading backslash and x)."""
+    """Return a value in Postgres's text output as in wal2json (bytea without the leading backslash and x)."""
     match value:
         case None:
             return None
@@ -51,7 +51,7 @@ def _array_item(value: str | None) -> str:
 
 
 def _bare(value: Any) -> str:
-    """A value in wal2json's JSON: numbers and booleans bare, with all of their digits."""
+    """Return a value in wal2json's JSON: numbers and booleans bare, with all digits."""
     text = postgres_text(value)
     if text is None:
         return "null"
@@ -140,7 +140,7 @@ def _simplified(typed: bool) -> Encoder:
 
 
 def flagged_rows(transaction: Transaction) -> Iterator[dict[str, Any]]:
-    """Rows of a change set: FLAG, the columns, CDC_TIMESTAMP (an order of its own for every change)."""
+    """Yield rows of a change set: FLAG, the columns, CDC_TIMESTAMP (unique per change)."""
     for change in transaction.changes:
         at = _EPOCH + dt.timedelta(days=20_000, microseconds=change.lsn)
         if change.before is not None and (change.after is None or change.after[KEY] != change.before[KEY]):
@@ -151,7 +151,7 @@ def flagged_rows(transaction: Transaction) -> Iterator[dict[str, Any]]:
 
 
 def feed_rows(transaction: Transaction) -> Iterator[dict[str, Any]]:
-    """Rows of a change feed; each change is a commit of its own, because a feed shows a row once a commit."""
+    """Yield rows of a change feed; each change is a separate commit, because a feed has a row once per commit."""
     for change in transaction.changes:
         words = ("update_preimage", "update_postimage") if change.op == UPDATE else ("delete", "insert")
         for word, row in zip(words, (change.before, change.after), strict=True):
@@ -196,14 +196,14 @@ ENCODERS: Mapping[str, Encoder] = {
     "change-set": _json_rows(flagged_rows),
     "change-feed": _json_rows(feed_rows),
 }
-"""How transactions become lines, by the names that `lake-assets generate-events` knows them by."""
+"""Encoders of transactions by their names in `lake-assets generate-events`."""
 
 
 def encoder(name: str) -> Encoder:
-    """The encoder called `name`.
+    """Return the encoder called `name`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it is unknown.
     """
     if name not in ENCODERS:
         raise ConfigError(f"no format {name!r} to generate; known: {', '.join(ENCODERS)}")

@@ -1,8 +1,8 @@
-"""The columns of a final table: chosen, renamed, cast and computed from those of its staging table.
+"""The columns of a final table: staging columns that are selected, renamed, cast or used in expressions.
 
-They are declared as the list of a SELECT: `id`, `full_name AS name`, `CAST(born AS DATE) AS born`, `* EXCEPT (photo)`.
-A column that is named beside a star stands in its place. Every value depends on one row only, so that it changes when
-an event of its row comes and at no other time.
+They are declared like the list of a SELECT: `id`, `full_name AS name`, `CAST(born AS DATE) AS born`,
+`* EXCEPT (photo)`. A column that is also named beside a star keeps its position in the star. Every value depends on
+one row only, so it changes only when an event of its row arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_MANY_ROWS = (exp.AggFunc, exp.Window, exp.Subquery, exp.Select, exp.Exists, 
 
 @dataclass(frozen=True)
 class Star:
-    """All columns of the source but some."""
+    """All columns of the source, except `but`."""
 
     but: tuple[str, ...] = ()
 
@@ -35,8 +35,8 @@ class Computed:
     """A column of the table.
 
     Attributes:
-        name: what it is called.
-        value: its value, over the columns of the source.
+        name: its name in the table.
+        value: an expression over the columns of the source.
     """
 
     name: str
@@ -44,22 +44,22 @@ class Computed:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The columns of the source that the value names, each once, spelled as it does."""
+        """The source columns that the value references, each once, spelled as in the value."""
         return tuple(dict.fromkeys(_root(c).name for c in self.value.find_all(exp.Column)))
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a column of the source as it is, perhaps under another name."""
+        """Whether the value is a source column without any change, perhaps under another name."""
         return isinstance(self.value, exp.Column) and not self.value.args.get("table")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A column of the table, and the columns of the source that it is made of.
+    """A column of the table, with the source columns that its value is computed from.
 
     Attributes:
-        sources: their names in the source.
-        is_plain: whether it is one of them as it is.
+        sources: names of these source columns.
+        is_plain: whether the value is a source column without any change.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Item:
     is_plain: bool
 
     def sql(self, named: Callable[[str], str]) -> str:
-        """Spark SQL of the value, where the source's columns are called what `named` says."""
+        """Return Spark SQL of the value, with each source column `c` renamed to `named(c)`."""
         by_name = {s.lower(): s for s in self.sources}
         tree = self.value.copy()
         for column in list(tree.find_all(exp.Column)):
@@ -78,27 +78,26 @@ class Item:
 
 
 def _root(column: exp.Column) -> exp.Identifier:
-    """The column's own name: `a` of `a.b.c`, where a struct has fields."""
-    parts = column.parts
-    found = parts[0]
-    assert isinstance(found, exp.Identifier)
-    return found
+    """Return the column name without struct fields: `a` of `a.b.c`."""
+    root = column.parts[0]
+    assert isinstance(root, exp.Identifier)
+    return root
 
 
 def read_columns(texts: Sequence[str]) -> tuple[Star | Computed, ...]:
-    """The declared columns.
+    """Parse the declared columns.
 
     Raises:
-        PipelineError: one is no expression over one row, has no name, or gives another value each time; two have
-            the same name.
+        PipelineError: a column is not an expression over one row, has no name, or is not deterministic; or two columns
+            have the same name.
     """
-    found = tuple(chain.from_iterable(_read(text) for text in texts))
-    names = Counter(c.name.lower() for c in found if isinstance(c, Computed))
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise PipelineError(f"`columns` has {', '.join(twice)} twice: give one of them another name")
-    if sum(isinstance(c, Star) for c in found) > 1:
+    columns = tuple(chain.from_iterable(_read(text) for text in texts))
+    names = Counter(c.name.lower() for c in columns if isinstance(c, Computed))
+    if duplicates := [name for name, count in names.items() if count > 1]:
+        raise PipelineError(f"`columns` has {', '.join(duplicates)} twice: give one of them another name")
+    if sum(isinstance(c, Star) for c in columns) > 1:
         raise PipelineError("`columns` has more than one star")
-    return found
+    return columns
 
 
 def _read(text: str) -> list[Star | Computed]:
@@ -106,35 +105,35 @@ def _read(text: str) -> list[Star | Computed]:
         statements = sqlglot.parse(f"SELECT {text}", dialect=DIALECT)
     except ParseError as e:
         why = e.errors[0].get("description", e) if e.errors else e
-        raise PipelineError(f"`columns`: {text!r} is no SQL: {why}") from e
+        raise PipelineError(f"`columns`: {text!r} is not valid SQL: {why}") from e
     query = statements[0] if len(statements) == 1 else None
     if not isinstance(query, exp.Select) or {k for k, v in query.args.items() if v} - {"expressions", "kind"}:
-        raise PipelineError(
-            f"`columns`: {text!r} is more than a list of columns: filters and joins belong into a model"
-        )
+        raise PipelineError(f"`columns`: {text!r} is more than a list of columns: filters and joins belong in a model")
     if other := misread(text):
         raise PipelineError(f"`columns`: {text!r} has {other}")
-    found = [_one(e, text) for e in query.expressions]
+    columns = [_one(e, text) for e in query.expressions]
     if other := changed(f"SELECT {text}", query):
-        raise PipelineError(f"`columns`: {text!r} would reach Spark otherwise ({other}): write it in another way")
-    return found
+        raise PipelineError(
+            f"`columns`: {text!r} would reach Spark in a different form ({other}): write it in another way"
+        )
+    return columns
 
 
 def _one(expression: exp.Expr, text: str) -> Star | Computed:
     if isinstance(expression, exp.Star):
         if expression.args.get("replace") or expression.args.get("rename"):
-            raise PipelineError(f"`columns`: {text!r}: name the columns that are to be others beside the star instead")
+            raise PipelineError(f"`columns`: {text!r}: name the changed columns beside the star instead")
         return Star(tuple(e.name for e in expression.args.get("except_") or ()))
     value = expression.this if isinstance(expression, exp.Alias) else expression
     if isinstance(value, exp.Column) and isinstance(value.this, exp.Star):
         raise PipelineError(f"`columns`: {text!r}: write * for all columns")
     if bad := next((n for n in expression.walk() if _is_of_many_rows(n)), None):
         raise PipelineError(
-            f"`columns`: {text!r}: {bad.sql(DIALECT)} is not made of one row alone: write a model for it instead"
+            f"`columns`: {text!r}: {bad.sql(DIALECT)} does not depend on one row alone: write a model for it instead"
         )
     if changing := not_repeatable(value):
         raise PipelineError(
-            f"`columns`: {text!r}: {changing} gives another value each time: take the value from a column instead"
+            f"`columns`: {text!r}: {changing} is not deterministic: take the value from a column instead"
         )
     name = expression.alias_or_name
     if not name or not (isinstance(expression, exp.Alias) or isinstance(value, exp.Column)):
@@ -147,47 +146,47 @@ def _is_of_many_rows(node: exp.Expr) -> bool:
 
 
 def select(table: str, declared: Sequence[Star | Computed], columns: Sequence[str]) -> dict[str, Item]:
-    """The columns of a table by name, in their order.
+    """Return the columns of a table by name, in their order.
 
     Args:
-        table: for messages.
-        declared: see `read_columns`; empty: all.
-        columns: those of the source.
+        table: its name, for messages.
+        declared: see `read_columns`; empty: all source columns.
+        columns: names of the source columns.
 
     Raises:
-        PipelineError: a declared column names one that the source does not have.
+        PipelineError: a declared column references a column that the source does not have.
     """
-    there = {c.lower(): c for c in columns}
-    known = f"there are {', '.join(columns)}"
+    existing = {c.lower(): c for c in columns}
+    has = f"the source has {', '.join(columns)}"
     named = {c.name.lower(): c for c in declared if isinstance(c, Computed)}
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     for item in declared or (Star(),):
         if isinstance(item, Star):
-            if lost := [c for c in item.but if c.lower() not in there]:
-                raise PipelineError(f"{table}: `columns` leaves out {', '.join(lost)}, and {known}")
+            if missing := [c for c in item.but if c.lower() not in existing]:
+                raise PipelineError(f"{table}: `columns` leaves out {', '.join(missing)}, and {has}")
             but = {c.lower() for c in item.but}
             for c in columns:
                 if c.lower() not in but and c.lower() not in named:
-                    found[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,), True)
+                    items[c] = Item(c, exp.column(exp.to_identifier(c, quoted=True)), (c,), True)
                 elif c.lower() in named:
-                    found[named[c.lower()].name] = _item(table, named[c.lower()], there, known)
+                    items[named[c.lower()].name] = _item(table, named[c.lower()], existing, has)
             continue
-        found[item.name] = _item(table, item, there, known)
-    return found
+        items[item.name] = _item(table, item, existing, has)
+    return items
 
 
-def _item(table: str, computed: Computed, there: Mapping[str, str], known: str) -> Item:
-    if lost := [r for r in computed.roots if r.lower() not in there]:
+def _item(table: str, computed: Computed, existing: Mapping[str, str], has: str) -> Item:
+    if missing := [r for r in computed.roots if r.lower() not in existing]:
         raise PipelineError(
-            f"{table}: `columns` makes {computed.name} of {', '.join(lost)}, and {known}. (A column that no event has "
-            "shown yet is not there either)"
+            f"{table}: `columns` computes {computed.name} from {', '.join(missing)}, and {has}. (A column is "
+            "known only once an event has contained it)"
         )
-    sources = tuple(dict.fromkeys(there[r.lower()] for r in computed.roots))
+    sources = tuple(dict.fromkeys(existing[r.lower()] for r in computed.roots))
     return Item(computed.name, computed.value, sources, computed.is_plain)
 
 
-def written(declared: Sequence[Star | Computed]) -> list[str]:
-    """The declaration as text: the same for two that differ in layout only."""
+def normalized(declared: Sequence[Star | Computed]) -> list[str]:
+    """Return the declaration as text, the same for two declarations that differ only in layout."""
     return [
         f"* EXCEPT ({', '.join(sorted(i.but))})" if isinstance(i, Star) and i.but
         else "*" if isinstance(i, Star)

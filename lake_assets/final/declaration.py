@@ -1,4 +1,4 @@
-"""What a final table's rows depend on beside the events, and why a table has to be rebuilt."""
+"""The settings that a final table's rows depend on, besides the events, and the reasons to rebuild a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from lake_assets.final.added_columns import DELETED
-from lake_assets.final.column_selection import written
+from lake_assets.final.column_selection import normalized
 from lake_assets.final.events.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
@@ -27,13 +27,13 @@ from lake_assets.tables.table_ddl import (
 )
 
 DECLARATION_PROPERTY = "lake-assets.final"
-# In the declaration: how many times all records of staging had been read again when the rows were made.
+# In the declaration: how many times all records of staging had been reread when the rows were computed.
 GENERATION = "generation"
 
 
 def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
-    """What a table's rows depend on beside the events."""
-    # Tables whose order was made of texts as they had come are made again, once.
+    """Return the settings that a table's rows depend on, besides the events, as JSON values."""
+    # Tables whose order compared the original texts are rebuilt, once.
     reader = event_format(spec.format)
     order = {"order": "by value"} if reader.stored != SEQUENCE and not spec.order_by else {}
     return {
@@ -42,9 +42,9 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
         "deletes": spec.deletes,
         "key": list(_source_key(spec, staging)),
         "track": sorted(spec.track) if spec.track is not None else None,
-        "columns": written(spec.columns),
+        "columns": normalized(spec.columns),
         "partition_by": [p.sql for p in spec.partition_by],
-        # Earlier tables have no number for each copy, or hashes without microseconds: they are rebuilt.
+        # Older tables lack the copy number, or have hashes without microseconds: they are rebuilt.
         "by_row": spec.by_row and [ROW, COPY, "microseconds"],
         "order_by": _order_of(spec, staging),
         GENERATION: generation_of(staging),
@@ -52,61 +52,63 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
 
 
 def _order_of(spec: FinalSpec, staging: Table) -> list[list[str | None]]:
-    """The declared order, and what its columns' values sort as: of other values the texts cannot be compared."""
+    """Return each `order_by` column with its sort kind: values of different kinds cannot be compared."""
     if not spec.order_by:
         return []
     types = {spec.rename.get(f.name, f.name): str(f.field_type) for f in staging.schema().fields}
     return [[c, kind_of(_IN_SPARK.get(types.get(c, ""), types.get(c, "")))] for c in spec.order_by]
 
 
-# Types that Iceberg calls otherwise than Spark.
+# Iceberg types that have another name in Spark.
 _IN_SPARK = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 
 
 def _source_key(spec: FinalSpec, staging: Table) -> tuple[str, ...]:
-    """The key in staging's names: the declared one, or the stream's."""
+    """Return the key by the names in staging: the declared key, or the key of the stream."""
     if spec.keys:
         return key_set_of(staging, spec.keys, spec.rename)
     return spec.key or tuple(spec.rename.get(k, k) for k in key_in(staging))
 
 
 def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Table) -> tuple[Window, str | None]:
-    """What the table has to absorb, and why it has to be made anew, of all that staging holds; None: it goes on.
+    """Return the window to absorb, and why the table has to be rebuilt from all of staging (None: it has not).
 
-    Reads the catalog only.
+    Reads only the catalog.
 
     Raises:
-        TableReplacedError, SnapshotExpiredError: the history between the two is lost, and the table is declared to
-            stop then.
+        TableReplacedError, SnapshotExpiredError: staging's history since the watermark is lost, and the table is
+            declared to stop in this case.
     """
-    found = window_of(spec.table, table, spec.staging, staging)
+    window = window_of(spec.table, table, spec.staging, staging)
     if table is not None and (rebuild_reason := _rebuilds(lake, spec, table, staging)):
-        return Window(spec.staging, None, found.head), rebuild_reason
-    if found.lost and getattr(spec, found.lost.option) == "stop":
-        raise found.lost.error(rebuild_advice(spec.table, spec.staging, option=found.lost.option))
-    return found, found.lost.why if found.lost else None
+        return Window(spec.staging, None, window.head), rebuild_reason
+    if window.lost and getattr(spec, window.lost.option) == "stop":
+        raise window.lost.error(rebuild_advice(spec.table, spec.staging, option=window.lost.option))
+    return window, window.lost.why if window.lost else None
 
 
 def _rebuilds(lake: LakeBase, spec: FinalSpec, table: Table, staging: Table) -> str | None:
-    made, now = _made_by(spec, table, staging), declaration(spec, staging)
-    if made | {GENERATION: 0} != now | {GENERATION: 0}:
-        return "its declaration, or the key of its source, is another than it was made with"
-    if made != now:
+    stored, declared = _stored_declaration(spec, table, staging), declaration(spec, staging)
+    if stored | {GENERATION: 0} != declared | {GENERATION: 0}:
+        return "its declaration, or the key of its source, has changed since its rows were computed"
+    if stored != declared:
         return f"{spec.staging} was rebuilt"
     if spec.by_row:
-        wanted, has = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
-        if changed := [c for c, t in has.items() if c not in (ROW, COPY, DELETED) and wanted.get(c, ("",))[0] != t]:
-            return f"{', '.join(changed)} changed, and so do the hashes that rows are told apart by"
+        expected, existing = projection(lake, spec.staging, spec.rename), columns_of(lake, spec.table)
+        if changed := [
+            c for c, t in existing.items() if c not in (ROW, COPY, DELETED) and expected.get(c, ("",))[0] != t
+        ]:
+            return f"{', '.join(changed)} changed, so the hashes that identify rows change as well"
     return None
 
 
-def _made_by(spec: FinalSpec, table: Table, staging: Table) -> dict[str, Any]:
-    """The declaration that a table was made by, as `declaration` gives it."""
-    # Made before there was a choice: what was the only one then.
-    made = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline), staging)
-    made["key"], made[GENERATION] = list(key_in(table)), 0
-    made |= json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
-    # What tables were made with before staging said how often it was read again.
-    made.pop("parted_by", None)
-    made["key"] = [spec.rename.get(k, k) for k in made["key"]]
-    return made
+def _stored_declaration(spec: FinalSpec, table: Table, staging: Table) -> dict[str, Any]:
+    """Return the declaration that a table was built with, in the form of `declaration`."""
+    # Older tables do not store every setting: missing ones have the value that was the only choice then.
+    stored = declaration(FinalSpec(spec.table, spec.staging, spec.pipeline), staging)
+    stored["key"], stored[GENERATION] = list(key_in(table)), 0
+    stored |= json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
+    # A setting of tables from before staging counted its rereads.
+    stored.pop("parted_by", None)
+    stored["key"] = [spec.rename.get(k, k) for k in stored["key"]]
+    return stored

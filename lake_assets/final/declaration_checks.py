@@ -14,7 +14,7 @@ from lake_assets.final.row_hash import COPY, ROW
 
 
 def check_names(spec: FinalSpec, items: Collection[str], option: str, names: Sequence[str]) -> None:
-    """Raise PipelineError where an option names columns that the table does not have."""
+    """Raise PipelineError if an option names columns that the table does not have."""
     if missing := [n for n in names if n not in items]:
         raise PipelineError(
             f"{spec.table}: `{option}` names {', '.join(missing)}, and the table has {', '.join(items)}"
@@ -22,7 +22,7 @@ def check_names(spec: FinalSpec, items: Collection[str], option: str, names: Seq
 
 
 def check_order(spec: FinalSpec, source: Mapping[str, tuple[str, str]]) -> None:
-    """Raise PipelineError where columns of `order_by` are missing or do not sort."""
+    """Raise PipelineError if columns of `order_by` are missing or have a type without an order."""
     types = {name: kind for name, (kind, _) in source.items()}
     if missing := [c for c in spec.order_by if c not in types]:
         raise PipelineError(
@@ -30,45 +30,45 @@ def check_order(spec: FinalSpec, source: Mapping[str, tuple[str, str]]) -> None:
         )
     if unsorted := [f"{c} ({types[c]})" for c in spec.order_by if kind_of(types[c]) is None]:
         raise PipelineError(
-            f"{spec.table}: `order_by` names {', '.join(unsorted)}: numbers without a fraction that is cut off "
-            "(integers, decimals), dates, times and texts are an order. Declare its type (`types`)"
+            f"{spec.table}: `order_by` names {', '.join(unsorted)}: only exact numbers "
+            "(integers, decimals), dates, times and texts have a reliable order. Declare its type (`types`)"
         )
 
 
 def table_key(spec: FinalSpec, projection: Projection, source_key: Sequence[str]) -> tuple[str, ...]:
-    """The key by the names that it has in the table.
+    """Return the names of the key columns in the table.
 
     Args:
         spec: the table.
         projection: its columns.
-        source_key: the key by the names that it has in the source.
+        source_key: the names of the key columns in the source.
 
     Raises:
-        KeyMissingError: the table does not have its columns.
+        KeyMissingError: the table lacks some of these columns.
     """
     if spec.by_row:
         return (ROW, COPY)
     if spec.keys and not source_key:
         raise KeyMissingError(
-            f"{spec.table}: {spec.staging} has all columns of none of the declared keys "
-            f"({'; '.join(', '.join(k) for k in spec.keys)}), it has {', '.join(projection.source)}: correct `key`"
+            f"{spec.table}: {spec.staging} has the columns of no declared key "
+            f"({'; '.join(', '.join(k) for k in spec.keys)}); it has {', '.join(projection.source)}: correct `key`"
         )
     if missing := [k for k in source_key if k not in projection.source]:
         raise KeyMissingError(
             f"{spec.table}: no column {', '.join(missing)} in {spec.staging}, which has "
             f"{', '.join(projection.source)}: correct `key` in the pipeline"
         )
-    called = {i.sources[0]: i.name for i in reversed(projection.items.values()) if i.is_plain}
-    if missing := [k for k in source_key if k not in called]:
+    renamed = {i.sources[0]: i.name for i in reversed(projection.items.values()) if i.is_plain}
+    if missing := [k for k in source_key if k not in renamed]:
         raise KeyMissingError(
             f"{spec.table}: `columns` leaves out {', '.join(missing)} of the key {', '.join(source_key)}, or "
-            "changes it: a key column has to be there as it is, under whatever name"
+            "changes it: key columns may be renamed, but not left out or changed"
         )
-    return tuple(called[k] for k in source_key)
+    return tuple(renamed[k] for k in source_key)
 
 
 def check_added(spec: FinalSpec, items: Collection[str], added: Mapping[str, str]) -> None:
-    """Raise PipelineError where the source has a column that the table adds itself."""
+    """Raise PipelineError if the source has a column that the table adds itself."""
     if clash := [c for c in items if c.lower() in added]:
         adds = "`deletes: soft`" if DELETED in added else "`mode: scd2`"
         raise PipelineError(
@@ -78,26 +78,26 @@ def check_added(spec: FinalSpec, items: Collection[str], added: Mapping[str, str
 
 
 def check_overwrite(spec: FinalSpec, types: Mapping[str, str], key: Sequence[str]) -> None:
-    """Refuse `write: overwrite-partitions` for tables whose partitions cannot be told by a filter.
+    """Refuse `write: overwrite-partitions` for tables whose partitions a filter cannot select.
 
     Raises:
-        PipelineError: the mode or the partitions do not go with it.
+        PipelineError: the mode or the partitions do not support it.
         KeyMissingError: the rows have no key.
     """
     why = ""
     if spec.mode != "scd1":
-        why = f"`mode: {spec.mode}` has other rows than those of the changed keys to write: that is for scd1 tables"
+        why = f"`mode: {spec.mode}` writes more than the current rows of the changed keys: only scd1 tables support it"
     elif not spec.partition_by:
         why = "there are no partitions: declare `partition_by`"
-    elif twice := [c for c, n in Counter(p.column for p in spec.partition_by).items() if n > 1]:
-        why = f"two partition fields are made of {', '.join(twice)}, which a filter cannot tell apart"
-    # Their zeros have signs, which a filter does not tell apart and partitions do.
+    elif duplicates := [c for c, n in Counter(p.column for p in spec.partition_by).items() if n > 1]:
+        why = f"two partition fields use {', '.join(duplicates)}, which a filter cannot tell apart"
+    # Floating-point zeros have signs, which partitions distinguish and a filter does not.
     elif floats := [p.column for p in spec.partition_by if types[p.column] in ("float", "double")]:
-        why = f"{', '.join(floats)} is a floating-point number, and partitions of such cannot be told by a filter"
+        why = f"{', '.join(floats)} is a floating-point number, and a filter cannot select its partitions exactly"
     elif (by := spec.partitions) and not by.is_aligned(types[by.by]):
         why = (
-            f"Iceberg's {by.field.transform} of {by.by} begin in UTC, and those of `partitions` in {by.timezone}: "
-            "rewriting one would touch two of the others"
+            f"Iceberg's {by.field.transform} of {by.by} begin in UTC, and the declared partitions in {by.timezone}: "
+            "rewriting one partition would touch two of the other kind"
         )
     if why:
         raise PipelineError(f"{spec.table}: `write: overwrite-partitions`: {why}")

@@ -1,4 +1,4 @@
-"""What a final table is declared to be, as plain values."""
+"""The declaration of a final table, as plain values."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ class FinalSpec:
     """The current state of one source table, its history, or its inserts.
 
     Attributes:
-        key: columns that identify a row; empty: taken from the stream, and where the stream has none, rows are
-            appended.
-        keys: several that may be it, of which staging has taken one.
-        format: wire format of the stream: what its sequences say.
-        mode: `scd1` one row a key, as the source holds it; `scd2` one row a version; `append` one row an insert.
+        key: columns that identify a row; empty: the key of the stream, and if the stream has none, rows are appended.
+        keys: alternative keys; staging uses the first one whose columns it has.
+        format: wire format of the stream; it defines the order of events.
+        mode: `scd1` one row per key, as in the source; `scd2` one row per version; `append` one row per insert.
         deletes: what a delete does to an scd1 table's row.
         on_change: what an update or delete does to a table that rows are appended to.
         track: columns whose change opens a new version (scd2); None: all.
-        columns: the table's columns, made of those of staging; empty: these.
-        partition_by: Iceberg partition transforms over the table's columns, as `days(ts)`.
-        partitions: what Dagster knows as its partitions; `partition_by` has the field for them then.
+        columns: the table's columns as expressions over staging; empty: all columns of staging.
+        partition_by: Iceberg partition transforms over the table's columns, such as `days(ts)`.
+        partitions: its Dagster partitions; `partition_by` then contains their field.
         sort_by: columns that the rows of a file are sorted by.
-        horizon: seconds of source time that events are expected to come late by, at most: older ones are absorbed as
-            well, and told of; None: any lateness is expected.
-        by_row: whether rows have no key, and are told apart by a hash of all of their values.
-        on_gap: what is done when the snapshot of staging that was absorbed has expired.
-        on_replaced: what is done when staging is another table than the one that was absorbed.
-        order_by: columns (of staging, by the names that they have in the lake) whose values are the order of changes;
-            empty: what the stream says is.
-        write: how an scd1 table's changes are written: MERGE, or all partitions that they touch are rewritten.
-        batch: how much of staging a step takes.
+        horizon: how late events may be, in seconds of source time; later ones are absorbed as well, with a warning.
+            None: events of any age are expected.
+        by_row: whether rows have no key, and are identified by a hash of all their values.
+        on_gap: what a step does if the last absorbed snapshot of staging has expired.
+        on_replaced: what a step does if staging is not the table that was absorbed.
+        order_by: staging columns (by their names in the lake) whose values order the changes; empty: the order of the
+            stream.
+        write: how an scd1 table's changes are written: by MERGE, or by rewriting the partitions that they touch.
+        batch: how much of staging one step absorbs.
         shown: its asset.
-        audits: what has to hold of the table before a batch is published.
+        audits: conditions that the table has to meet before a batch is published.
     """
 
     table: TableId
@@ -79,7 +78,7 @@ class FinalSpec:
 
     @property
     def sources(self) -> tuple[TableId, ...]:
-        """The lake tables that it is made of."""
+        """The lake tables that it is computed from."""
         return (self.staging,)
 
     @property

@@ -1,7 +1,7 @@
-"""Final tables: each source table's rows as they are now, their history, or its inserts, kept up to date from staging.
+"""Final tables: each source table's current rows, their history, or its inserts, kept up to date from staging.
 
-What all of them share is here: the window, the columns, the watermark. What is done with a window's events is in
-`scd1`, `scd2` and `append`.
+This module has what all modes share: the window, the columns, the watermark. `scd1`, `scd2` and `append` apply the
+events of a window.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ log = logging.getLogger(__name__)
 
 
 def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Outcome:
-    """Bring the final table to what the staging table has received.
+    """Bring the final table up to date with the staging table.
 
     Args:
         lake: the lake.
         spec: the table.
-        rebuild: why the table is computed from all that staging holds, whatever it has absorbed; empty: it is not.
+        rebuild: the reason to compute the table from all of staging, whatever it has absorbed; empty: only changes.
 
     Raises:
-        KeyMissingError: a declared key column is not in the table, or some events say nothing of it, or a history is
-            wanted of rows without a key.
-        PipelineError: the declared columns do not go with the table's.
-        SnapshotExpiredError, TableReplacedError, LostEventsError, MissingDataFileError: what the table has absorbed is
-            no longer part of staging's history, and the table is declared to stop then.
-        UnsupportedEventError: updates or deletes of a table that rows are appended to, or events without a value in a
-            column of the declared order.
-        ConcurrentWriteError: another run was at it at the same time.
-        AuditFailedError: what the window makes of the table does not pass its audits. Nothing is published.
+        KeyMissingError: a declared key column is not in the table, some events lack a key value, or an SCD2 table has
+            no key.
+        PipelineError: the declared columns do not match the table's columns.
+        SnapshotExpiredError, TableReplacedError, LostEventsError, MissingDataFileError: the absorbed snapshot is no
+            longer part of staging's history, and the table is declared to stop in this case.
+        UnsupportedEventError: updates or deletes for an append table, or events without a value in a column of
+            `order_by`.
+        ConcurrentWriteError: another run wrote to the table at the same time.
+        AuditFailedError: the table with the window's changes fails its audits. Nothing is published.
     """
     try:
         with named_errors(spec.table):
             return _absorb(lake, spec, rebuild)
     except (LostEventsError, MissingDataFileError, CorruptMetadataError) as e:
-        # What is wrong with a table's metadata is wrong for a rebuild as well.
+        # A rebuild would read the same broken table metadata.
         if rebuild or ".metadata.json" in str(e):
             raise
         if spec.on_gap == "stop":
@@ -86,37 +86,37 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     else:
         pending, rebuild_reason = pending_of(lake, spec, table, staging)
     if not rebuild_reason:
-        # A table that is made again is not to hold less than before meanwhile.
+        # A rebuilt table must not temporarily have fewer rows than before.
         pending = cut(pending, staging, spec.batch)
     if pending.head.snapshot is None or pending.is_absorbed:
         return Outcome(name, "nothing")
     forget_failed(lake, spec.table, table)
     target = Target(lake, spec, is_new=bool(rebuild_reason))
-    target.gate.check(target.wanted)
-    written = _written(lake, target, pending, known_marks(table))
-    if isinstance(written, str):
-        return absorb_changes(lake, spec, rebuild=written)
-    why = written.why
+    target.gate.check(target.all_types)
+    result = _write(lake, target, pending, known_marks(table))
+    if isinstance(result, str):
+        return absorb_changes(lake, spec, rebuild=result)
+    why = result.why
     if rebuild_reason:
-        why = "; ".join(filter(None, (f"{rebuild_reason}: it is made again, in one commit", why)))
-    called = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
-    without_row = written.batch.details.get("deletes_without_row", 0)
-    inexact = exactness.of_final(lake, spec.table, spec.staging, called, without_row, is_new=target.is_new)
-    stats, changes = written.batch.stats, written.changes
+        why = "; ".join(filter(None, (f"{rebuild_reason}: it is rebuilt in one commit", why)))
+    columns = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
+    without_row = result.batch.details.get("deletes_without_row", 0)
+    inexact = exactness.of_final(lake, spec.table, spec.staging, columns, without_row, is_new=target.is_new)
+    stats, changes = result.batch.stats, result.changes
     return published(
         lake,
         spec.table,
-        (written.absorbed,),
-        strategy="rebuild" if rebuild_reason else written.strategy,
+        (result.absorbed,),
+        strategy="rebuild" if rebuild_reason else result.strategy,
         why=why,
         began=began,
-        marks=written.batch.marks,
-        base=None if rebuild_reason else written.batch.base,
+        marks=result.batch.marks,
+        base=None if rebuild_reason else result.batch.base,
         former=table,
         gate=target.gate,
         details={"events": stats.events}
-        | (_told(stats.old, spec) if stats.old else {})
-        | written.batch.details
+        | (_horizon_warning(stats.old, spec) if stats.old else {})
+        | result.batch.details
         | left_behind(pending)
         | exactness.details_of(inexact)
         | ({"schema_changes": [f"{c.kind} {c.column} {c.type}" for c in changes]} if changes else {}),
@@ -124,11 +124,11 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
 
 
 @dataclass(frozen=True)
-class _Written:
-    """What a step has committed.
+class _Result:
+    """The commit of a step.
 
     Attributes:
-        changes: how the table's columns followed those of staging.
+        changes: column changes of the table.
     """
 
     absorbed: Absorbed
@@ -138,8 +138,8 @@ class _Written:
     changes: list[Change]
 
 
-def _written(lake: LakeBase, target: Target, pending: Window, base: Watermarks) -> _Written | str:
-    """Write the events of a window; or why the table has to be computed from all of them."""
+def _write(lake: LakeBase, target: Target, pending: Window, base: Watermarks) -> _Result | str:
+    """Write the events of a window; or return the reason why the table has to be rebuilt instead."""
     spec, before = target.spec, pending.mark
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (), captured))
@@ -149,41 +149,41 @@ def _written(lake: LakeBase, target: Target, pending: Window, base: Watermarks) 
         stats = stats_of(target, events, before)
         check_stats(target, stats)
         if stats.late and not target.is_new and has_other_keys(target, pending.head.snapshot):
-            return "late events of a table with deletes by another key: which rows these mean may change with them"
+            return "late events of a table with deletes by another key: they may change which rows the deletes apply to"
         if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
-            # Histories and stored rows are looked at as well.
+            # These steps also read histories and stored rows.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
         changes = prepare_table(target)
-        marks = {**base, str(spec.staging): _moved(pending.head, before, stats)}
+        marks = {**base, str(spec.staging): _advanced(pending.head, before, stats)}
         batch = Batch(events, stats, before, pending.head, marks, base)
         if without_row:
             batch.details["deletes_without_row"] = without_row
         if not stats.events and target.mode != "append" and not target.is_new:
             commit_marks(lake, spec.table, marks)
-            strategy, why = "none", "the window holds no event"
+            strategy, why = "none", "the window has no events"
         else:
             apply = {"scd1": scd1.apply, "scd2": scd2.apply, "append": append.apply}[target.mode]
             strategy, why = apply(target, batch)
-        return _Written(Absorbed.of(str(spec.staging), captured), batch, strategy, why, changes)
+        return _Result(Absorbed.of(str(spec.staging), captured), batch, strategy, why, changes)
 
 
 def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.ExitStack) -> tuple[Target, DataFrame]:
-    """What a final table has to hold, computed from all that staging held at the snapshot which it has absorbed.
+    """Compute the rows that a final table should have, from all of staging as of the last absorbed snapshot.
 
     Args:
         lake: the lake.
         spec: the table.
-        table: as it was loaded.
+        table: the loaded table.
         scope: the rows can be read until it is closed.
 
     Raises:
         NotRunError: the table has absorbed nothing yet.
-        SnapshotExpiredError, SnapshotNotFoundError: that snapshot is gone.
+        SnapshotExpiredError, SnapshotNotFoundError: the absorbed snapshot no longer exists.
         KeyMissingError, UnsupportedEventError: see `absorb_changes`.
     """
     mark = read_marks(table).get(str(spec.staging))
     if mark is None or mark.snapshot is None:
-        raise NotRunError(f"{spec.table} has absorbed nothing of {spec.staging} yet: run its pipeline first")
+        raise NotRunError(f"{spec.table} has absorbed nothing from {spec.staging} yet: run its pipeline first")
     target = Target(lake, spec, is_new=True)
     captured = scope.enter_context(capture(lake, spec.staging, None, mark.snapshot, table_uuid=mark.uuid))
     scope.enter_context(tuned_for(lake, (spec.staging, spec.table), captured))
@@ -191,27 +191,27 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     scope.callback(events.unpersist)
     stats = stats_of(target, events, None)
     check_stats(target, stats)
-    made = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
-    rows = made(target, Batch(events, stats, None, mark, {}, {}))
-    return target, rows.select(*(F.col(quote(c)) for c in target.wanted))
+    compute = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
+    rows = compute(target, Batch(events, stats, None, mark, {}, {}))
+    return target, rows.select(*(F.col(quote(c)) for c in target.all_types))
 
 
-def _told(old: int, spec: FinalSpec) -> dict[str, object]:
+def _horizon_warning(old: int, spec: FinalSpec) -> dict[str, object]:
     horizon = timedelta(seconds=spec.horizon or 0)
     warning = (
         f"LateEventsWarning: {spec.table}: {old} events are more than {horizon} older than "
-        "others that had come before. They were absorbed, from the whole history of their keys. If that is usual, "
-        "declare a wider `horizon`; if not, look at what sends them"
+        "events that arrived before them. They were absorbed, using the whole history of their keys. If such delays "
+        "are normal, declare a wider `horizon`; if not, check the source that sends them"
     )
     return {"older_than_horizon": old, "warning": warning}
 
 
-def _moved(head: Watermark, before: Watermark | None, stats: Stats) -> Watermark:
-    was, latest = (before.high, before.time) if before else (None, None)
+def _advanced(head: Watermark, before: Watermark | None, stats: Stats) -> Watermark:
+    high, latest = (before.high, before.time) if before else (None, None)
     return replace(
         head,
-        high=max(filter(None, (stats.high, was)), default=None),
+        high=max(filter(None, (stats.high, high)), default=None),
         time=max((t for t in (stats.latest, latest) if t is not None), default=None),
-        # A window without events ends no transaction.
+        # A window without events does not end a transaction.
         transaction=stats.transaction if stats.events else before.transaction if before else None,
     )

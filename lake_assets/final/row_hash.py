@@ -1,4 +1,4 @@
-"""Rows without a key (`key: "*"`): a hash of all values, and the number of a copy."""
+"""Rows without a key (`key: "*"`): a hash of all values, and a number per copy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from lake_assets.final.column_selection import Item
 from lake_assets.lake.names import literal, quote
 from lake_assets.lake.sql_text import DIALECT
 
-# A hash of all values of a row, where that is its key.
+# A hash of all values of a row: its key, together with the copy number.
 ROW = "__row"
-
-
-# The number of a row among those with the same values, from 1.
+# The number of a row among the rows with the same values, from 1.
 COPY = "__copy"
 
-
 FIRST_COPY = Item(COPY, sqlglot.parse_one("1L", dialect=DIALECT), (), False)
-"""What an event says of the number: it is about one copy, whichever."""
+"""The copy number in events: an event is about one copy, no matter which."""
 
 
-# Moments are the same whatever the session's time zone. By default JSON has neither their microseconds nor the era.
+# Timestamps must not depend on the session's time zone. By default, JSON omits their microseconds and their era.
 _WHOLE_MOMENTS = {
     "timeZone": "UTC",
     "dateFormat": "G yyyy-MM-dd",
@@ -32,9 +29,9 @@ _WHOLE_MOMENTS = {
 
 
 def hash_of_row(columns: Sequence[str]) -> Item:
-    """A column that is the same for two rows with the same values, and for no others that anyone will meet.
+    """Return a column with a hash of all values: equal rows have equal hashes, different rows practically never do.
 
-    A null is left out, so that a column that is added changes nothing of the rows before it.
+    Nulls are left out, so adding a column does not change the hashes of existing rows.
     """
     fields = (f"{literal('c_' + c)}, {quote(c)}" for c in columns)
     options = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in _WHOLE_MOMENTS.items())

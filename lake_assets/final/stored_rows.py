@@ -1,4 +1,4 @@
-"""Rows of a final table: reading those of some keys, merging changes, replacing all."""
+"""Rows of a final table: read the rows of some keys, merge changes, replace all rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from lake_assets.tables.table_ddl import (
 
 
 def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = None) -> DataFrame:
-    """The table's rows with these keys (None: all); only the files that can hold them are read.
+    """Return the table's rows with these keys (None: all rows), reading only files that can contain them.
 
     Args:
         keys: key columns.
@@ -47,7 +47,7 @@ def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = Non
     """
     lake, name = target.lake, branch or target.lake.sql_name(target.spec.table)
     if target.is_new:
-        return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in target.wanted.items()))
+        return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in target.all_types.items()))
     if keys is None:
         return lake.spark().table(name)
     pruning = prune_by(target, keys)
@@ -57,14 +57,20 @@ def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = Non
 
 
 def prune_by(target: Target, keys: DataFrame, at_most: int | None = None) -> Pruning:
-    """What tells the table's rows with these keys from most others; `at_most`: how many keys there can be."""
+    """Return conditions that most rows of the table with other keys do not meet.
+
+    Args:
+        target: the table.
+        keys: key columns.
+        at_most: the greatest possible number of keys; None: unknown.
+    """
     types = target.types
     cast = keys.selectExpr(*(f"CAST({quote(k)} AS {types[k]}) AS {quote(k)}" for k in target.key))
     return prune(cast, target.key, target.lake.table(target.spec.table), at_most=at_most, types=types)
 
 
 def as_events(target: Target, rows: DataFrame, op: str, index: int | Column = 0, at: Column | None = None) -> DataFrame:
-    """Rows of the table as events before all others."""
+    """Return rows of the table as events that precede all events of staging."""
     technical = {
         OP: F.lit(op),
         SEQUENCE: F.lit(""),
@@ -81,7 +87,7 @@ def as_events(target: Target, rows: DataFrame, op: str, index: int | Column = 0,
 def merge_rows(
     target: Target, rows: DataFrame, on: str, clauses: list[str], pruning: Pruning | None, batch: Batch
 ) -> None:
-    """MERGE `rows` as `s` into the table `t`, reading no more of it than `pruning` says."""
+    """MERGE `rows` as `s` into the table `t`, reading only the rows of `t` that `pruning` cannot rule out."""
     condition, values = (pruning.condition, pruning.values) if pruning else ("", {})
     condition = f"{on} AND {condition}" if condition else on
     spark, lake, table = target.lake.spark(), target.lake, target.spec.table
@@ -92,20 +98,20 @@ def merge_rows(
 
 
 def replace_rows(target: Target, rows: DataFrame, batch: Batch) -> str:
-    """Make the table of these rows and no others, in one commit: readers see the old one or the new one.
+    """Replace all rows of the table in one commit: readers see the old table or the new one.
 
-    Where it was made by the same declaration, only rows that differ are written.
+    If the table was built with the same declaration, only rows that differ are written.
 
     Returns:
-        What was written.
+        Which rows were written, as text for the outcome.
     """
-    lake, spec, types, marks = target.lake, target.spec, target.wanted, batch.marks
+    lake, spec, types, marks = target.lake, target.spec, target.all_types, batch.marks
     rows = rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     key = (*target.key, FROM) if target.mode == "scd2" else target.key if target.mode == "scd1" else ()
-    if _is_made_alike(target, batch) and write_differences(
+    if _has_same_declaration(target, batch) and write_differences(
         lake, spec.table, rows, types, key, marks, batch.base, target.gate
     ):
-        # Killed before this, the next step does it all again, and finds no row that differs.
+        # If the step is killed before this, the next step repeats it and finds no row that differs.
         set_properties(lake, spec.table, {DECLARATION_PROPERTY: json.dumps(target.declared), **spec.properties})
         return "rows that differ are written"
     if target.gate.is_blocking:
@@ -115,24 +121,24 @@ def replace_rows(target: Target, rows: DataFrame, batch: Batch) -> str:
         KEY_PROPERTY: json.dumps(list(target.key)),
         **spec.properties,
     }
-    said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+    options = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
     with temp_view(rows) as view, committing(lake.spark(), spec.table, marks):
         lake.spark().sql(
             f"CREATE OR REPLACE TABLE {lake.sql_name(spec.table)} USING iceberg {partitioned_by(target)} "
-            f"TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+            f"TBLPROPERTIES ({options}) AS SELECT * FROM {view}"
         )
     sort_files(target)
     return "all rows are written"
 
 
-def _is_made_alike(target: Target, batch: Batch) -> bool:
-    """Whether the table was made by the declaration of now, and rows can be compared with those that it has."""
+def _has_same_declaration(target: Target, batch: Batch) -> bool:
+    """Whether the table was built with the current declaration and its rows can be compared with new ones."""
     table = target.lake.find(target.spec.table)
     if table is None or table.metadata.current_snapshot_id is None or not batch.base:
         return False
-    made = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
-    if made | {GENERATION: 0} != target.declared | {GENERATION: 0} or key_in(table) != target.key:
+    stored = json.loads(table.properties.get(DECLARATION_PROPERTY, "{}"))
+    if stored | {GENERATION: 0} != target.declared | {GENERATION: 0} or key_in(table) != target.key:
         return False
-    return list(columns_of(target.lake, target.spec.table).items()) == list(target.wanted.items()) and not incomparable(
-        target.wanted
-    )
+    return list(columns_of(target.lake, target.spec.table).items()) == list(
+        target.all_types.items()
+    ) and not incomparable(target.all_types)

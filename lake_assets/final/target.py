@@ -1,7 +1,7 @@
-"""A final table during a step: what it is declared to be, checked against what staging holds.
+"""A final table during a step: its declaration, checked against the columns of staging.
 
-Staging's events of it are in `staging_events`, what is to be known of a window in `window_stats`; `final_ddl` creates
-and alters the table, `stored_rows` reads and writes its rows.
+`staging_events` reads its events, `window_stats` counts them; `final_ddl` creates and alters the table, `stored_rows`
+reads and writes its rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lake_assets.tables.table_ddl import (
 
 
 class Target:
-    """One final table and what is known of it during a step.
+    """One final table during a step.
 
     Attributes:
-        is_new: whether the step computes all rows, and replaces those that are stored.
-        projection: its columns over those of staging.
-        items: the same, by name, without those that it adds itself.
-        types_of_items: their Spark SQL types.
-        declared: what its rows depend on beside the events.
-        source_key: the key by the names that it has in the source.
-        key: the same by the names that it has in the table; empty: rows have none.
-        mode: how rows are kept.
-        own: columns that it adds itself, with their types.
+        is_new: whether the step computes all rows and replaces the stored ones.
+        projection: its columns as expressions over staging.
+        items: the columns of the projection by name, without the added ones (`own`).
+        types_of_items: the Spark SQL types of `items`.
+        declared: the settings that its rows depend on (see `declaration`).
+        source_key: names of the key columns in the source.
+        key: names of the key columns in the table; empty: rows have no key.
+        mode: `scd1`, `scd2` or `append`; `append` for rows without a key.
+        own: columns that the table adds itself, with their types.
         ordering: the order of the stream's events.
         same_again: SQL of whether equal events of one sequence may be delivered again.
         gate: its audits.
@@ -55,7 +55,7 @@ class Target:
         self.mode = spec.mode if self.key else "append"
         if not self.key and spec.mode == "scd2":
             raise KeyMissingError(
-                f"{spec.table}: versions are kept of rows with a key, and {spec.staging} has none: declare `key`, or "
+                f"{spec.table}: only rows with a key have versions, and {spec.staging} has none: declare `key`, or "
                 "`mode: append`"
             )
         reader = event_format(spec.format)
@@ -72,25 +72,25 @@ class Target:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that the table has of its source."""
+        """Names of the columns that come from the source."""
         return list(self.items)
 
     @property
-    def wanted(self) -> dict[str, str]:
-        """The columns that the table is to have, with their types."""
+    def all_types(self) -> dict[str, str]:
+        """The types of all declared columns, including the added ones."""
         return self.types_of_items | self.own
 
     @property
     def types(self) -> dict[str, str]:
-        """The types of the table's columns."""
-        return self.wanted if self.is_new else columns_of(self.lake, self.spec.table)
+        """The types of the table's columns as stored."""
+        return self.all_types if self.is_new else columns_of(self.lake, self.spec.table)
 
     @property
     def tracked(self) -> list[str]:
         """The columns whose change opens a new version.
 
         Raises:
-            PipelineError: a declared one is not there.
+            PipelineError: a column in `track` is missing.
         """
         rest, declared = [c for c in self.columns if c not in self.key], self.spec.track
         if declared is None:

@@ -1,8 +1,8 @@
 """Change events: what a record of a stream says about one row, and one module per wire format.
 
-A format knows two things: how to route a record (which source table it is about; plain Python, used while landing) and
-how Spark reads it (`EventPlan`: SQL text over the column `record`, so that no Python runs per row). Neither Spark nor
-Dagster is imported here.
+A format answers two questions: which source table a record is about (plain Python, used while landing), and how Spark
+reads it (`EventPlan`: SQL over the column `record`, so no Python runs per row). Neither Spark nor Dagster is imported
+here.
 """
 
 from lake_assets.formats.event_model import EventColumn, EventPlan, SourceTable

@@ -1,9 +1,9 @@
 """Debezium's JSON, enveloped or flattened (ExtractNewRecordState), with and without schemas.
 
 A record is `{"destination", "key", "value"}` (or `topic` instead of `destination`), or the value alone; with schemas,
-key and value are `{"schema", "payload"}`. A flattened record needs `__op` or `__deleted`, so that deletes can be told:
-`delete.tombstone.handling.mode=rewrite`, `add.fields=op,table,source.lsn,source.ts_ms`. Tombstones say
-nothing in either form: the delete before them said everything.
+key and value are `{"schema", "payload"}`. A flattened record needs `__op` or `__deleted` to identify deletes:
+`delete.tombstone.handling.mode=rewrite`, `add.fields=op,table,source.lsn,source.ts_ms`. Tombstones are ignored in both
+forms: they repeat the delete before them.
 
 Source: Debezium's documentation of the PostgreSQL connector (data change events, data type mappings) and of event
 flattening; recordings of the engine.
@@ -27,13 +27,16 @@ from lake_assets.formats.format_base import Format, named
 class Debezium(Format):
     """See the module."""
 
-    # `<last commit's LSN>/<the change's own>`, 20 digits each; zeros stand for what a connector does not say.
+    # `<last commit's LSN>/<LSN of the change>`, 20 digits each; zeros if the connector does not report an LSN.
     numbered = f"length(_sequence) = 41 AND right(_sequence, 20) <> '{'0' * 20}'"
     transaction = f"CASE WHEN {numbered} AND left(_sequence, 20) <> '{'0' * 20}' THEN left(_sequence, 20) END"
     shape = "schema_of_variant_agg(try_parse_json(record))"
 
     def schema_of(self, record: Any) -> str:
-        """The value's schema and the key's, a line break between them; a line break and that of a value alone."""
+        """Return the schemas of value and key, separated by a line break.
+
+        A record that consists of the value alone gives a line break and the value's schema.
+        """
         if not isinstance(record, dict):
             return ""
         if _is_wrapped(record):
@@ -45,7 +48,7 @@ class Debezium(Format):
     def without_schema(self, text: str, schema: str) -> str | None:
         """See `EventFormat.without_schema`."""
         short = text
-        # No text within a record can look like a schema: its quotes are escaped there.
+        # No text value in a record can look like a schema, since its quotes are escaped.
         for part in filter(None, schema.split("\n")):
             short = short.replace(part, "null")
         return short if len(short) < len(text) else None
@@ -58,24 +61,24 @@ class Debezium(Format):
         value = record["value"] if wrapped else record
         if isinstance(value, dict) and set(value) == {"schema", "payload"}:
             if value["payload"] is not None and not isinstance(value["schema"], dict):
-                raise MalformedRecordError('"schema" is no schema: neither an envelope nor a row')
+                raise MalformedRecordError('"schema" is not a schema')
             value = value["payload"]
         if value is None:
             return ()  # a tombstone
         if not isinstance(value, dict):
-            raise MalformedRecordError('"value" is no object: neither an envelope nor a row')
+            raise MalformedRecordError('"value" is not an object: neither an envelope nor a row')
         topic = next((record[k] for k in ("destination", "topic") if wrapped and isinstance(record.get(k), str)), "")
         if "op" in value and isinstance(value.get("source"), dict):
             return _of_source(value["source"])
         if "__op" in value or "__deleted" in value:
             return (_of_row(value, topic, table),)
         raise MalformedRecordError(
-            "no Debezium envelope (payload.source.table is missing) and no flattened row that says what happened: set "
+            "no Debezium envelope (payload.source.table is missing) and no flattened row with its operation: set "
             "add.fields=op,table and delete.tombstone.handling.mode=rewrite in ExtractNewRecordState"
         )
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`: one for each schema, because values are encoded as their schema says."""
+        """See `EventFormat.plans`: one per schema, since the schema determines the encoding of values."""
         return tuple(
             Planned((s.schema,), _with_schema(s.schema, hints) if s.schema else plan_inferred(s.shape, hints))
             for s in seen
@@ -87,7 +90,7 @@ def _is_wrapped(record: dict[str, Any]) -> bool:
 
 
 def _schema(part: Any) -> str:
-    """The schema of a key or value as text; empty where it has none."""
+    """Return the schema of a key or value as text; empty if it has none."""
     if isinstance(part, dict) and set(part) == {"schema", "payload"} and isinstance(part["schema"], dict):
         return orjson.dumps(part["schema"]).decode() if "fields" in part["schema"] else ""
     return ""
@@ -104,32 +107,32 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except ValueError as e:
-        raise UnsupportedEventError(f"no schema: {text[:120]!r} ({e})") from e
+        raise UnsupportedEventError(f"not a schema: {text[:120]!r} ({e})") from e
     if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
-        raise UnsupportedEventError(f"no schema of a struct: {text[:120]!r}")
+        raise UnsupportedEventError(f"not the schema of a struct: {text[:120]!r}")
     return schema
 
 
 def _of_source(source: Mapping[str, Any]) -> tuple[SourceTable, ...]:
     name = source.get("table")
     if name == "":
-        return ()  # a message (pg_logical_emit_message): about no table
-    # Topic names are sanitised, so that two tables may share one: what the source says decides.
+        return ()  # a message (pg_logical_emit_message), which belongs to no table
+    # Topic names are sanitised, so two tables may share one: the source fields decide.
     schema = source.get("schema") or source.get("db")
     return (SourceTable(named(schema, "source.schema"), named(name, "payload.source.table")),)
 
 
 def _of_row(row: Mapping[str, Any], topic: str, table: SourceTable | None) -> SourceTable:
-    def said(*what: str) -> str | None:
-        return next((row[f"{p}{w}"] for w in what for p in META if isinstance(row.get(f"{p}{w}"), str)), None)
+    def added(name: str) -> str | None:
+        return next((row[f"{prefix}{name}"] for prefix in META if isinstance(row.get(f"{prefix}{name}"), str)), None)
 
     parts = topic.split(".")
     declared = (table.schema, table.name) if table else (None, None)
-    schema = said("schema") or declared[0] or (parts[-2] if len(parts) > 2 else None) or said("db")
-    name = said("table") or declared[1] or parts[-1]
+    schema = added("schema") or declared[0] or (parts[-2] if len(parts) > 2 else None) or added("db")
+    name = added("table") or declared[1] or parts[-1]
     if not schema or not name:
         raise MalformedRecordError(
             "the flattened row does not name its table: set add.fields=op,table,db in ExtractNewRecordState, or "
-            "declare which table the stream is about"
+            "declare the table of the stream"
         )
     return SourceTable(named(schema, "__schema or __db"), named(name, "__table"))

@@ -1,4 +1,4 @@
-"""Where each form of Debezium's records holds the op, the images of the row, the key and the order."""
+"""Layouts: where each form of Debezium's records holds the op, the row images, the key and the order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lake_assets.formats.sequences import pair, version
 from lake_assets.formats.types.text_types import Reading, let
 from lake_assets.lake.names import literal, quote
 
-META = ("__source_", "__")  # how ExtractNewRecordState calls the fields that it adds
+META = ("__source_", "__")  # prefixes of the fields that ExtractNewRecordState adds
 _SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
 _OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
-# The second half of an update that changes a declared key.
+# Op of the insert that an update of a declared key is split into, after a delete.
 MOVED = ">"
-_ADDED = {
+_ADDED_FIELDS = {
     "op", "deleted", "table", "schema", "db", "lsn", "sequence", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot",
     "connector", "name", "version", "xmin", "origin", "origin_lsn",
 }  # fmt: skip
@@ -33,7 +33,7 @@ _TWO_NUMBERS = r'^\["[0-9]{1,20}","[0-9]{1,20}"\]$'
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """A column of the source; `spellings` are its other names, which differ in case only."""
+    """A column of the source; `spellings` are its other names, which differ only in case."""
 
     name: str
     reading: Reading
@@ -43,37 +43,38 @@ class SourceColumn:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that it has in the records."""
+        """All names of the column in the records."""
         return (self.name, *self.spellings)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The values of an object as text: a struct, or a map where names differ in case only, which structs do not tell.
+    """How an object's values are parsed as text: as a struct, or as a map if names differ only in case.
 
-    Structs are read by place: with a map, every value is looked for among all names.
+    A struct cannot tell such names apart. It is read by position, while each value of a map is found by searching all
+    names.
     """
 
     is_struct: bool
 
     @classmethod
     def of(cls, *objects: Collection[str]) -> Texts:
-        """Choose the form that holds objects with these fields."""
+        """Choose the form for objects with these fields."""
         return cls(all(names and len({n.lower() for n in names}) == len(names) for names in objects))
 
     def type(self, names: Collection[str]) -> str:
-        """The Spark SQL type of an object with these fields."""
+        """Return the Spark SQL type of an object with these fields."""
         if not self.is_struct:
             return "MAP<STRING, STRING>"
         return f"STRUCT<{', '.join(f'{quote(n)}: STRING' for n in names)}>"
 
     def envelope(self, names: Collection[str]) -> str:
-        """The type of an envelope around rows with these fields."""
+        """Return the type of an envelope around rows with these fields."""
         row = self.type(names)
         return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {_SOURCE}>"
 
     def value(self, at: str, name: str, *others: str) -> str:
-        """SQL of one value; `others` are names that it may have instead."""
+        """Return SQL of the value called `name`, or called one of `others`."""
         if others:
             return f"coalesce({', '.join(self.value(at, n) for n in (name, *others))})"
         return f"{at}.{quote(name)}" if self.is_struct else f"{at}[{literal(name)}]"
@@ -81,11 +82,22 @@ class Texts:
 
 @dataclass(frozen=True)
 class Layout:
-    """SQL over `record` giving `e`, and over `e`: op, order, time, and the key, old and new row.
+    """SQL of the parts of an event.
 
-    `deleted` is whether the old row is the one that counts; None where both stand in one place. `envelope` is where op,
-    before, after and source stand together. `names` is an array of the new row's column names, where a row may lack
-    some that others have; None: all rows have the same.
+    Attributes:
+        texts: how objects are parsed.
+        parsed: SQL over `record` that returns `e`, over which all other expressions are written.
+        op: the op.
+        sequence: the order of changes.
+        event_time: the time of the change.
+        before: the old row.
+        after: the new row.
+        key: the key; None if the records have none.
+        key_names: fields of the key.
+        deleted: whether the values come from the old row; None if old and new row are in one place.
+        envelope: the struct of op, before, after and source; None if there is no envelope.
+        names: an array of the new row's column names, if a row may lack columns that others have; None if all rows have
+            the same columns.
     """
 
     texts: Texts
@@ -103,13 +115,13 @@ class Layout:
 
 
 def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_names: Collection[str]) -> Layout:
-    """Layout of an envelope with op, before, after and source.
+    """Return the layout of an envelope with op, before, after and source.
 
     Args:
-        texts: how the values of objects are read.
-        parsed: SQL over `record` giving `e`.
-        at: where the envelope is in `e`.
-        key: where the key is in `e`; None: nowhere.
+        texts: how objects are parsed.
+        parsed: SQL over `record` that returns `e`.
+        at: SQL of the envelope.
+        key: SQL of the key; None if the records have none.
         key_names: fields of the key.
     """
     source = f"{at}.source"
@@ -118,7 +130,7 @@ def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_na
     return Layout(
         texts=texts,
         parsed=parsed,
-        # An insert or update without its row would be a row of nulls.
+        # An insert or update without a new row would become a row of nulls.
         op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
         sequence=_sequence(f"{source}.sequence", f"CAST({source}.lsn AS STRING)"),
         event_time=f"coalesce(timestamp_micros({source}.ts_us), {_millis(f'{source}.ts_ms')})",
@@ -134,18 +146,18 @@ def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_na
 def flattened_layout(
     texts: Texts, parsed: str, at: str, key: str | None, key_names: Collection[str], fields: Collection[str]
 ) -> Layout:
-    """Layout of a row with fields that ExtractNewRecordState added.
+    """Return the layout of a row with fields that ExtractNewRecordState added.
 
     Args:
-        texts: how the values of objects are read.
-        parsed: SQL over `record` giving `e`.
-        at: where the row is in `e`.
-        key: where the key is in `e`; None: nowhere.
+        texts: how objects are parsed.
+        parsed: SQL over `record` that returns `e`.
+        at: SQL of the row.
+        key: SQL of the key; None if the records have none.
         key_names: fields of the key.
         fields: fields of the row.
 
     Raises:
-        UnsupportedEventError: no added field holds the op.
+        UnsupportedEventError: no added field tells the op.
     """
 
     def added(*what: str) -> str | None:
@@ -176,23 +188,23 @@ def flattened_layout(
 
 def is_added(name: str) -> bool:
     """Whether ExtractNewRecordState adds a field of this name to rows."""
-    return name.startswith("__source_") or (name.startswith("__") and name[2:] in _ADDED)
+    return name.startswith("__source_") or (name.startswith("__") and name[2:] in _ADDED_FIELDS)
 
 
 def _millis(t: str) -> str:
-    # Not timestamp_millis: it fails, and the whole query with it, where the number is too large.
+    # Not timestamp_millis: it fails the whole query if the number is too large.
     return f"timestamp_micros(try_multiply({t}, 1000L))"
 
 
 def _sequence(sequence: str, lsn: str) -> str:
-    """Order of Debezium's events as text that sorts: last commit's LSN, then the change's own; NULL where these are no
-    numbers.
+    """Return SQL of the order of Debezium's events as sortable text; NULL if the LSNs are not numbers.
 
-    The LSN alone goes backwards between interleaved transactions, because events are delivered by commit; for one row
-    it does not, so that it does where no commit's is there.
+    It consists of the last commit's LSN and the LSN of the change. The LSN of the change alone goes backwards between
+    interleaved transactions, since events are delivered by commit. For a single row it never does, so it suffices if
+    the commit's LSN is missing.
     """
     texts = f"from_json({sequence}, 'ARRAY<STRING>')"
     other = let(texts, "p_", pair("coalesce(get(p_, 0), '0')", f"coalesce(get(p_, 1), {lsn}, '0')"))
-    # As Debezium's Postgres connector writes all but the first.
+    # The form in which Debezium's Postgres connector writes all sequences but the first.
     low, high = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (4, 2))
     return f"CASE WHEN {sequence} RLIKE {literal(_TWO_NUMBERS)} THEN concat({high}, '/', {low}) ELSE {other} END"

@@ -1,4 +1,4 @@
-"""How Spark reads Debezium's records: where each form holds the op, the images of the row, the key and the order."""
+"""Plans: how Spark reads Debezium's records, with and without schemas."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def plan_with_schema(
     wrapped: bool,
     hints: Hints,
 ) -> EventPlan:
-    """The plan for records with schemas.
+    """Return the plan for records with schemas.
 
     Args:
-        value: fields of the value's schema: an envelope's or a row's.
-        key: fields of the key's schema; empty where there is none.
-        wrapped: whether the record holds key and value, or is the value.
-        hints: what is known beside the records.
+        value: fields of the value's schema, an envelope or a row.
+        key: fields of the key's schema; empty if records have no key.
+        wrapped: whether a record has key and value, or is the value alone.
+        hints: what is known besides the records.
     """
     by_name = {f["field"]: f for f in value}
     enveloped = {"op", "after"} <= set(by_name) and by_name["after"].get("type") == "struct"
@@ -70,11 +70,11 @@ def plan_with_schema(
     else:
         layout = flattened_layout(objects, parsed, at, key_map, key_names, by_name)
         fields = [f for f in value if not is_added(f["field"])]
-    columns = [_described(f, hints) for f in fields]
+    columns = [_source_column(f, hints) for f in fields]
     return _plan(layout, columns, key_names, hints)
 
 
-def _described(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
+def _source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     name, reading, mark = field["field"], read_value(dict(field)), placeholder(dict(field))
     declared = hints.types.get(hints.rename.get(name, name))
     if declared == "string":
@@ -92,14 +92,14 @@ def _described(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
 
 def _cast(of: str, kind: str) -> str:
     cast = f"try_cast({{t}} AS {kind})"
-    # A cast to fewer digits would round, one of a moment to a day would cut.
+    # A cast to fewer digits would round, and a cast of a timestamp to a date would drop the time.
     is_whole = of.startswith("decimal") and kind in ("tinyint", "smallint", "int", "bigint")
     is_day = of.startswith("timestamp") and kind == "date"
     return f"CASE WHEN {cast} = {{t}} THEN {cast} END" if kind.startswith("decimal") or is_whole or is_day else cast
 
 
 def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
-    """The plan for records without schemas; `shape` is what their values have in common."""
+    """Return the plan for records without schemas; `shape` is the common type of all values."""
     record = parse_schema(shape)
     wrapped = "value" in record.fields and set(record.fields) <= FIELDS_OF_RECORD
     value = record.fields["value"] if wrapped else record
@@ -124,27 +124,27 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
         row = Inferred("OBJECT", fields={n: i for n, i in row.fields.items() if not is_added(n)})
     columns: dict[str, SourceColumn] = {}
     for name, inferred in row.fields.items():
-        # Two names of one column, before and after a rename that changes its case only.
-        called = hints.rename.get(name, name).lower()
-        if called in columns:
-            columns[called] = replace(columns[called], spellings=(*columns[called].spellings, name))
-            readings[name] = columns[called].reading
+        # Two names of one column, before and after a rename that changes only its case.
+        lake_name = hints.rename.get(name, name).lower()
+        if lake_name in columns:
+            columns[lake_name] = replace(columns[lake_name], spellings=(*columns[lake_name].spellings, name))
+            readings[name] = columns[lake_name].reading
             continue
-        same = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == called]
-        readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same), hints)
+        same_column = [i for n, i in row.fields.items() if hints.rename.get(n, n).lower() == lake_name]
+        readings[name] = reading = read_inferred(hints.rename.get(name, name), reduce(either, same_column), hints)
         if reading:
             marks = _MARKS if inferred.kind in ("STRING", "ARRAY", "VARIANT") else ()
-            columns[called] = SourceColumn(name, reading, marks)
+            columns[lake_name] = SourceColumn(name, reading, marks)
     inner = "r.value" if wrapped else "r"
     after = f"{inner}.after" if enveloped else inner
     path = ".".join(["$", *(["value"] if wrapped else []), *(["after"] if enveloped else [])])
-    lacking = [f"{objects.value(after, c.name)} IS NULL" for c in columns.values()]
-    # Only where a value is missing, or may stand there twice, does it matter whether its name is there.
-    is_missing = " OR ".join(lacking) or "false"
+    missing_values = [f"{objects.value(after, c.name)} IS NULL" for c in columns.values()]
+    # Names matter only if a value is missing, or may be present under two names.
+    is_missing = " OR ".join(missing_values) or "false"
     if enveloped:
         is_missing = f"{inner}.op = 'u' AND ({is_missing})"
-    wanted = "true" if any(c.spellings for c in columns.values()) else is_missing
-    names = f"CASE WHEN {wanted} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
+    needs_names = "true" if any(c.spellings for c in columns.values()) else is_missing
+    names = f"CASE WHEN {needs_names} THEN map_keys(try_variant_get(v, '{path}', 'MAP<STRING, VARIANT>')) END"
     fields_of_e = [*(["'key', r.key"] if of_key else []), f"'value', {inner}", f"'names', {names}"]
     parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
     before = (("v", f"try_parse_json({exact('record', all_fields, readings)})"), ("r", f"try_cast(v AS {kind})"))
@@ -159,10 +159,10 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
 def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], hints: Hints) -> EventPlan:
     missing = set(key) - {n for c in columns for n in c.names}
     if missing:
-        raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row has not")
+        raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row does not have")
     names = lake_names((c.name for c in columns), hints.rename)
-    if twice := [c for c in columns if c.spellings]:
-        layout = replace(layout, op=_op_of_one(layout, twice))
+    if ambiguous := [c for c in columns if c.spellings]:
+        layout = replace(layout, op=_unambiguous_op(layout, ambiguous))
     if hints.by_row:
         return _by_row(layout, columns, names)
     spelled = {n: names[c.name] for c in columns for n in c.names}
@@ -181,14 +181,14 @@ def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], h
     )
 
 
-def _op_of_one(layout: Layout, columns: Sequence[SourceColumn]) -> str:
-    """SQL of the op; NULL where a row has two columns whose names differ in case only: which one is meant?"""
+def _unambiguous_op(layout: Layout, columns: Sequence[SourceColumn]) -> str:
+    """Return SQL of the op; NULL if a row has two columns whose names differ only in case, which is ambiguous."""
     counts = (f"size(filter({layout.names}, n -> {_is_one_of('n', c.names)})) > 1" for c in columns)
     return f"CASE WHEN {' OR '.join(counts)} THEN NULL ELSE {layout.op} END"
 
 
 def _by_row(layout: Layout, columns: Sequence[SourceColumn], names: Mapping[str, str]) -> EventPlan:
-    """The plan where rows are told apart by all of their values: every update is a delete and an insert."""
+    """Return the plan for a table whose rows are identified by all values: each update is a delete and an insert."""
     at = layout.envelope
     if at is None:
         op = f"nullif({layout.op}, {literal(UPDATE)})"
@@ -199,7 +199,7 @@ def _by_row(layout: Layout, columns: Sequence[SourceColumn], names: Mapping[str,
         op=op,
         sequence=layout.sequence,
         event_time=layout.event_time,
-        columns=tuple(_whole(layout, c, names[c.name]) for c in columns),
+        columns=tuple(_whole_row_column(layout, c, names[c.name]) for c in columns),
         key=(),
         split=_split(layout, ()),
         index=f"CASE WHEN {at}.op = '{MOVED}' THEN 1 ELSE 0 END" if at else "0",
@@ -207,47 +207,47 @@ def _by_row(layout: Layout, columns: Sequence[SourceColumn], names: Mapping[str,
     )
 
 
-def _whole(layout: Layout, column: SourceColumn, name: str) -> EventColumn:
-    """A column whose value, where the new row leaves it out, is that of the old row."""
-    found = _column(layout, column, name, is_key=True)
+def _whole_row_column(layout: Layout, column: SourceColumn, name: str) -> EventColumn:
+    """Return a column that takes its value from the old row if the new row leaves it out."""
+    column_sql = _column(layout, column, name, is_key=True)
     if not column.marks or layout.envelope is None:
-        return found
+        return column_sql
     old = layout.texts.value(layout.before, *column.names)
-    return replace(found, text=f"CASE WHEN {found.text} IN ({', '.join(map(literal, column.marks))}) THEN {old} "
-                               f"ELSE {found.text} END")  # fmt: skip
+    marks = ", ".join(map(literal, column.marks))
+    text = f"CASE WHEN {column_sql.text} IN ({marks}) THEN {old} ELSE {column_sql.text} END"
+    return replace(column_sql, text=text)
 
 
 def _split(layout: Layout, key: Sequence[str]) -> str | None:
-    """SQL of an array of `e`: an update that changes the declared key is a delete and an insert; without one, any
-    update.
+    """Return SQL of an array of `e`, in which an update of the declared key is split into a delete and an insert.
 
-    Debezium does this itself for the key of its records; a declared key is none to it. It takes the old row (replica
-    identity full): an event without it says nothing of the old key.
+    Without a declared key, every update is split. Debezium splits updates of the records' own key, but does not know
+    the declared one. Splitting needs the old row (replica identity full), since it contains the old key.
     """
     at, value = layout.envelope, layout.texts.value
     if at is None:
         return None
 
     def event(op: str) -> str:
-        found = f"named_struct('op', {op}, 'before', {at}.before, 'after', {at}.after, 'source', {at}.source)"
+        struct = f"named_struct('op', {op}, 'before', {at}.before, 'after', {at}.after, 'source', {at}.source)"
         for i, part in reversed(list(enumerate(at.split(".")[1:]))):
-            beside = [f"'{c}', e.{c}, " for c, there in (("key", layout.key), ("names", layout.names)) if there]
-            found = f"named_struct({''.join(beside) if i == 0 else ''}{literal(part)}, {found})"
-        return found
+            siblings = [f"'{c}', e.{c}, " for c, exists in (("key", layout.key), ("names", layout.names)) if exists]
+            struct = f"named_struct({''.join(siblings) if i == 0 else ''}{literal(part)}, {struct})"
+        return struct
 
     pairs = [(value(f"{at}.before", k), value(f"{at}.after", k)) for k in key]
-    known = " AND ".join([f"{at}.before IS NOT NULL", *(f"{before} IS NOT NULL" for before, _ in pairs)])
+    has_old_key = " AND ".join([f"{at}.before IS NOT NULL", *(f"{before} IS NOT NULL" for before, _ in pairs)])
     differs = " OR ".join(f"{before} <> {after}" for before, after in pairs) or "true"
-    gone, come, as_it_is = event(literal("d")), event(literal(MOVED)), event(f"{at}.op")
+    delete, insert, unchanged = event(literal("d")), event(literal(MOVED)), event(f"{at}.op")
     return (
-        f"CASE WHEN e IS NULL THEN NULL WHEN {at}.op = 'u' AND {known} AND ({differs}) "
-        f"THEN array({gone}, {come}) ELSE array({as_it_is}) END"
+        f"CASE WHEN e IS NULL THEN NULL WHEN {at}.op = 'u' AND {has_old_key} AND ({differs}) "
+        f"THEN array({delete}, {insert}) ELSE array({unchanged}) END"
     )
 
 
 def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> EventColumn:
     value = layout.texts.value
-    # A declared key may not be that of the records.
+    # A declared key may differ from the key of the records.
     in_key = [n for n in column.names if n in layout.key_names]
     before, after = value(layout.before, *column.names), value(layout.after, *column.names)
     if is_key and layout.key and in_key:
@@ -255,15 +255,15 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     if is_key:
         return EventColumn(name, column.reading.type, text, column.reading.steps, has_default=column.has_default)
-    gone: list[str] = []
+    absent: list[str] = []
     if column.marks:
-        gone.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
+        absent.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
     if layout.names:
-        # A missing column is not a NULL: it was dropped, or is one that the stream leaves out.
+        # A missing column does not mean NULL: it was dropped, or the stream leaves it out.
         is_there = " OR ".join(f"array_contains({layout.names}, {literal(n)})" for n in column.names)
         is_update = f"{layout.envelope}.op = 'u'" if layout.envelope else f"{layout.op} = {literal(UPDATE)}"
-        gone.append(f"coalesce({after} IS NULL AND {is_update} AND NOT ({is_there}), false)")
-    unavailable = " OR ".join(gone) if gone else None
+        absent.append(f"coalesce({after} IS NULL AND {is_update} AND NOT ({is_there}), false)")
+    unavailable = " OR ".join(absent) if absent else None
     return EventColumn(
         name, column.reading.type, text, column.reading.steps, unavailable, has_default=column.has_default
     )

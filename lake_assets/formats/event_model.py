@@ -1,4 +1,4 @@
-"""The one model that every wire format is turned into."""
+"""The model of a change event, common to all wire formats."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Literal, Self
 from lake_assets.errors import InvalidNameError
 from lake_assets.lake.names import TableId, literal
 
-# Columns of every staging table beside those of its source table.
+# Columns of every staging table besides the columns of its source table.
 OP = "_op"
 SEQUENCE = "_sequence"
 POSITION = "_position"
 EVENT_TIME = "_event_time"
 ARRIVED_AT = "_arrived_at"
 UNAVAILABLE = "_unavailable"
-# Of values that did not fit their columns' types and are null instead: which, and why. Only where that is declared.
+# Values that do not fit the type of their column and are null instead, with reasons. Only if that is declared.
 MISFITS = "_misfits"
-# The place of an event among those of its record, where a record may hold several.
+# The position of an event in its record, if a record may hold several.
 INDEX = "_index"
 TECHNICAL: dict[str, str] = {
     OP: "string",
@@ -31,13 +31,13 @@ TECHNICAL: dict[str, str] = {
     MISFITS: "array<string>",
 }
 
-# In a record as staging reads it: its transaction, where lines around it say that.
+# Field that staging adds to a record: its transaction, if the lines around the record tell it.
 TRANSACTION = "@transaction"
 
-# What stands in place of a source table for a record about several of them.
+# Replaces the source table of a record about several tables.
 MANY = "*"
 
-# What `_op` holds. `read` is a row of an initial snapshot: an upsert like `insert`.
+# Values of `_op`. `read` is a row of an initial snapshot: an upsert like `insert`.
 INSERT, READ, UPDATE, DELETE, TRUNCATE = "insert", "read", "update", "delete", "truncate"
 
 
@@ -50,10 +50,10 @@ class SourceTable:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`public.users`; parts with dots in backticks."""
+        """Parse `public.users`; parts with dots are in backticks."""
         table = TableId.parse(text)
         if len(table.parts) != 2:
-            raise InvalidNameError(f"{text!r} is no source table: write schema.table, for example public.users")
+            raise InvalidNameError(f"{text!r} is not a source table: write schema.table, for example public.users")
         return cls(table.parts[0], table.parts[1])
 
     def __str__(self) -> str:
@@ -62,11 +62,11 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a record says of the transaction around it.
+    """What a record says about its transaction.
 
     Attributes:
-        kind: it begins one, ends one, or is one of its changes.
-        lsn: of the change; of a begin, that of the commit.
+        kind: whether it begins the transaction, ends it, or is one of its changes.
+        lsn: LSN of the change; for a begin, LSN of the commit.
         xid: number of the transaction.
     """
 
@@ -82,17 +82,17 @@ class EventColumn:
     Attributes:
         name: the column's name in the lake.
         type: its Spark SQL type.
-        text: SQL of the value as it came (a string), NULL for null.
-        steps: SQL expressions over `{t}`, from that text to the typed value, each over what the one before gave;
-            NULL where the text does not fit the type. None: the text is the value.
-        unavailable: SQL of a boolean: the event does not carry the value (an unchanged TOAST value, a column that it
-            leaves out), and the text is to be NULL; None if that never happens.
-        left_out: the same, where the text is NULL anyway and nothing else has to be asked: for formats in which finding
-            a column takes long.
-        has_default: whether the source fills the rows that are there when the column is added.
-        may_be_null: whether a value that does not fit the type becomes null, with a reason beside the row; else it
-            makes the event a reject.
-        is_conflict: whether the column has another type, which cannot become this one: no value fits.
+        text: SQL of the value's text as received; NULL for null.
+        steps: SQL expressions over `{t}` that turn the text into the typed value, each applied to the result of the
+            one before; NULL if the text does not fit the type. Empty: the text is the value.
+        unavailable: SQL of a boolean: the event lacks the value (an unchanged TOAST value, a column that is left out),
+            so the text is ignored; None if that never happens.
+        left_out: like `unavailable`, but evaluated only if the text is NULL: for formats in which finding a column is
+            slow.
+        has_default: whether the source fills existing rows when the column is added.
+        may_be_null: whether a value that does not fit the type becomes null, with a reason in the row; otherwise the
+            event is rejected.
+        is_conflict: whether the existing column has an incompatible type, so no value fits.
     """
 
     name: str
@@ -111,7 +111,7 @@ class EventColumn:
         return self.unavailable is not None or self.left_out is not None
 
     def is_unavailable(self, text: str) -> str:
-        """SQL of a boolean: the event lacks the value, whose `text` is given as SQL."""
+        """Return SQL of a boolean: the event lacks the value; `text` is SQL of its text."""
         left_out = f"({text}) IS NULL AND ({self.left_out})" if self.left_out else "false"
         return f"({self.unavailable or 'false'} OR {left_out})"
 
@@ -129,23 +129,25 @@ class EventPlan:
     """How all records with one schema become typed change events.
 
     Attributes:
-        parsed: SQL over `record`, and what comes `before`, giving the struct `e` that all other expressions read.
-        op: SQL giving one of insert, read, update, delete, truncate, or NULL where the record's op is none of them.
-        sequence: SQL of a string whose order is the source's own order of changes (ties: position in the stream); empty
-            where the record says none, NULL where what it says cannot be placed.
+        parsed: SQL over `record` and the values of `before` that returns the struct `e`, over which all other
+            expressions are written.
+        op: SQL of insert, read, update, delete or truncate; NULL if the record's op is none of them.
+        sequence: SQL of a string that sorts in the source's order of changes (ties: position in the stream); empty if
+            the record does not tell, NULL if its value cannot be sorted.
         event_time: SQL of the time of the change at the source.
         columns: the source table's columns.
-        key: names (in the lake) of the source table's key; empty where it has none.
-        split: SQL over `e` giving an array, each item of which is one event, and `e` in the expressions above. An
-            empty array: the record holds no event of the table; NULL: it cannot be read. None: a record is one event.
-        where: SQL over `e` as `split` gives it: whether the event is read by this plan. Plans for the same records have
-            the same `split`, and each of its events (NULL included) belongs to exactly one of them. None: all events.
-        index: SQL of the event's place in its record: the same in whatever batch the record is read.
-        no_op: what is wrong with an event without op.
-        forms: which columns stand together in an event's row, each form once; empty: all of them.
-        no_place: SQL of what is wrong with an event whose sequence is NULL; None: nothing, something else orders them.
-        before: names and SQL of what is computed of a record first, one after the other, since more than one place
-            reads it.
+        key: the source table's key (names in the lake); empty if it has none.
+        split: SQL over `e` of an array with one item per event, which is `e` in the expressions above. An empty array:
+            the record holds no event of the table; NULL: it cannot be read. None: each record is one event.
+        where: SQL over an item of `split`: whether this plan reads the event. Plans for the same records have the same
+            `split`, and each of its items (NULL included) belongs to exactly one plan. None: all events.
+        index: SQL of the event's position in its record; independent of the batch in which the record is read.
+        no_op: reason for rejecting an event without op.
+        forms: the sets of columns that occur together in a row; empty: every row has all columns.
+        no_place: SQL of the reason for rejecting an event whose sequence is NULL; None: such events are valid, since
+            something else orders them.
+        before: names and SQL of values computed from a record first, in this order, because several expressions use
+            them.
     """
 
     parsed: str
@@ -165,27 +167,25 @@ class EventPlan:
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known of a source table beside its records.
+    """What is known about a source table besides its records.
 
     Attributes:
-        table: the source table: a record about several tables is read for this one.
-        rename: source names of columns to names in the lake, as the owner declared (or as the lake spells them already,
-            where only case differs).
-        types: Spark SQL types of columns (names in the lake) that the owner declared: they win over what the records
-            say.
-        key: the key that the owner declared (names in the lake), for formats that carry none.
-        known: columns that the staging table has, with their types: a column that no record of a batch holds may be
-            one that they leave out, and values without a type are read as what they were before.
-        by_row: whether rows are told apart by all of their values: an update is a delete and an insert then.
-        known_key: the key that the staging table has (names in the lake), for batches in which no event says it.
+        table: the source table; of a record about several tables, only its events are read.
+        rename: names in the lake by source name of a column: declared, or existing names that differ only in case.
+        types: declared Spark SQL types of columns (names in the lake): they override the records' types.
+        key: the declared key (names in the lake), for formats whose events have none.
+        existing_columns: types of the staging table's columns (names in the lake). A column that no record of a batch
+            contains may have been left out, and values without a type keep the existing type.
+        by_row: whether rows are identified by all of their values: then each update is a delete and an insert.
+        existing_key: the staging table's key (names in the lake), for batches whose events do not tell it.
     """
 
     table: SourceTable | None = None
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     key: tuple[str, ...] = ()
-    known: Mapping[str, str] = field(default_factory=dict[str, str])
-    known_key: tuple[str, ...] = ()
+    existing_columns: Mapping[str, str] = field(default_factory=dict[str, str])
+    existing_key: tuple[str, ...] = ()
     by_row: bool = False
 
 
@@ -194,8 +194,8 @@ class Seen:
     """One schema that occurs in a batch.
 
     Attributes:
-        schema: the text that the format's `schema_of` gives for its records.
-        shape: the text that the format's `shape` gives for all of its records together.
+        schema: the result of the format's `schema_of` for its records.
+        shape: the result of the format's `shape` over all of its records.
     """
 
     schema: str
@@ -204,7 +204,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the schemas whose records it is for. Two plans may share schemas: their `where` then parts events."""
+    """A plan, and the schemas of the records that it reads. If plans share schemas, `where` divides the events."""
 
     schemas: tuple[str, ...]
     plan: EventPlan

@@ -1,14 +1,14 @@
-"""Flat rows with a column that says what happened: flagged change sets and change feeds.
+"""Flat rows with a column for the operation: flagged change sets and change feeds.
 
-A change set holds the columns of the table, a flag (I, U or D) and the time of the change, which is a column of the
-table as well. A change feed holds the columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's
-`_change_ordinal` and `_commit_snapshot_id`); its before-images are deletes that stand before all rows of the same
-commit, so that an update that changes the key takes the old key away. Rows are whole: a column that a row lacks is
-null. Neither says the key or the table: both are declared.
+A change set has the columns of the table, a flag (I, U or D) and the time of the change, which is also a column of the
+table. A change feed has the columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's
+`_change_ordinal` and `_commit_snapshot_id`). Its before-images are deletes that come before all other rows of their
+commit, so an update that changes the key deletes the old key. Rows are complete: a missing column is null. Neither form
+names the key or the table, so both are declared.
 
-Records are JSON objects, or rows of CSV and Parquet files as `files` makes them:
-`{"@text": {...}}` (values are text: those of a column are numbers where all of them look like numbers) and
-`{"@types": {...}, "row": {...}}` (types as the file says).
+Records are JSON objects, or rows of CSV and Parquet files as read by the folder `files`:
+`{"@text": {...}}` (values are text; a column is numeric if all of its values look like numbers) and
+`{"@types": {...}, "row": {...}}` (with the types of the file).
 
 Sources: "Simplifying change data capture with Databricks Delta" (FLAG, CDC_TIMESTAMP); Delta's change data feed
 documentation; Iceberg's create_changelog_view.
@@ -47,7 +47,7 @@ from lake_assets.lake.names import literal
 
 TEXT, TYPES, ROW = "@text", "@types", "row"
 
-# A JSON string that is a number as JSON writes it: 12 and -0.5, but not 007, +1 or 1e5, which numbers would not keep.
+# A JSON string that is a number in JSON's notation: 12 and -0.5, but not 007, +1 or 1e5, whose text would be lost.
 _NUMBER = r':"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"(?=[,}])'
 _IS_TEXT = f"startswith(record, {literal('{' + json.dumps(TEXT) + ':')})"
 _IS_TYPED = f"startswith(record, {literal('{' + json.dumps(TYPES) + ':')})"
@@ -56,8 +56,13 @@ _MAP = "MAP<STRING, STRING>"
 
 @dataclass(frozen=True)
 class _Layout:
-    """How records of one schema hold their row: SQL of the map, and what is known of the columns' types; whether all of
-    them have the same columns."""
+    """Where records of one schema hold their row.
+
+    Attributes:
+        row: SQL of the row as a map.
+        readings: how each column is read; None if all of its values are null.
+        is_one_form: whether all records have the same columns.
+    """
 
     row: str
     readings: Mapping[str, Reading | None]
@@ -69,10 +74,10 @@ class Rows(Format):
     """See the module.
 
     Attributes:
-        op: the column that says what happened; this and the other names are found in any case.
-        words: what its values mean, in lower case.
-        version: the first of these columns that is there orders the rows; those of one version and key: deletes first.
-        time: when it happened; orders the rows where there is no version.
+        op: the column of the operation; this and the other names ignore case.
+        words: the op for each value of that column, in lower case.
+        version: the first existing one of these columns orders the rows; within a version and key, deletes come first.
+        time: the column of the time of the change; orders the rows if no version column exists.
         technical: columns that are not part of the row.
     """
 
@@ -92,11 +97,11 @@ class Rows(Format):
 
     @property
     def same_again(self) -> str:
-        """See `EventFormat.same_again`: a version is that of one commit, a time may be that of any."""
+        """See `EventFormat.same_again`: a version belongs to one commit, while several commits may share a time."""
         return "_sequence RLIKE '/[01]$'" if self.version else "false"
 
     def schema_of(self, record: Any) -> str:
-        """The types of a typed row, as JSON; `@text` for a row of text."""
+        """Return the types of a typed row as JSON; `@text` for a row of text."""
         if isinstance(record, dict) and set(record) == {TYPES, ROW}:
             return orjson.dumps(record[TYPES]).decode()
         return TEXT if isinstance(record, dict) and set(record) == {TEXT} else ""
@@ -117,11 +122,11 @@ class Rows(Format):
         for name in record:
             named(name, "a column's name")
         if table is None:
-            raise MalformedRecordError("rows do not name their table: declare which one the stream is about")
+            raise MalformedRecordError("rows do not name their table: declare the table of the stream")
         return (table,)
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """See `EventFormat.plans`: one for each schema of typed rows, one for JSON rows, one for text rows."""
+        """See `EventFormat.plans`: one per schema of typed rows, one for JSON rows, one for text rows."""
         return tuple(Planned((s.schema,), self._plan(_layout(s, hints, self.time), hints)) for s in seen)
 
     def _plan(self, layout: _Layout, hints: Hints) -> EventPlan:
@@ -131,25 +136,25 @@ class Rows(Format):
         op = column(self.op)
         if op is None:
             raise UnsupportedEventError(f"no column {self.op} in {sorted(layout.readings)}")
-        happened = f"lower(trim({_value(op)}))"
+        op_word = f"lower(trim({_value(op)}))"
         commit, time = next(filter(None, map(column, self.version)), None), column(self.time)
-        kept = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
-        called = _called(kept, layout, hints)
+        readings = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
+        sources_of = _source_names(readings, layout, hints)
         sequence = placed(_value(time)) if time else "''"
         no_place = not_placed(time, _value(time)) if time else literal(NO_PLACE)
         if commit:
-            after = f"CASE WHEN {op_of(happened, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
+            after = f"CASE WHEN {op_of(op_word, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
             sequence = f"concat({version(_value(commit))}, '/', {after})"
-            no_place = literal(f"{commit} is no whole number of up to 20 digits")
-        op = op_of(happened, self.words)
+            no_place = literal(f"{commit} is not a whole number of up to 20 digits")
+        op = op_of(op_word, self.words)
         if hints.by_row:
-            # A feed has a row of its own for what an update took away; a change set has none.
+            # A feed has a separate row for the old values of an update; a change set has none.
             op = f"CASE {op} WHEN {literal(UPDATE)} THEN {literal(INSERT) if self.version else 'NULL'} ELSE {op} END"
-        if twice := [sources for sources in called.values() if len(sources) > 1]:
-            # Which of two columns is meant, where a row has both?
-            listed = (f"array({', '.join(map(literal, sources))})" for sources in twice)
-            both = " OR ".join(f"size(array_intersect(map_keys(e), {names})) > 1" for names in listed)
-            op = f"CASE WHEN {both} THEN NULL ELSE {op} END"
+        if ambiguous := [sources for sources in sources_of.values() if len(sources) > 1]:
+            # If a row has both columns, it is unclear which one to use.
+            name_arrays = (f"array({', '.join(map(literal, sources))})" for sources in ambiguous)
+            is_ambiguous = " OR ".join(f"size(array_intersect(map_keys(e), {names})) > 1" for names in name_arrays)
+            op = f"CASE WHEN {is_ambiguous} THEN NULL ELSE {op} END"
         return EventPlan(
             parsed=layout.row,
             op=op,
@@ -157,8 +162,8 @@ class Rows(Format):
             event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(
                 EventColumn(name, r.type, _value(*sources), r.steps)
-                for name, sources in called.items()
-                if (r := kept[sources[0]])
+                for name, sources in sources_of.items()
+                if (r := readings[sources[0]])
             ),
             key=hints.key,
             no_op=NO_OLD_ROW if hints.by_row else NO_OP,
@@ -166,16 +171,16 @@ class Rows(Format):
         )
 
 
-def _called(kept: Mapping[str, Reading | None], layout: _Layout, hints: Hints) -> dict[str, list[str]]:
-    """The names that each column has in the records: several where its name changed its case only."""
+def _source_names(readings: Mapping[str, Reading | None], layout: _Layout, hints: Hints) -> dict[str, list[str]]:
+    """Return the names of each column in the records: several if a rename changed only the case."""
     if layout.is_one_form:
-        return {name: [c] for c, name in lake_names(kept, hints.rename).items()}
-    found: dict[str, list[str]] = {}
+        return {name: [c] for c, name in lake_names(readings, hints.rename).items()}
+    sources_of: dict[str, list[str]] = {}
     spelled: dict[str, str] = {}
-    for c in kept:
+    for c in readings:
         name = hints.rename.get(c, c)
-        found.setdefault(spelled.setdefault(name.lower(), name), []).append(c)
-    return found
+        sources_of.setdefault(spelled.setdefault(name.lower(), name), []).append(c)
+    return sources_of
 
 
 def _value(name: str, *others: str) -> str:
@@ -200,7 +205,7 @@ def _layout(seen: Seen, hints: Hints, time: str | None) -> _Layout:
     read = {c: read_inferred(name, alike[name.lower()], hints) for c, name in names.items()}
     if seen.schema == TEXT:
         return _Layout(f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]", read)
-    # The place in the order of changes is read as text, whatever type its column has.
+    # The order of changes is read from the text of its column, whatever the column's type is.
     texts = {c: Reading("string") if time and c.lower() == time.lower() else r for c, r in read.items()}
     return _Layout(f"try_cast(try_parse_json({exact('record', fields, texts)}) AS {_MAP})", read)
 

@@ -1,4 +1,4 @@
-"""What all formats share: the one-table and one-schema forms of their two questions, names of columns, decoding."""
+"""What all formats share: defaults of `EventFormat`, names of columns, decoding of JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import orjson
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.event_model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
 
-# Spark's parsers call themselves for each level, on a stack that ends somewhere before a thousand.
+# Spark's parsers recurse per level, and overflow their stack before level 1,000.
 DEPTH = 200
 
 
 class Format(ABC):
-    """A wire format; see `EventFormat` for what its members mean."""
+    """Base class of the wire formats; see `EventFormat` for its members."""
 
     shape: str | None = None
     whole: bool = False
@@ -58,10 +58,10 @@ class Format(ABC):
 
     def route(self, record: Any) -> SourceTable | None:
         """See `EventFormat.route`."""
-        found = self.routes(record)
-        if len(found) > 1:
-            raise UnsupportedEventError(f"one record about {len(found)} tables: {', '.join(map(str, found))}")
-        return found[0] if found else None
+        tables = self.routes(record)
+        if len(tables) > 1:
+            raise UnsupportedEventError(f"one record about {len(tables)} tables: {', '.join(map(str, tables))}")
+        return tables[0] if tables else None
 
     def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
         """See `EventFormat.plan`."""
@@ -69,34 +69,34 @@ class Format(ABC):
 
 
 def schema_key(schema: str) -> str:
-    """What stands for a schema beside each record that has it: short, and the same for the same schema alone."""
+    """Return the short key that is stored with each record instead of its schema: the schema itself, or its hash."""
     return schema if len(schema) <= 32 else blake2b(schema.encode(), digest_size=16).hexdigest()
 
 
 def decode(line: bytes | str, depth: int = DEPTH) -> Any:
-    """One line of a stream as the JSON value it is.
+    """Decode one line of a stream as JSON.
 
     Args:
         line: the line.
-        depth: how deeply it may be nested, at most `DEPTH`.
+        depth: the deepest nesting allowed, at most `DEPTH`.
 
     Raises:
-        MalformedRecordError: it is not JSON, or no UTF-8, or nested too deeply.
+        MalformedRecordError: it is not JSON, not UTF-8, or nested too deeply.
     """
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as e:
-        why = f"nested deeper than {depth} levels" if is_too_deep(e) else f"not JSON ({e})"
-        raise MalformedRecordError(why) from e
-    opened = line.count(b"{") + line.count(b"[") if isinstance(line, bytes) else line.count("{") + line.count("[")
-    # Few records have that many brackets at all.
-    if opened > depth and _is_deep(record, depth):
+        reason = f"nested deeper than {depth} levels" if is_too_deep(e) else f"not JSON ({e})"
+        raise MalformedRecordError(reason) from e
+    brackets = line.count(b"{") + line.count(b"[") if isinstance(line, bytes) else line.count("{") + line.count("[")
+    # Counting brackets first is cheap, and few records have that many.
+    if brackets > depth and _is_deep(record, depth):
         raise MalformedRecordError(f"nested deeper than {depth} levels")
     return record
 
 
 def is_too_deep(error: orjson.JSONDecodeError) -> bool:
-    """Whether a text may be JSON, but is nested deeper than orjson follows: a thousand levels."""
+    """Whether a text may be JSON, but is nested deeper than orjson supports: 1,024 levels."""
     return "depth limit" in str(error)
 
 
@@ -115,38 +115,38 @@ def _is_deep(record: Any, depth: int) -> bool:
 
 
 def lake_names(columns: Iterable[str], rename: Mapping[str, str]) -> dict[str, str]:
-    """Names in the lake by source name.
+    """Return names in the lake by source name.
 
     Raises:
-        UnsupportedEventError: two columns would have one name (names in the lake ignore case).
+        UnsupportedEventError: two columns would have the same name (names in the lake ignore case).
     """
     names = {c: rename.get(c, c) for c in columns}
     by_name: dict[str, list[str]] = {}
     for source, name in names.items():
         by_name.setdefault(name.lower(), []).append(source)
     if shared := [sources for sources in by_name.values() if len(sources) > 1]:
-        said = "; ".join(" and ".join(sources) for sources in shared)
+        conflicts = "; ".join(" and ".join(sources) for sources in shared)
         raise UnsupportedEventError(
-            f"columns {said} share one name in the lake, where case does not matter: declare another name for one of "
+            f"columns {conflicts} share one name in the lake, which ignores case: declare another name for one of "
             "them (`rename`)"
         )
     return names
 
 
 class LakeNames(Mapping[str, str]):
-    """Names in the lake by source name: as the owner declared, else as the lake spells them already.
+    """Names in the lake by source name: the declared name, or else the existing spelling in the lake.
 
-    A column that the source calls `Name` and then `name` is one column of the lake, where case does not matter.
+    The lake ignores case: a source column called `Name` and later `name` is one column there.
     """
 
-    def __init__(self, declared: Mapping[str, str], known: Iterable[str]) -> None:
+    def __init__(self, declared: Mapping[str, str], existing: Iterable[str]) -> None:
         """
         Args:
-            declared: source names to names in the lake.
-            known: names in the lake.
+            declared: declared names in the lake, by source name.
+            existing: existing names in the lake.
         """
         self.declared = dict(declared)
-        self._spelled = {name.lower(): name for name in known}
+        self._spelled = {name.lower(): name for name in existing}
 
     def __getitem__(self, name: str) -> str:
         return self.declared[name] if name in self.declared else self._spelled[name.lower()]
@@ -159,10 +159,10 @@ class LakeNames(Mapping[str, str]):
 
 
 def named(value: Any, what: str) -> str:
-    """`value` where it is a name.
+    """Return `value` if it is a name.
 
     Raises:
-        MalformedRecordError: it is none.
+        MalformedRecordError: it is not a name.
     """
     if not isinstance(value, str) or not value or "\x00" in value:
         raise MalformedRecordError(f"{what} is {value!r}, expected a name")

@@ -14,101 +14,108 @@ from lake_assets.formats.wal2json import Wal2JsonV1, Wal2JsonV2
 
 
 class EventFormat(Protocol):
-    """What a module of this package offers."""
+    """A wire format of change events."""
 
     def schema_of(self, record: Any) -> str:
-        """Text that is the same for decoded records that are read alike; it says how, where a record says that."""
+        """Return the schema of a decoded record as text; records with equal text are read by the same plan."""
         ...
 
     def without_schema(self, text: str, schema: str) -> str | None:
-        """The record without its schema, where it says one; reads like the record. None: it is not that simple.
+        """Return an equivalent record without its schema; None if it has none that can simply be removed.
 
         Args:
-            text: the record as it came.
-            schema: what `schema_of` says of it.
+            text: the record as received.
+            schema: the record's `schema_of`.
         """
         ...
 
     def boundary(self, record: Any) -> Boundary | None:
-        """What a decoded record says of the transaction around it, where others say more; None: nothing."""
+        """Return what a decoded record says about its transaction, in formats with lines around one; otherwise None."""
         ...
 
     def says_all(self, schema: str) -> bool:
-        """Whether that text says how to read the records; else `shape` has to be asked as well."""
+        """Whether the result of `schema_of` suffices to read the records, without the aggregate `shape`."""
         ...
 
     @property
     def shape(self) -> str | None:
-        """SQL aggregate over `record`, of the records of one schema: what is to be known of them all together.
+        """SQL aggregate over `record` that describes all records of one schema together.
 
-        None: there is nothing to be asked.
+        None if no plan of the format needs it.
         """
         ...
 
     @property
     def whole(self) -> bool:
-        """Whether a row without a column says that it is null there (else it says nothing of it)."""
+        """Whether a column that a row lacks is null; otherwise it is unchanged."""
         ...
 
     @property
     def numbered(self) -> str:
-        """SQL over `_sequence`: whether it is that of one change alone, so that an event with the same one, key and
-        op is the same event again, and a delete and an insert with the same one are two halves of a key change."""
+        """SQL over `_sequence`: whether it identifies a single change.
+
+        Then events with the same sequence, key and op are the same event delivered again, and a delete and an insert
+        with the same sequence are the two halves of a key change.
+        """
         ...
 
     @property
     def same_again(self) -> str:
-        """SQL over `_sequence`: whether equal events with it are one change that was delivered again, but for those
-        that came one after the other (rows of one commit)."""
+        """SQL over `_sequence`: whether equal events with the same sequence are one change that was delivered again.
+
+        Consecutive ones are not: they are equal rows of one commit.
+        """
         ...
 
     @property
     def transaction(self) -> str:
-        """SQL over `_sequence` giving its part that all changes of a transaction share; NULL where it has none."""
+        """SQL over `_sequence` of the part that all changes of a transaction share; NULL if it has no such part."""
         ...
 
     @property
     def identity(self) -> str:
-        """SQL over `_sequence` giving its part that tells a numbered change from all others."""
+        """SQL over `_sequence` of the part that identifies a numbered change."""
         ...
 
     @property
     def stored(self) -> str:
-        """SQL over `_sequence` as staging tables hold it, those of earlier versions too, giving one that sorts."""
+        """SQL that converts `_sequence` in staging tables, possibly from earlier versions, to today's sortable form."""
         ...
 
     @property
     def kind(self) -> str | None:
-        """SQL over `_sequence` giving what it is (numbers, moments), where a stream might mix what cannot be compared;
-        None: it cannot."""
+        """SQL over `_sequence` of its kind (numbers, moments), if a stream might mix kinds that cannot be compared.
+
+        None if the format has only one kind.
+        """
         ...
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
-        """The source tables of a decoded JSON record; none for one that says nothing about a row (a tombstone).
+        """Return the source tables of a decoded JSON record; empty if it does not concern rows (a tombstone).
 
         Args:
-            record: what JSON decoding gave.
-            table: the table that the stream, folder or file is declared to be about, for records that do not name one.
+            record: the decoded record.
+            table: the declared table of the stream, folder or file, for records that do not name one.
 
         Raises:
-            MalformedRecordError: the record is no change event of this format.
+            MalformedRecordError: the record is not a change event of this format.
         """
         ...
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
-        """The plans that together read all records of a batch.
+        """Return the plans that together read all records of a batch.
 
         Raises:
-            UnsupportedEventError: a schema holds something that cannot be read exactly.
+            UnsupportedEventError: a schema contains something that cannot be read exactly.
         """
         ...
 
     def route(self, record: Any) -> SourceTable | None:
-        """`routes` of a record that is about one table at most."""
+        """Return the table of a record that concerns at most one; see `routes`."""
         ...
 
     def plan(self, schema: str, rename: Mapping[str, str]) -> EventPlan:
-        """`plans` of one schema, where the schema says everything."""
+        """Return the plan of one schema that suffices to read its records; see `plans`."""
         ...
 
 
@@ -123,10 +130,10 @@ FORMATS: dict[str, EventFormat] = {
 
 
 def event_format(name: str) -> EventFormat:
-    """The format called `name`.
+    """Return the format called `name`.
 
     Raises:
-        PipelineError: there is none.
+        PipelineError: it is unknown.
     """
     try:
         return FORMATS[name]

@@ -1,15 +1,15 @@
-"""The order of changes as text that sorts: numbers by value, moments by instant, neither by their text.
+"""The order of changes as sortable text: numbers sort by value, moments by instant.
 
 Final tables order events by the text in `_sequence`. It is one of these, which sort in this order:
 
-    ''                                      the record says none
-    -!<length><digits>~  -<20 digits>~      negative numbers, each digit as what it lacks of 9
+    ''                                      the record has no order
+    -!<length><digits>~  -<20 digits>~      negative numbers, each digit as its complement to 9
     <20 digits>  <20 digits>.<fraction>     numbers
     :<length><digits>                       numbers of more than 20 digits
-    yyyy-MM-dd HH:mm:ss.SSSSSS<more>        moments in UTC, with all digits of the second's fraction
+    yyyy-MM-dd HH:mm:ss.SSSSSS<more>        moments in UTC, with all fractional digits of the second
     <20 digits>/0  <20 digits>/1            versions of a change feed: deletes first
 
-A column holds numbers or moments, not both: which of the two came first cannot be told (see `merge.placing`).
+A column must hold either numbers or moments, since the two cannot be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lake_assets.formats.types.text_types import MOMENT, MOMENT_IN_RANGE, let
 from lake_assets.lake.names import literal
 
 _COUNTER = "^[0-9]{1,20}$"
-# As many digits as fit into the length that stands before them. An exponent makes the number longer.
+# As many digits as the length prefix can express, including those that an exponent adds.
 _NUMBER = r"^[+-]?(?:[0-9]{1,1000}(?:\.[0-9]{0,1000})?|\.[0-9]{1,1000})(?:[eE][+-]?0{0,9}[0-9]{1,3})?$"
 _DIGITS, _COMPLEMENTS = "0123456789:", "9876543210!"
 _CANONICAL = (
@@ -31,13 +31,13 @@ KIND = (
     f"CASE WHEN {SEQUENCE} RLIKE '^[0-9]{{4}}-' THEN 'moments' WHEN {SEQUENCE} LIKE '%/%' THEN 'versions' "
     f"WHEN {SEQUENCE} <> '' THEN 'numbers' END"
 )
-"""SQL over `_sequence`: what it is; NULL: the record says none."""
+"""SQL over `_sequence` of its kind; NULL if the record has no order."""
 
 
 def placed(t: str) -> str:
-    """SQL of the sequence of a number or moment that stands in `t` (SQL of text); empty for none, NULL for others.
+    """Return SQL of the sequence of a number or moment in `t` (SQL of text); empty for null, NULL for any other text.
 
-    A text without a zone is a moment in UTC.
+    A moment without a time zone is in UTC.
     """
     others = f"CASE WHEN t_ = '' THEN '' WHEN t_ RLIKE '^[0-9]{{4}}-' THEN {_moment('t_')} ELSE {_number('t_')} END"
     return (
@@ -47,7 +47,7 @@ def placed(t: str) -> str:
 
 
 def version(t: str) -> str:
-    """SQL of the sequence of a whole number of up to 20 digits in `t`; NULL for anything else."""
+    """Return SQL of the sequence of a whole number of up to 20 digits in `t`; NULL for anything else."""
     of_others = "CASE WHEN v_ RLIKE '^[0-9]{20}$' THEN v_ END"
     return (
         f"CASE WHEN {t} RLIKE '{_COUNTER}' THEN lpad({t}, 20, '0') "
@@ -56,18 +56,18 @@ def version(t: str) -> str:
 
 
 def pair(high: str, low: str) -> str:
-    """SQL of the sequence of two whole numbers of up to 20 digits, the first first; NULL for anything else."""
+    """Return SQL of the sequence of two whole numbers of up to 20 digits, `high` first; NULL for anything else."""
     both = "concat(lpad(s_.high, 20, '0'), '/', lpad(s_.low, 20, '0'))"
     valid = f"s_.high RLIKE '{_COUNTER}' AND s_.low RLIKE '{_COUNTER}'"
     return let(f"named_struct('high', {high}, 'low', {low})", "s_", f"CASE WHEN {valid} THEN {both} END")
 
 
 def not_placed(what: str, t: str) -> str:
-    """SQL of the reason why an event is rejected whose `placed` is NULL.
+    """Return SQL of the reason for rejecting an event whose `placed` is NULL.
 
     Args:
-        what: what the record calls it.
-        t: SQL of its text.
+        what: the record's name for the value.
+        t: SQL of the value's text.
     """
     return (
         f"concat({literal(f'{what} is ')}, left({t}, 100), "
@@ -76,31 +76,31 @@ def not_placed(what: str, t: str) -> str:
 
 
 def _number(t: str) -> str:
-    """Exact for any number of digits, which no type of Spark's is."""
+    """Return SQL of the sequence of a number, exact for any number of digits, unlike Spark's types."""
     exponent = f"coalesce(CAST(nullif(regexp_extract({t}, '[eE]([+-]?[0-9]+)$', 1), '') AS INT), 0)"
     whole, fraction = f"regexp_extract({t}, '^[+-]?([0-9]*)', 1)", rf"regexp_extract({t}, '[.]([0-9]*)', 1)"
     parts = f"named_struct('digits', concat({whole}, {fraction}), 'point', length({whole}) + {exponent})"
-    left = "CASE WHEN n_.point > 0 THEN ltrim('0', rpad(left(n_.digits, n_.point), n_.point, '0')) ELSE '' END"
-    right = (
+    whole_digits = "CASE WHEN n_.point > 0 THEN ltrim('0', rpad(left(n_.digits, n_.point), n_.point, '0')) ELSE '' END"
+    fraction_digits = (
         "rtrim('0', CASE WHEN n_.point < 0 THEN concat(repeat('0', -n_.point), n_.digits) "
         "ELSE substr(n_.digits, n_.point + 1) END)"
     )
-    split = f"named_struct('whole', {left}, 'fraction', {right})"
+    split = f"named_struct('whole', {whole_digits}, 'fraction', {fraction_digits})"
     size = (
         "CASE WHEN length(p_.whole) > 20 THEN concat(':', lpad(CAST(length(p_.whole) AS STRING), 4, '0'), p_.whole) "
         "ELSE lpad(p_.whole, 20, '0') END"
     )
     body = f"concat({size}, CASE WHEN p_.fraction <> '' THEN concat('.', p_.fraction) ELSE '' END)"
-    # The tilde is greater than any digit: -1.5 is less than -1.
+    # The tilde sorts after every digit, so -1.5 is less than -1.
     below = f"concat('-', translate(b_, '{_DIGITS}', '{_COMPLEMENTS}'), '~')"
     signed = f"CASE WHEN {t} LIKE '-%' AND b_ RLIKE '[1-9]' THEN {below} ELSE b_ END"
-    found = let(parts, "n_", let(split, "p_", let(body, "b_", signed)))
-    return f"CASE WHEN {t} RLIKE {literal(_NUMBER)} THEN {found} END"
+    sequence = let(parts, "n_", let(split, "p_", let(body, "b_", signed)))
+    return f"CASE WHEN {t} RLIKE {literal(_NUMBER)} THEN {sequence} END"
 
 
 def _moment(t: str) -> str:
     micros = "timestampadd(MICROSECOND, unix_micros(m_), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
-    # Spark's moments end with microseconds.
+    # Spark's timestamps have microseconds: append finer digits as text.
     finer = f"rtrim('0', regexp_extract({t}, '[.][0-9]{{6}}([0-9]*)', 1))"
     finer = f"CASE WHEN length({t}) > 20 AND {t} LIKE '%._______%' THEN {finer} ELSE '' END"
     text = f"concat(date_format({micros}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), {finer})"
@@ -108,10 +108,10 @@ def _moment(t: str) -> str:
     return let(MOMENT.replace("{t}", t), "m_", in_range)
 
 
-# Before numbers and moments were told apart and normalised, texts of other forms stood in staging as they had come.
-# What they say is read now; what cannot be placed comes before everything.
+# Earlier versions stored the order in staging as received. Such texts are parsed now; texts that are neither numbers
+# nor moments sort first.
 STORED = (
     f"CASE WHEN {SEQUENCE} IS NULL OR {SEQUENCE} RLIKE {literal(_CANONICAL)} THEN {SEQUENCE} "
     f"ELSE coalesce({placed(SEQUENCE)}, '') END"
 )
-"""SQL over `_sequence` as staging tables hold it: the same in today's form."""
+"""SQL that converts `_sequence` in staging tables to today's form."""

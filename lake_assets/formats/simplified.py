@@ -1,11 +1,11 @@
-"""Simplified change events: wal2json's names and values, flat, and a time that orders them.
+"""Simplified change events: flat, with names and values as in wal2json, and a time that orders them.
 
     {"changeType": "update", "timestamp": "1", "columnNames": ["id", "name"], "columnValues": ["id1", "Angela"],
      "oldKeyNames": ["id"], "oldKeyValues": ["id1"]}
 
-`columnTypes` and `oldKeyTypes` (Postgres's or Spark's type names) may be there, and `schema` and `table`; without types
-values are text, or what the owner declared. The key is the old key's columns: of a batch of inserts alone, it has to be
-declared.
+`columnTypes` and `oldKeyTypes` (type names of Postgres or Spark), `schema` and `table` are optional. Values without
+types have the declared types, or are text. The key consists of the old key's columns. If a stream begins with inserts
+only, it has to be declared.
 
 Source: "Handling upstream data changes via change data capture" (the ChangeEvent class).
 """
@@ -62,25 +62,25 @@ class Simplified(Format):
             schema = record.get("schema", table.schema if table else None)
             return (SourceTable(named(schema, '"schema"'), named(record["table"], '"table"')),)
         if table is None:
-            raise MalformedRecordError('the record has no "table": declare which table the stream is about')
+            raise MalformedRecordError('the record has no "table": declare the table of the stream')
         return (table,)
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
         """See `EventFormat.plans`."""
-        found = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
+        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
         events = f"filter({self.events}, x -> {about(hints.table)})"
         schemas = tuple(s.schema for s in seen)
         no_place = not_placed("timestamp", "e.x.timestamp")
         return tuple(
             Planned(schemas, replace(plan, no_place=no_place))
-            for plan in plans(self.parsed, events, found, hints, _read)
+            for plan in plans(self.parsed, events, batch_forms, hints, _read)
         )
 
 
 def _check(record: dict[str, Any], fields: tuple[str, str, str]) -> None:
     names, types, values = (record.get(f) for f in fields)
     if not isinstance(names, list) or not all(isinstance(n, str) and n and "\x00" not in n for n in names):
-        raise MalformedRecordError(f'"{fields[0]}" is no list of names')
+        raise MalformedRecordError(f'"{fields[0]}" is not a list of names')
     if not isinstance(values, list) or len(values) != len(names):
         raise MalformedRecordError(f'"{fields[0]}" and "{fields[2]}" differ in length')
     if types is not None and (not isinstance(types, list) or len(types) != len(names)):
@@ -92,10 +92,10 @@ def _read(kind: str | None) -> Reading:
         return Reading("string")
     reading = read_postgres(kind)
     if reading.type.startswith("decimal"):
-        # Postgres rounds to the type; whoever else writes its name may not.
+        # Postgres rounds values to the type; other writers may not.
         return read_text(reading.type)
     if reading.type == "string":
-        # Not Postgres's, or a text: Spark's names are tried.
+        # A text type, or not a type of Postgres: try Spark's names.
         try:
             return read_text(kind)
         except UnsupportedEventError:

@@ -1,10 +1,10 @@
-"""wal2json, format version 1 (one transaction a record) and 2 (one change a record).
+"""wal2json, format versions 1 (one transaction per record) and 2 (one change per record).
 
-Wanted options: include-types, include-pk, include-lsn, include-timestamp; without LSNs, the order of the stream counts.
-A record of version 2 has the LSN of the change, not of the commit: that is in the B line before it. Where there is none
-(include-transaction off), the order across rows is another one than that of the commits. For one row it is the same,
-because a second transaction can only change (and log) it once the first has ended; and include-xids tells then which
-changes are one transaction.
+Recommended options: include-types, include-pk, include-lsn, include-timestamp. Without LSNs, the order of the stream
+counts. A record of version 2 has the LSN of the change; the LSN of the commit is in the B line before it. Without B
+lines (include-transaction off), changes of different rows are not in commit order. Changes of one row are, because a
+second transaction can only change (and log) the row once the first has ended. Then include-xids identifies the
+transactions.
 
 Sources: wal2json's README and source; recordings of version 2.5.
 """
@@ -54,13 +54,13 @@ _LSN = "[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}"
 
 
 def _lsn(text: str) -> str:
-    """SQL of an LSN (0/23C8DA0) as text that sorts; empty for none, NULL for what is no LSN."""
+    """Return SQL of an LSN (0/23C8DA0) as sortable text; empty for null, NULL for invalid text."""
     parts = (f"lpad(split_part({text}, '/', {i}), 8, '0')" for i in (1, 2))
     valid = f"{text} RLIKE '^{_LSN}$'"
     return f"CASE WHEN {text} IS NULL THEN '' WHEN {valid} THEN upper(concat({', '.join(parts)})) END"
 
 
-# Without LSNs the order of the stream counts. The tilde stands behind the places that were here before.
+# Without LSNs the order of the stream counts. The tilde sorts after the positions that earlier versions stored.
 _V1_SEQUENCE = (
     f"CASE WHEN e.nextlsn IS NULL THEN '/~' ELSE concat({_lsn('e.nextlsn')}, '/', lpad(CAST(i AS STRING), 10, '0')) END"
 )
@@ -86,10 +86,10 @@ class _Wal2Json(Format):
 
     def plans(self, seen: Sequence[Seen], hints: Hints) -> tuple[Planned, ...]:
         """See `EventFormat.plans`."""
-        found = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
+        batch_forms = tuple(dict.fromkeys(f for s in seen for f in forms(s.shape, hints.table)))
         events = f"filter({self.events}, x -> {about(hints.table)})"
         schemas = tuple(dict.fromkeys(s.schema for s in seen))
-        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, found, hints, _read))
+        return tuple(Planned(schemas, plan) for plan in plans(self.parsed, events, batch_forms, hints, _read))
 
 
 class Wal2JsonV1(_Wal2Json):
@@ -120,8 +120,8 @@ class Wal2JsonV1(_Wal2Json):
 class Wal2JsonV2(_Wal2Json):
     """Changes: `{"action", "schema", "table", "columns", "identity", "pk"}`; B and C lines around transactions."""
 
-    # `<commit's LSN>/<change's LSN>` where B lines say the first; else the LSN of the change, perhaps with `/x<xid>`.
-    # Without LSNs, `/p<position>` of the transaction's first line, which goes up with the stream.
+    # `<commit's LSN>/<change's LSN>` with B lines; otherwise the LSN of the change, followed by `/x<xid>` if known.
+    # Without LSNs, `/p<position>` of the transaction's first line, which increases along the stream.
     numbered = "_sequence RLIKE '^[0-9A-F]{16}'"
     identity = "CASE WHEN length(_sequence) = 33 THEN right(_sequence, 16) ELSE left(_sequence, 16) END"
     transaction = (
@@ -160,7 +160,7 @@ class Wal2JsonV2(_Wal2Json):
         for part in ("columns", "identity", "pk"):
             listed = record.get(part, [])
             if not isinstance(listed, list) or not all(isinstance(c, dict) and _text(c.get("name")) for c in listed):
-                raise MalformedRecordError(f'"{part}" is no list of columns')
+                raise MalformedRecordError(f'"{part}" is not a list of columns')
         if record["action"] in "IU" and "columns" not in record:
             raise MalformedRecordError('"columns" is missing')
         return (_table(record, table),)
@@ -187,13 +187,13 @@ def _checked_v1(change: Any, table: SourceTable | None) -> SourceTable:
         raise MalformedRecordError(f"no such kind of change: {kind!r}")
     old = change.get("oldkeys", {})
     if not isinstance(old, dict) or not isinstance(change.get("pk", {}), dict):
-        raise MalformedRecordError('"oldkeys" and "pk" are objects')
+        raise MalformedRecordError('"oldkeys" and "pk" must be objects')
     for part, prefix in ((change, "column"), (old, "key")):
         names, types, values = (part.get(f"{prefix}{what}") for what in ("names", "types", "values"))
         if names is None and values is None:
             continue
         if not isinstance(names, list) or not all(map(_text, names)):
-            raise MalformedRecordError(f'"{prefix}names" is no list of names')
+            raise MalformedRecordError(f'"{prefix}names" is not a list of names')
         if not isinstance(values, list) or len(values) != len(names):
             raise MalformedRecordError(f'"{prefix}names" and "{prefix}values" differ in length')
         if types is not None and (not isinstance(types, list) or len(types) != len(names)):

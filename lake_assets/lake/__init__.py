@@ -1,7 +1,7 @@
 """The lake: one configuration for a PyIceberg catalog and a Spark session, and names of tables.
 
-Knows nothing of captures, change events, models or Dagster. What does not belong here: anything that reads a
-table's history or contents.
+Independent of captures, change events, models and Dagster. What does not belong here: anything that reads the rows of a
+table.
 """
 
 from lake_assets.lake.config import LakeConfig, SparkConfig

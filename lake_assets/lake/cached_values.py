@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 class cached_value(Generic[Value]):
     """`functools.cached_property` without its lock.
 
-    Before Python 3.12 that is one for all objects of a class: while Spark computes the value of one, the steps in other
-    threads would wait for theirs. An object that is used by one thread needs none.
+    Before Python 3.12, all objects of a class share that lock: while Spark computes the value of one object, steps in
+    other threads would wait for theirs. Use it only for objects that belong to one thread.
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
@@ -31,7 +31,7 @@ class cached_value(Generic[Value]):
     def __get__(self, instance: object | None, owner: Any) -> cached_value[Value] | Value:
         if instance is None:
             return self
-        found = self._compute(instance)
-        # Where it is found from now on: attributes of the object come before those of the class that cannot be set.
-        vars(instance)[self._name] = found
-        return found
+        value = self._compute(instance)
+        # From now on Python finds this attribute of the object, which comes before a descriptor without __set__.
+        vars(instance)[self._name] = value
+        return value

@@ -1,7 +1,7 @@
 """PyIceberg's SQL catalog with a cache of metadata files.
 
-A step loads the same tables repeatedly. The current metadata location is requested every time, but the files
-themselves are immutable, and their names are never reused.
+A step loads the same tables repeatedly. It asks the catalog for the location of their metadata each time, but the
+metadata files are immutable and their names never reused, so each is read once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lake_assets.lake.metadata.variant import table_metadata
 from lake_assets.lake.redaction import hide_in
 
 _ADVICE = (
-    "`lake-assets repair` shows what is there, and lets the catalog name the newest version that can be read; other "
-    "tables go on meanwhile"
+    "`lake-assets repair` lists the existing versions, and points the catalog at the newest readable one; other tables "
+    "are not affected"
 )
 # Busy timeout for the lock of a SQLite catalog, also in the JVM.
 LOCK_SECONDS = 60.0
@@ -41,46 +41,46 @@ _DATABASE_ADVICE = {
     "No space left": "make room on its disk",
     "readonly database": "allow this user to write the file and its folder",
     "unable to open": "allow this user to read and write the file and its folder",
-    "disk I/O error": "see whether its disk is full or broken",
+    "disk I/O error": "check whether its disk is full or broken",
 }
-# Cached snapshots of all tables together: they are the larger part of metadata.
-MOST_SNAPSHOTS = 10_000
+# Limit of the cache: snapshots of all tables together, since they make up most of the metadata.
+MAX_SNAPSHOTS = 10_000
 
 
-class Known:
-    """Contents of the metadata files that were used last, for all threads of a process."""
+class MetadataCache:
+    """Contents of the most recently used metadata files, shared by all threads of a process."""
 
-    def __init__(self, most: int = MOST_SNAPSHOTS) -> None:
-        """Keep at most `most` snapshots, and files, in total."""
-        self._most, self._held = most, 0
-        self._of: OrderedDict[str, TableMetadata] = OrderedDict()
+    def __init__(self, most: int = MAX_SNAPSHOTS) -> None:
+        """Keep at most `most` snapshots and files in total."""
+        self._max_size, self._size = most, 0
+        self._by_location: OrderedDict[str, TableMetadata] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, location: str) -> TableMetadata | None:
         """Return the contents of a file; None if it is not cached."""
         with self._lock:
-            found = self._of.get(location)
-            if found is None:
+            metadata = self._by_location.get(location)
+            if metadata is None:
                 return None
-            self._of.move_to_end(location)
-        return _apart(found)
+            self._by_location.move_to_end(location)
+        return _copy(metadata)
 
     def put(self, location: str, metadata: TableMetadata) -> TableMetadata:
         """Cache the contents of a file; return a copy that the caller may change."""
         with self._lock:
-            if location not in self._of:
-                self._of[location] = metadata
-                self._held += _weight(metadata)
-            while self._held > self._most:
-                self._held -= _weight(self._of.popitem(last=False)[1])
-        return _apart(metadata)
+            if location not in self._by_location:
+                self._by_location[location] = metadata
+                self._size += _weight(metadata)
+            while self._size > self._max_size:
+                self._size -= _weight(self._by_location.popitem(last=False)[1])
+        return _copy(metadata)
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._by_location)
 
 
-def _apart(metadata: TableMetadata) -> TableMetadata:
-    """Copy metadata with separate properties, since a writer sets some for its process only."""
+def _copy(metadata: TableMetadata) -> TableMetadata:
+    """Copy metadata with separate properties, since writers override some within their process."""
     return metadata.model_copy(update={"properties": dict(metadata.properties)})
 
 
@@ -88,11 +88,11 @@ def _weight(metadata: TableMetadata) -> int:
     return 1 + len(metadata.snapshots)
 
 
-_known = Known()
+_cache = MetadataCache()
 
 
 class CachingSqlCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog, which reads each metadata file once."""
+    """PyIceberg's SQL catalog, reading each metadata file once."""
 
     def files_at(self, location: str) -> FileIO:
         """Return the FileIO for a location, with the catalog's settings."""
@@ -128,11 +128,11 @@ class CachingSqlCatalog(SqlCatalog):
         return self._table_at(location, namespace, name)
 
     def _table_at(self, location: str, namespace: str, name: str) -> Table:
-        metadata = _known.get(location)
+        metadata = _cache.get(location)
         # Spark would retry a missing file for minutes. In an object store, checking costs as much as reading.
         if metadata is None or (location.startswith("file:") and not Path(location.removeprefix("file://")).exists()):
             file = load_file_io(properties=self.properties, location=location).new_input(location)
-            metadata = _known.put(location, _read(f"{namespace}.{name}", file))
+            metadata = _cache.put(location, _read(f"{namespace}.{name}", file))
         return Table(
             identifier=(*Catalog.identifier_to_tuple(namespace), name),
             metadata=metadata,
@@ -145,31 +145,35 @@ class CachingSqlCatalog(SqlCatalog):
 def _read(table: str, file: InputFile) -> TableMetadata:
     try:
         return table_metadata(file)
-    except FileNotFoundError as e:
-        why = (
-            f"the metadata file {file.location} is gone, though the catalog names it. A catalog that was restored from "
-            "a backup names files that are deleted by now"
+    except FileNotFoundError as error:
+        reason = (
+            f"the metadata file {file.location} is gone, but the catalog still names it. A catalog restored from a "
+            "backup may name files that were deleted since"
         )
-        raise CorruptMetadataError(f"{table} cannot be read: {why}. {_ADVICE}") from e
-    except PermissionError as e:
-        why = f"reading its metadata file {file.location} is not allowed"
-        raise CorruptMetadataError(f"{table} cannot be read: {why} ({e}). Allow it") from e
-    except (ValidationError, pydantic.ValidationError) as e:
+        raise CorruptMetadataError(f"{table} cannot be read: {reason}. {_ADVICE}") from error
+    except PermissionError as error:
+        reason = f"reading its metadata file {file.location} is not permitted"
         raise CorruptMetadataError(
-            f"PyIceberg cannot read the metadata of {table} in {file.location}: {e}. If it does not know the type of a "
-            f"column, upgrade it, or drop the column. Otherwise the file is broken: {_ADVICE}"
-        ) from e
-    except (ValueError, EOFError, OSError, KeyError, TypeError, AttributeError) as e:
-        why = f"its metadata file {file.location} is broken or was cut ({type(e).__name__}: {_first_line(e)})"
-        raise CorruptMetadataError(f"{table} cannot be read: {why}. {_ADVICE}") from e
+            f"{table} cannot be read: {reason} ({error}). Grant this user read access"
+        ) from error
+    except (ValidationError, pydantic.ValidationError) as error:
+        raise CorruptMetadataError(
+            f"PyIceberg cannot read the metadata of {table} in {file.location}: {error}. If it does not know the "
+            f"type of a column, upgrade it, or drop the column. Otherwise the file is broken: {_ADVICE}"
+        ) from error
+    except (ValueError, EOFError, OSError, KeyError, TypeError, AttributeError) as error:
+        reason = (
+            f"its metadata file {file.location} is broken or truncated ({type(error).__name__}: {_first_line(error)})"
+        )
+        raise CorruptMetadataError(f"{table} cannot be read: {reason}. {_ADVICE}") from error
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0][:300]
 
 
-def knowing(catalog: Catalog) -> Catalog:
-    """Let a SQL catalog cache its metadata files and name errors of its database; return others unchanged."""
+def with_cache(catalog: Catalog) -> Catalog:
+    """Make a SQL catalog cache its metadata files and raise named errors; return any other catalog unchanged."""
     if type(catalog) is SqlCatalog:
         catalog.__class__ = CachingSqlCatalog
         event.listen(catalog.engine, "handle_error", _raise_named)
@@ -180,10 +184,10 @@ def _raise_named(context: ExceptionContext) -> None:
     """Raise CatalogUnavailableError if a request to the database fails."""
     if not isinstance(context.sqlalchemy_exception, OperationalError) or context.engine is None:
         return
-    said = hide_in(str(context.original_exception).strip())
-    advice = next((what for sign, what in _DATABASE_ADVICE.items() if sign in said), "see that it can be reached")
+    message = hide_in(str(context.original_exception).strip())
+    advice = next((text for sign, text in _DATABASE_ADVICE.items() if sign in message), "check that it can be reached")
     where = context.engine.url.render_as_string(hide_password=True)
     raise CatalogUnavailableError(
-        f"the catalog at {where} does not answer ({said}): {advice}. Run again afterwards: what was committed stays, "
-        "and nothing is half-published"
+        f"the catalog at {where} does not answer ({message}): {advice}. Run again afterwards: commits are kept, and "
+        "nothing is half-published"
     ) from context.original_exception

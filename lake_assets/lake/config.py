@@ -39,18 +39,20 @@ class SparkConfig(BaseModel):
         default="4g", description="heap of the local driver; fixed by the process's first session"
     )
     packages: list[str] = Field(default_factory=list, description="more jars, by coordinates group:artifact:version")
-    conf: dict[str, str] = Field(default_factory=dict, description="any other Spark settings; they win")
+    conf: dict[str, str] = Field(
+        default_factory=dict, description="any other Spark settings; these override all others"
+    )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Settings for people (a hook of pydantic), without secrets."""
+        """Yield the settings without secrets, for `repr` (a hook of pydantic)."""
         return ((name, hide(value, name or "")) for name, value in super().__repr_args__())
 
 
 class LakeConfig(BaseSettings):
     """One configuration for PyIceberg and Spark.
 
-    Sources, the first that has a setting wins: arguments, environment variables (`LAKE_HOME`,
-    `LAKE_WAREHOUSE`, `LAKE_CATALOG__URI`, `LAKE_SPARK__REMOTE`, ...), the file.
+    Sources in order of precedence: arguments, environment variables (`LAKE_HOME`, `LAKE_WAREHOUSE`,
+    `LAKE_CATALOG__URI`, `LAKE_SPARK__REMOTE`, ...), the file.
     """
 
     model_config = SettingsConfigDict(
@@ -74,7 +76,7 @@ class LakeConfig(BaseSettings):
     spark: SparkConfig = SparkConfig()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Settings for people (a hook of pydantic), without secrets."""
+        """Yield the settings without secrets, for `repr` (a hook of pydantic)."""
         return ((name, hide(value, name or "")) for name, value in super().__repr_args__())
 
     def hidden(self, text: object) -> str:
@@ -90,8 +92,8 @@ class LakeConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources of settings, first wins (a hook of pydantic-settings)."""
-        # The file comes last: environment variables win over it.
+        """Order the sources of settings; the first one with a value wins (a hook of pydantic-settings)."""
+        # The file comes last: environment variables override it.
         return init_settings, env_settings, _FileSettings(settings_cls)
 
     @model_validator(mode="after")
@@ -120,26 +122,26 @@ class LakeConfig(BaseSettings):
         """Read the configuration.
 
         Args:
-            path: a YAML file; default: `LAKE_CONFIG`, else lake.yaml in `LAKE_HOME` or in the current folder if
-                there is one, else the embedded default.
-            overrides: settings that win over everything.
+            path: a YAML file; default: `LAKE_CONFIG`, else an existing lake.yaml in `LAKE_HOME` or in the current
+                folder, else the embedded default.
+            overrides: settings that override all sources.
 
         Raises:
-            ConfigError: the file is missing, is no YAML, or a setting is wrong; names the file and the setting.
+            ConfigError: the file is missing or not YAML, or a setting is wrong; names the file and the setting.
         """
         file = _find_file(path)
         token = _file_values.set(_read(file) if file else {})
         try:
             return cls(**overrides)
-        except ValidationError as e:
+        except ValidationError as error:
             where = str(file) if file else "the environment or arguments"
-            said = "; ".join(hide_in(text) for _, text in setting_errors(cls, e))
-            raise ConfigError(f"lake configuration from {where}: {said}") from e
-        except SettingsError as e:
+            mistakes = "; ".join(hide_in(text) for _, text in setting_errors(cls, error))
+            raise ConfigError(f"lake configuration from {where}: {mistakes}") from error
+        except SettingsError as error:
             raise ConfigError(
-                f"lake configuration: {hide_in(str(e))}: write the variable as JSON, or one variable per setting, as "
-                "LAKE_CATALOG__TYPE=rest"
-            ) from e
+                f"lake configuration: {hide_in(str(error))}: write the variable as JSON, or one variable per setting, "
+                "such as LAKE_CATALOG__TYPE=rest"
+            ) from error
         finally:
             _file_values.reset(token)
 
@@ -155,11 +157,13 @@ class _FileSettings(PydanticBaseSettingsSource):
 
 
 def _find_file(path: str | Path | None) -> Path | None:
-    asked = path or os.environ.get("LAKE_CONFIG")
-    if asked:
-        file = Path(asked).expanduser()
+    requested = path or os.environ.get("LAKE_CONFIG")
+    if requested:
+        file = Path(requested).expanduser()
         if not file.is_file():
-            raise ConfigError(f"no lake configuration at {file}: name an existing YAML file, or none for the default")
+            raise ConfigError(
+                f"no lake configuration at {file}: name an existing YAML file, or leave it out for the default"
+            )
         return file
     for folder in (os.environ.get("LAKE_HOME") or ".lake", "."):
         if (file := Path(folder) / "lake.yaml").is_file():
@@ -170,12 +174,12 @@ def _find_file(path: str | Path | None) -> Path | None:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = load(file.read_text(encoding="utf-8"))[0] or {}
-    except OSError as e:
-        raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{file}: no valid YAML: not UTF-8 ({e.reason} at byte {e.start})") from None
-    except YamlError as e:
-        raise ConfigError(e.in_file(file)) from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: no valid YAML: not UTF-8 ({error.reason} at byte {error.start})") from None
+    except YamlError as error:
+        raise ConfigError(error.in_file(file)) from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"{file}: expected settings like `warehouse: ...` at the top, found a {type(content).__name__}"
@@ -185,8 +189,8 @@ def _read(file: Path) -> dict[str, Any]:
     if isinstance(content.get("home"), str):
         try:
             content["home"] = str(folder / local_path(content["home"]))
-        except ValueError as e:
-            raise ConfigError(f"{file}: home: {e}") from e
+        except ValueError as error:
+            raise ConfigError(f"{file}: home: {error}") from error
     warehouse, catalog = content.get("warehouse"), content.get("catalog") or {}
     is_sql = isinstance(catalog, dict) and catalog.get("type", "sql") == "sql"
     if isinstance(warehouse, str) and is_sql and not urlparse(warehouse).scheme:

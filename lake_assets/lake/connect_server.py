@@ -17,10 +17,10 @@ PORT = 15002
 
 
 def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a server process with the lake's jars.
+    """Return command line and environment of a server process with the lake's jars.
 
     The catalog is not included: every session sends its own (see `catalog_conf`), so one server serves several lakes.
-    It listens on 127.0.0.1 only, and requires a token.
+    The server listens on 127.0.0.1 only and requires a token.
 
     Raises:
         JavaNotFoundError, JarsError: Java or the jars are missing.
@@ -44,7 +44,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
     }
     settings = config.home / f"spark-server-{port}.conf"
     make_private(config.home)
-    # The process becomes the server, so the folder lives as long as the server.
+    # This process becomes the server by exec, so the folder lives as long as the server.
     write_settings(settings, with_folder(conf, new_folder()))
     arguments = [
         str(spark_home() / "bin" / "spark-submit"),

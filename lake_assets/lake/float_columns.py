@@ -1,8 +1,8 @@
 """Floating-point columns as Spark compares them.
 
-In Spark, NaN is greater than every number, and 0.0 equals -0.0. Iceberg's bounds of a file ignore NaN, and order the
-zeros: if all numbers of a file are too small for a condition, the file is skipped together with its NaN. So the result
-of a query would depend on which rows share a file. Conditions on columns rewritten here are not pushed down to Iceberg.
+In Spark, NaN is greater than every number, and 0.0 equals -0.0. Iceberg's column bounds ignore NaN, and -0.0 is less
+than 0.0: if all numbers of a file are too small for a condition, the file is skipped together with its NaNs. So the
+result of a query would depend on which rows share a file. Spark does not push conditions on guarded columns down.
 
 Source: https://iceberg.apache.org/spec/#manifests (bounds); https://github.com/apache/iceberg/issues/9130
 """
@@ -15,7 +15,7 @@ from lake_assets.lake.names import quote
 
 
 def guarded(column: str, kind: str) -> str:
-    """Return SQL of the same values, on which conditions are not pushed down.
+    """Return SQL with the same values, on which conditions are not pushed down.
 
     Args:
         column: SQL of the column.
@@ -28,7 +28,7 @@ def guarded(column: str, kind: str) -> str:
 
 
 def guarded_rows(rows: DataFrame) -> DataFrame:
-    """Return SQL of a table's rows with guarded floating-point columns."""
+    """Return a table's rows with guarded floating-point columns."""
     types = dict(rows.dtypes)
     if not any(map(_has_floats, types.values())):
         return rows

@@ -1,7 +1,7 @@
-"""Turn errors of Spark, Iceberg and the operating system into errors of this package: what, where, and what to do.
+"""Convert errors of Spark, Iceberg and the operating system to errors that say what, where, and what to do.
 
-Spark's errors are distinguished by their text, and some quote values of rows, which may contain anything. So only the
-text up to the first exception, or error condition, that may quote one is used.
+Spark's errors can only be told apart by their text, and some quote values of rows, which may contain anything. So only
+the text before the first exception or error condition that may quote a value is searched.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _BROKEN = (
     re.compile(rf"{_PATH} is not a Parquet file"),
     re.compile(r"Could not read footer for file: .*?path=(?P<path>[^;\s]+)"),
 )
-# A file that cannot be opened may be broken, or its storage does not answer.
-_NOT_READ = (
+# A file that cannot be opened: it is broken, or its storage does not answer.
+_UNREADABLE = (
     re.compile(rf"Failed to (?:open|fetch) file: {_PATH}"),
     re.compile(rf"Cannot (?:read|open)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
     re.compile(rf"Failed to (?:read|open|parse)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
 )
-_SIGNS_OF_DAMAGE = ("EOFException", "Avro", "ChecksumException", "ParquetDecodingException", "CorruptedFile", "Json")
-_AWAY = re.compile(
+_DAMAGE = ("EOFException", "Avro", "ChecksumException", "ParquetDecodingException", "CorruptedFile", "Json")
+_OUTAGE = re.compile(
     r"(?:UnknownHost|Connect|NoRouteToHost|PortUnreachable|SocketTimeout|HttpHostConnect|ConnectTimeout|SSL\w*"
     r"|SdkClient|ApiCallTimeout|ApiCallAttemptTimeout|AccessDenied|AccessControl)Exception\b[^\n]*"
     r"|Status Code: (?:403|429|5\d\d)|AWS Error NETWORK_CONNECTION[^\n]*|AWS Error ACCESS_DENIED[^\n]*"
 )
 _ADVICE = f"Nothing was published. {LOST_FILE_ADVICE}"
-_NO_ROOM = ("No space left on device", "There is not enough space on the disk", "Disk quota exceeded", "SQLITE_FULL")
+_DISK_FULL = ("No space left on device", "There is not enough space on the disk", "Disk quota exceeded", "SQLITE_FULL")
 _LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED", "database is locked")
 
 _EXCEPTION = re.compile(r"\b[A-Za-z_$][\w$]*(?:\.[\w$]+)*(?:Exception|Error)\b")
@@ -63,22 +63,22 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
 _CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
 
 
-def said_by_spark(error: BaseException) -> str:
-    """Return the text of a Spark error up to where values of rows may begin; empty if it is not one."""
+def spark_error_text(error: BaseException) -> str:
+    """Return the text of a Spark error before any values of rows; empty for other errors."""
     if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
         return ""
     # Stack frames name only methods.
-    said = "\n".join(line for line in str(error).splitlines() if not line.lstrip().startswith("at "))
-    quoting = [
-        m.start() for m in _EXCEPTION.finditer(said) if not (_TRUSTED.fullmatch(m[0]) or _CLOCK.match(said, m.start()))
+    text = "\n".join(line for line in str(error).splitlines() if not line.lstrip().startswith("at "))
+    ends = [
+        m.start() for m in _EXCEPTION.finditer(text) if not (_TRUSTED.fullmatch(m[0]) or _CLOCK.match(text, m.start()))
     ]
-    quoting += [m.start() for m in _CONDITION.finditer(said) if not m[1].startswith(_CARRIERS)]
-    return said[: min(quoting, default=len(said))]
+    ends += [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_CARRIERS)]
+    return text[: min(ends, default=len(text))]
 
 
 @contextlib.contextmanager
 def named_errors(table: object) -> Generator[None]:
-    """Raise errors within the context as errors of this package, if they are known; `table` is the written table."""
+    """Convert known errors within the context to errors of this package; `table` is the table being written."""
     try:
         yield
     except Exception as e:
@@ -95,7 +95,7 @@ def is_unreadable(error: Exception, location: str) -> bool:
 
 
 def as_named(error: Exception, table: str) -> LakeError | None:
-    """Return the error as one of this package; None if it is unknown, or already one.
+    """Convert an error to one of this package; None if it is unknown or already a LakeError.
 
     Args:
         error: an error raised during a step.
@@ -106,42 +106,42 @@ def as_named(error: Exception, table: str) -> LakeError | None:
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _full(table, f" ({error.filename})" if error.filename else "")
-        said = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     else:
-        said = said_by_spark(error)
-    if any(sign in said for sign in _NO_ROOM):
+        text = spark_error_text(error)
+    if any(sign in text for sign in _DISK_FULL):
         return _full(table, "")
-    if any(sign in said for sign in _LOCKED):
+    if any(sign in text for sign in _LOCKED):
         return CatalogUnavailableError(
-            f"{table}: the catalog is locked: end that process which has held its lock for a minute, or let it finish. "
-            "Run again afterwards: what was committed stays, and nothing is half-published"
+            f"{table}: the catalog is locked: another process has held its lock for a minute; end that process, or let "
+            "it finish. Run again afterwards: commits are kept, and nothing is half-published"
         )
-    if found := _first(_MISSING, said):
+    if path := _first(_MISSING, text):
         return MissingDataFileError(
-            f"{table}: {found} is gone, though a table names it: it was deleted behind the table's back. {_ADVICE}"
+            f"{table}: {path} is gone, but a table still names it: it was deleted outside of Iceberg. {_ADVICE}"
         )
-    if found := _first(_BROKEN, said):
-        return _broken(table, found)
-    found, away = _first(_NOT_READ, said), _AWAY.search(said)
-    if away or (found and not found.startswith(("file:", "/")) and not any(s in said for s in _SIGNS_OF_DAMAGE)):
-        where, why = found or "a file of a table", f" ({away[0].strip()[:200]})" if away else ""
+    if path := _first(_BROKEN, text):
+        return _broken(table, path)
+    path, outage = _first(_UNREADABLE, text), _OUTAGE.search(text)
+    if outage or (path and not path.startswith(("file:", "/")) and not any(s in text for s in _DAMAGE)):
+        where, why = path or "a file of a table", f" ({outage[0].strip()[:200]})" if outage else ""
         return StorageUnavailableError(
-            f"{table}: {where} cannot be reached{why}. Nothing was published, and the file may be as it should: see "
-            "that the storage answers and that this user may read and write it, then run again"
+            f"{table}: {where} cannot be reached{why}. Nothing was published, and the file may be intact: check that "
+            "the storage answers and that this user may read and write it, then run again"
         )
-    return _broken(table, found) if found else None
+    return _broken(table, path) if path else None
 
 
 def _broken(table: str, path: str) -> CorruptMetadataError:
-    return CorruptMetadataError(f"{table}: {path} cannot be read: it is broken or was cut. {_ADVICE}")
+    return CorruptMetadataError(f"{table}: {path} cannot be read: it is broken or truncated. {_ADVICE}")
 
 
 def _full(table: str, where: str) -> StorageFullError:
     return StorageFullError(
-        f"{table}: no space is left on the device{where}. Nothing was published, and nothing is lost: make room where "
-        "the lake is and where Spark keeps temporary files (`spark.local.dir`, else /tmp), and run again"
+        f"{table}: no space is left on the device{where}. Nothing was published, and nothing is lost: make room "
+        "for the lake and for Spark's temporary files (`spark.local.dir`, else /tmp), and run again"
     )
 
 
-def _first(patterns: tuple[re.Pattern[str], ...], said: str) -> str | None:
-    return next((m["path"] for p in patterns if (m := p.search(said))), None)
+def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
+    return next((m["path"] for p in patterns if (m := p.search(text))), None)

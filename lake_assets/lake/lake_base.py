@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lake_assets.errors import CatalogUnavailableError, CorruptMetadataError, LakeNotFoundError, TableNotFoundError
 from lake_assets.lake import caching_catalog as catalogs
-from lake_assets.lake.caching_catalog import knowing
+from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId, folder_of, nearest
 from lake_assets.lake.redaction import hide, hide_in
@@ -43,7 +43,7 @@ class LakeBase:
         """
         Args:
             config: see `LakeConfig`.
-            session: returns the Spark session, if somebody else owns it (Dagster's resource).
+            session: returns the Spark session, if another object owns it (Dagster's resource).
         """
         self.config = config
         self._session_source = session
@@ -56,7 +56,7 @@ class LakeBase:
 
     @classmethod
     def load_existing(cls) -> Self:
-        """Open an existing lake, for commands that only read: nothing is created at a mistyped home.
+        """Open an existing lake, for commands that only read: a mistyped home must not create one.
 
         Raises:
             LakeNotFoundError: there is no lake at that location.
@@ -66,7 +66,7 @@ class LakeBase:
             file = _sqlite_file(lake.config.catalog["uri"])
             raise LakeNotFoundError(
                 f"no lake at {lake.config.home}: its catalog {file} does not exist. If the lake is elsewhere, set "
-                "LAKE_HOME, or LAKE_CONFIG to its lake.yaml; `lake-assets run PIPELINE` makes a lake here"
+                "LAKE_HOME, or LAKE_CONFIG to its lake.yaml; `lake-assets run PIPELINE` creates a lake here"
             )
         return lake
 
@@ -82,26 +82,26 @@ class LakeBase:
         Raises:
             CatalogUnavailableError: it cannot be opened; names reason and location.
         """
-        props = dict(self.config.catalog)
-        uri = props.get("uri", "")
+        properties = dict(self.config.catalog)
+        uri = properties.get("uri", "")
         try:
             if self.config.is_embedded:
-                props["uri"] = _prepare_sqlite(uri, self.config.home)
+                properties["uri"] = _prepare_sqlite(uri, self.config.home)
             if self.config.warehouse:
-                props["warehouse"] = self.config.warehouse
-            return knowing(load_catalog(self.config.name, **props))
+                properties["warehouse"] = self.config.warehouse
+            return with_cache(load_catalog(self.config.name, **properties))
         except CatalogUnavailableError:
             raise
-        except NotInstalledError as e:
-            kind = uri.partition(":")[0] if props.get("type", "sql") == "sql" else props["type"]
+        except NotInstalledError as error:
+            kind = uri.partition(":")[0] if properties.get("type", "sql") == "sql" else properties["type"]
             raise CatalogUnavailableError(
-                f"the Iceberg catalog ({kind}) needs a package that is not installed: {e}, in the environment that "
+                f"the Iceberg catalog ({kind}) needs a package that is not installed: {error}, in the environment that "
                 "lake_assets runs in"
-            ) from e
-        except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as e:
-            where = hide_in(uri) or hide(props)
-            said = f"the Iceberg catalog at {where} cannot be opened: {self.config.hidden(e)}"
-            raise CatalogUnavailableError(said) from None
+            ) from error
+        except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as error:
+            where = hide_in(uri) or hide(properties)
+            message = f"the Iceberg catalog at {where} cannot be opened: {self.config.hidden(error)}"
+            raise CatalogUnavailableError(message) from None
 
     def spark(self) -> SparkSession:
         """Return the Spark session; its catalog has the configured name (`lake`)."""
@@ -111,33 +111,33 @@ class LakeBase:
                 adopt_session(self._session, self.config)
             else:
                 self._session = open_session(self.config)
-            self.catalog  # noqa: B018 (the SQLite file is made with the right journal mode before Spark opens it)
+            self.catalog  # noqa: B018 (creates the SQLite file with the right journal mode before Spark opens it)
         return self._session
 
     def table(self, name: str | TableId) -> Table:
         """Load the PyIceberg table.
 
         Raises:
-            TableNotFoundError: it does not exist; names similar ones.
+            TableNotFoundError: it does not exist; names similar tables.
             CorruptMetadataError: PyIceberg cannot read its metadata.
         """
         table_id = TableId.parse(name)
         try:
             return self.catalog.load_table(table_id.parts)
-        except (NoSuchTableError, NoSuchNamespaceError) as e:
-            there = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            existing = ", ".join(str(t) for t in self.tables(table_id.namespace)) or "no tables"
             where = hide_in(self.config.catalog.get("uri", self.config.name))
-            known = (str(t) for namespace in self.catalog.list_namespaces() for t in self.tables(namespace))
+            names = (str(t) for namespace in self.catalog.list_namespaces() for t in self.tables(namespace))
             raise TableNotFoundError(
-                f"no table {table_id}{nearest(str(table_id), known)} in the lake at {where}; "
-                f"{'.'.join(table_id.namespace)} holds: {there}"
-            ) from e
-        except (pydantic.ValidationError, ValidationError) as e:
+                f"no table {table_id}{nearest(str(table_id), names)} in the lake at {where}; "
+                f"{'.'.join(table_id.namespace)} holds: {existing}"
+            ) from error
+        except (pydantic.ValidationError, ValidationError) as error:
             raise CorruptMetadataError(
-                f"PyIceberg cannot read the metadata of {table_id}: {e}. If it does not know the type of a column: "
+                f"PyIceberg cannot read the metadata of {table_id}: {error}. If it does not know the type of a column: "
                 "VARIANT can only be read through a SQL catalog; register the table in one, or drop the column. "
                 "Otherwise restore the metadata file from a backup"
-            ) from e
+            ) from error
 
     def find(self, name: str | TableId) -> Table | None:
         """Load the PyIceberg table; None if it does not exist."""
@@ -163,7 +163,7 @@ class LakeBase:
             if not self.catalog.namespace_exists(namespace):
                 self.catalog.create_namespace(namespace)
         except (NamespaceAlreadyExistsError, IntegrityError):
-            # Another process was faster; which of the two errors occurs depends on timing.
+            # Another process created it first; which of the two errors occurs depends on timing.
             if not self.catalog.namespace_exists(namespace):
                 raise
 
@@ -194,9 +194,10 @@ def _prepare_sqlite(uri: str, home: Path) -> str:
         make_private(home)
     if not path.parent.is_dir():
         raise CatalogUnavailableError(
-            f"the catalog's folder {path.parent} does not exist: make it, or point LAKE_HOME (or catalog.uri) elsewhere"
+            f"the catalog's folder {path.parent} does not exist: create it, or point LAKE_HOME (or catalog.uri) "
+            "elsewhere"
         )
-    # Write-ahead logging lets readers work while another process writes; the file keeps the setting.
+    # With write-ahead logging, readers need not wait for a writer. The file keeps the setting.
     with sqlite3.connect(path, timeout=catalogs.LOCK_SECONDS) as connection:
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
     connection.close()

@@ -11,45 +11,45 @@ from typing import Self
 
 from lake_assets.errors import InvalidNameError
 
-# Neither hidden, nor a way to another folder, nor with a character that means something in a URI or glob.
+# A folder name that is not hidden, does not leave its parent, and has no special characters of URIs or globs.
 _FOLDER = re.compile(r"\w(?:[\w .$-]*[\w$-])?")
-# Less than the 255 bytes of most file systems: others add to it.
-_LONGEST_FOLDER = 200
+# Less than the 255 bytes of most file systems, since suffixes are added.
+_MAX_FOLDER_BYTES = 200
 
-# Columns that a capture adds begin so.
-_OF_CHANGES = ("_change_type", "_commit_", "__lake_")
-# Iceberg refuses to read tables with columns of these names beside its own ones.
-_OF_ICEBERG = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+# Prefixes of the columns that a capture adds.
+_CHANGE_COLUMNS = ("_change_type", "_commit_", "__lake_")
+# Iceberg's metadata columns: it does not read tables that have other columns of these names.
+_ICEBERG_COLUMNS = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
 
 
 def quote(*parts: str) -> str:
-    """One SQL identifier of `parts`, each in backticks: quote("final", "users") -> `final`.`users`."""
+    """Return `parts` as one SQL identifier, each in backticks: quote("final", "users") -> `final`.`users`."""
     for part in parts:
         if not part or "\x00" in part:
-            raise InvalidNameError(f"{part!r} cannot be a name in SQL: it is empty or holds a NUL character")
+            raise InvalidNameError(f"{part!r} cannot be a name in SQL: it is empty or contains a NUL character")
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def is_of_changes(column: str) -> bool:
-    """Whether a column is called like those that come with the changes of a table."""
-    return column.lower().startswith(_OF_CHANGES)
+    """Whether a column's name is reserved for the columns that a capture adds."""
+    return column.lower().startswith(_CHANGE_COLUMNS)
 
 
 def is_reserved(column: str) -> bool:
     """Whether rows with a column of this name cannot be read as changes."""
-    return is_of_changes(column) or column.lower() in _OF_ICEBERG
+    return is_of_changes(column) or column.lower() in _ICEBERG_COLUMNS
 
 
 def literal(text: str) -> str:
-    """`text` as a SQL string literal (raw, so that a backslash stays one)."""
+    """Return `text` as a SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Ask whether one of some names was meant; empty where none is near."""
+    """Return ` (did you mean X?)` with the most similar of some names; empty if none is similar."""
     by_lower = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[matches[0]]}?)" if matches else ""
 
 
 @dataclass(frozen=True, order=True)
@@ -61,21 +61,21 @@ class TableId:
 
     @classmethod
     def parse(cls, text: str | TableId | tuple[str, ...]) -> Self:
-        """`final.users`; a part that holds a dot is put in backticks: final.`a.b`.
+        """Parse `final.users`; a part that contains a dot is written in backticks: final.`a.b`.
 
         Raises:
-            InvalidNameError: the text has no namespace, an empty part, or a backtick that is not closed.
+            InvalidNameError: the text has no namespace, an empty part, or an unclosed backtick.
         """
         if isinstance(text, TableId):
             return cls(text.namespace, text.name)
         parts = text if isinstance(text, tuple) else _split(text)
         if len(parts) < 2 or not all(parts):
-            raise InvalidNameError(f"{text!r} is no table name: write namespace.table, for example final.users")
+            raise InvalidNameError(f"{text!r} is not a table name: write namespace.table, for example final.users")
         return cls(tuple(parts[:-1]), parts[-1])
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Namespace and name, as PyIceberg takes them."""
+        """Namespace and name as one tuple, PyIceberg's identifier."""
         return (*self.namespace, self.name)
 
     def sql(self, catalog: str) -> str:
@@ -87,12 +87,15 @@ class TableId:
 
 
 def folder_of(part: str) -> str:
-    """The folder of a table or namespace: its name, where that is one folder's name on every file system and in every
-    URI; else what is left of the name, and a hash of it."""
-    if _FOLDER.fullmatch(part) and len(part.encode()) <= _LONGEST_FOLDER:
+    """Return the folder of a table or namespace.
+
+    It is the name itself if every file system and URI accepts it as a folder. Otherwise it is the name's letters and
+    digits, followed by a hash of the name.
+    """
+    if _FOLDER.fullmatch(part) and len(part.encode()) <= _MAX_FOLDER_BYTES:
         return part
-    kept = re.sub(r"[^A-Za-z0-9]+", "_", part)[:40].strip("_")
-    return f"{kept}-{hashlib.sha256(part.encode()).hexdigest()[:20]}".lstrip("-")
+    prefix = re.sub(r"[^A-Za-z0-9]+", "_", part)[:40].strip("_")
+    return f"{prefix}-{hashlib.sha256(part.encode()).hexdigest()[:20]}".lstrip("-")
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Passwords and keys are for catalogs and stores alone: no message and no log shows them."""
+"""Remove passwords and keys from messages and logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HIDDEN = "***"
 _NAMES = re.compile(
     r"passw|secret|token|credential|(access|account|private|api|shared)[-_.]?key|\bsas\b|signature", re.IGNORECASE
 )
-# A password in an address, a server's token, a secret parameter.
+# A password in an address, a secret parameter, a server's token.
 _IN_ADDRESSES = re.compile(
     r"(?<=://)([^\s:/@]*):[^\s@/]+@|((?:password|token|secret)=)[^\s&;'\"]+|(authorization=Bearer%20)[^\s;'\"]+",
     re.IGNORECASE,
@@ -19,12 +19,12 @@ _IN_ADDRESSES = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of that name holds a secret."""
+    """Whether a setting of this name holds a secret."""
     return _NAMES.search(name) is not None
 
 
 def hide(value: Any, name: str = "") -> Any:
-    """A setting, or a mapping of them, as it may be shown."""
+    """Return a setting, or a mapping of settings, with secrets replaced."""
     if isinstance(value, Mapping):
         return {k: hide(v, str(k)) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -35,14 +35,14 @@ def hide(value: Any, name: str = "") -> Any:
 
 
 def hide_in(text: str, secrets: Iterable[str] = ()) -> str:
-    """A text without passwords in addresses and without `secrets`."""
+    """Replace passwords in addresses, and `secrets`, in a text."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    return _IN_ADDRESSES.sub(_shown, text)
+    return _IN_ADDRESSES.sub(_redacted, text)
 
 
 def secrets_in(settings: Any, name: str = "") -> Iterator[str]:
-    """The secret values in settings, those in addresses included."""
+    """Yield the secret values in settings, including passwords in addresses."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             yield from secrets_in(value, str(key))
@@ -60,7 +60,7 @@ def _password(address: str) -> str | None:
         return None
 
 
-def _shown(found: re.Match[str]) -> str:
-    if found[1] is not None:
-        return f"{found[1]}:{HIDDEN}@"
-    return f"{found[2] or found[3]}{HIDDEN}"
+def _redacted(match: re.Match[str]) -> str:
+    if match[1] is not None:
+        return f"{match[1]}:{HIDDEN}@"
+    return f"{match[2] or match[3]}{HIDDEN}"

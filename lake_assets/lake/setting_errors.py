@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with settings, in the words of the person who wrote them."""
+"""Pydantic's validation errors in plain words, in terms of the YAML that a user wrote."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lake_assets.lake.redaction import hide
 
 Place = tuple[int | str, ...]
 
-_SHOWN = 60
-# What pydantic names the branches of a union, which stand in the place of a mistake.
+_MAX_SHOWN = 60
+# Names of the branches of a union, which pydantic puts into the location of an error.
 _BRANCH = re.compile(r"str|int|float|bool|(list|dict|tuple)\[.*")
 _EXPECTED = {
     "string_type": "text",
@@ -33,20 +33,20 @@ _EXPECTED = {
 
 
 def setting_errors(model: type[BaseModel], error: ValidationError) -> list[tuple[Place, str]]:
-    """Return each mistake as the place of the setting and a text: what is wrong there, and what to write.
+    """Return each mistake as the place of the setting, and a text: what is wrong, and what to write.
 
-    A value that fits no branch of a union is one mistake.
+    A value that fits no branch of a union is one mistake, not one per branch.
 
     Args:
-        model: what was validated.
-        error: what pydantic says of it.
+        model: the validated model.
+        error: pydantic's error.
     """
-    found: dict[Place, list[Any]] = {}
+    by_place: dict[Place, list[Any]] = {}
     for details in error.errors():
         place: Place = details["loc"]
         branch = next((i for i, part in enumerate(place) if isinstance(part, str) and _BRANCH.fullmatch(part)), None)
-        found.setdefault(place if branch is None else place[:branch], []).append(details)
-    return [(place, _text(model, place, several)) for place, several in found.items()]
+        by_place.setdefault(place if branch is None else place[:branch], []).append(details)
+    return [(place, _text(model, place, several)) for place, several in by_place.items()]
 
 
 def _text(model: type[BaseModel], place: Place, several: Sequence[Any]) -> str:
@@ -54,9 +54,9 @@ def _text(model: type[BaseModel], place: Place, several: Sequence[Any]) -> str:
     kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
     expected = list(dict.fromkeys(_EXPECTED[d["type"]] for d in several if d["type"] in _EXPECTED))
     if kind == "extra_forbidden":
-        message = f"unknown setting{_known(model, place)}"
+        message = f"unknown setting{_suggestion(model, place)}"
     elif kind == "missing":
-        message = "missing, and there is no default"
+        message = "missing, and it has no default"
     elif len(several) > 1 or expected:
         message = f"expected {' or '.join(expected)}{_value(first)}" if expected else message
     elif kind == "literal_error":
@@ -73,28 +73,28 @@ def _value(details: Any) -> str:
     if not isinstance(value, str | int | float | list | dict):
         return ""
     try:
-        return f", found {value!r}"[: _SHOWN + 9]
-    except ValueError:  # Python does not write numbers of more than 4,300 digits
-        return ", found a number of thousands of digits"
+        return f", found {value!r}"[: _MAX_SHOWN + 9]
+    except ValueError:  # Python does not print integers of more than 4,300 digits
+        return ", found a number with thousands of digits"
 
 
-def _known(model: type[BaseModel], place: Place) -> str:
-    """The nearest name of a setting, else all of them."""
+def _suggestion(model: type[BaseModel], place: Place) -> str:
+    """Suggest the most similar setting; without one, list all."""
     names = list(dict.fromkeys(name for m in _models_at(model, place[:-1]) for name in m.model_fields))
     if near := difflib.get_close_matches(str(place[-1]), names, n=1):
         return f"; did you mean `{near[0]}`?"
-    return f"; there are: {', '.join(names)}" if names else ""
+    return f"; known settings: {', '.join(names)}" if names else ""
 
 
 def _models_at(annotation: Any, place: Sequence[int | str]) -> Iterator[type[BaseModel]]:
-    """The settings that may stand at a place."""
+    """Yield the models whose settings may be written at a place."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if not place:
             yield annotation
         elif field := annotation.model_fields.get(str(place[0])):
             yield from _models_at(field.annotation, place[1:])
         return
-    # Lists and mappings take one part of the place; unions and annotated types take none.
+    # Lists and mappings use up one part of the place; unions and annotated types none.
     parts = 1 if getattr(annotation, "__origin__", None) in (list, dict, tuple) else 0
     if len(place) >= parts:
         for inner in get_args(annotation):

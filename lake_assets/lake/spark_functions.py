@@ -1,10 +1,10 @@
-"""Which of Spark's functions make one value of many rows, and which many rows of one."""
+"""Spark's aggregate functions, and its generators, which return several rows per input row."""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-# Aggregates that sqlglot has no class for, or one that is no AggFunc.
+# Aggregates without a class in sqlglot, or with a class that is no AggFunc.
 _AGGREGATES = {
     "any",
     "bitmap_and_agg",
@@ -37,26 +37,26 @@ _AGGREGATES = {
     "try_avg",
     "try_sum",
 }
-# Functions that make several rows of one, and each of them several columns.
+# Generators that return several columns.
 _WIDE = (exp.Posexplode, exp.Inline, exp.Stack)
 _WIDE_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "collations", "sql_keywords"}
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Whether it is a call of an aggregate (without what stands around it, as FILTER or OVER)."""
+    """Whether the node is a call of an aggregate; FILTER and OVER around it are not part of the node."""
     if isinstance(node, exp.Any):
         return not isinstance(node.parent, exp.Binary)
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in _AGGREGATES
-    # How often a grouping set leaves out a column is no aggregate of rows.
+    # GROUPING and GROUPING_ID depend on the grouping set, not on rows.
     return isinstance(node, exp.AggFunc) and not isinstance(node, exp.GroupingId | exp.Grouping)
 
 
 def is_generator(node: exp.Expr) -> bool:
-    """Whether it is a call that makes several rows of one."""
+    """Whether the node is a call of a generator."""
     return isinstance(node, exp.Explode) or is_wide(node)
 
 
 def is_wide(node: exp.Expr) -> bool:
-    """Whether it is such a call, and makes several columns."""
+    """Whether the node is a call of a generator that returns several columns."""
     return isinstance(node, _WIDE) or (isinstance(node, exp.Anonymous) and node.name.lower() in _WIDE_NAMES)

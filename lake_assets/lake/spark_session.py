@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-_LOCAL = re.compile(r"local(\[.*\])?")
+_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 
-# How PyIceberg's catalog properties are spelled in Iceberg's Java catalogs, where they differ.
+# PyIceberg's catalog properties and their names in Iceberg's Java catalogs.
 _JAVA_NAMES = {
     "s3.endpoint": "s3.endpoint",
     "s3.access-key-id": "s3.access-key-id",
@@ -46,45 +46,47 @@ _JAVA_NAMES = {
 
 
 def packages(config: LakeConfig) -> list[str]:
-    """The coordinates that a local session (or a Connect server) of this lake needs."""
+    """Return the Maven coordinates of the jars that a local session (or a Connect server) of this lake needs."""
     uri = config.catalog.get("uri", "")
     jdbc = [SQLITE_JDBC] if uri.startswith("sqlite") else [POSTGRES_JDBC] if uri.startswith("postgres") else []
     return [ICEBERG_RUNTIME, *jdbc, *config.spark.packages]
 
 
 def catalog_conf(config: LakeConfig) -> dict[str, str]:
-    """The session settings that make the lake's catalog known to Spark under its name.
+    """Return the session settings that register the lake's catalog in Spark.
 
-    They are all runtime settings, so that they can be given to a session of any Spark Connect server that has the
-    Iceberg jar.
+    All are runtime settings, so a session of any Spark Connect server with the Iceberg jar accepts them.
 
     Raises:
-        ConfigError: PyIceberg's catalog type has no counterpart here.
+        ConfigError: Spark has no counterpart of PyIceberg's catalog type.
     """
-    props = config.catalog
-    kind = props.get("type") or ("rest" if props.get("uri", "").startswith("http") else "sql")
+    properties = config.catalog
+    kind = properties.get("type") or ("rest" if properties.get("uri", "").startswith("http") else "sql")
     conf = {"warehouse": config.warehouse} if config.warehouse else {}
     match kind:
         case "sql":
-            conf |= {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(props.get("uri", ""))}
+            conf |= {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(properties.get("uri", ""))}
         case "rest" | "hive" | "glue":
-            conf |= {"type": kind, **{k: v for k, v in props.items() if k not in _JAVA_NAMES and k != "type"}}
+            conf |= {
+                "type": kind,
+                **{name: value for name, value in properties.items() if name not in _JAVA_NAMES and name != "type"},
+            }
         case _:
             raise ConfigError(
-                f"catalog type {kind!r} is not known to both PyIceberg and Spark: use sql, rest, hive or glue"
+                f"catalog type {kind!r} is not supported by both PyIceberg and Spark: use sql, rest, hive or glue"
             )
-    conf |= {_JAVA_NAMES[k]: v for k, v in props.items() if k in _JAVA_NAMES}
-    # Spark would otherwise keep a table as it was when first read, and not see what PyIceberg commits beside it.
+    conf |= {_JAVA_NAMES[name]: value for name, value in properties.items() if name in _JAVA_NAMES}
+    # Otherwise Spark would keep a table's first version, and not see PyIceberg's commits.
     conf["cache-enabled"] = "false"
     prefix = f"spark.sql.catalog.{config.name}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
-        **{f"{prefix}.{k}": v for k, v in conf.items()},
+        **{f"{prefix}.{name}": value for name, value in conf.items()},
         "spark.sql.defaultCatalog": config.name,
         "spark.sql.session.timeZone": "UTC",
-        # Else ${...} is replaced in whatever SQL says, also in names and in values that come from data.
+        # Otherwise Spark replaces ${...} anywhere in SQL, including names and values that come from data.
         "spark.sql.variable.substitute": "false",
-        # Times of change streams go back to 4713 BC and to year 294276; the proleptic calendar is what Postgres uses.
+        # Times in change streams range from 4713 BC to 294276 AD in the proleptic calendar, as in Postgres.
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     }
@@ -94,7 +96,7 @@ def _jdbc(uri: str) -> dict[str, str]:
     parsed = urlparse(uri)
     if parsed.scheme.startswith("sqlite"):
         path = uri.split(":///", 1)[1].split("?")[0]
-        # Both wait for each other's locks; the journal mode is a property of the file, set when it is made.
+        # PyIceberg and Spark wait for each other's locks. The journal mode is a property of the file.
         return {"uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": f"{caching_catalog.LOCK_SECONDS * 1000:.0f}"}
     if parsed.scheme.startswith("postgresql"):
         conf = {"uri": f"jdbc:postgresql://{parsed.hostname}:{parsed.port or 5432}{parsed.path}"}
@@ -103,13 +105,13 @@ def _jdbc(uri: str) -> dict[str, str]:
         if parsed.password:
             conf["jdbc.password"] = unquote(parsed.password)
         return conf
-    raise ConfigError(f"catalog uri {hide_in(uri)!r}: a sql catalog is shared with Spark over sqlite or postgresql")
+    raise ConfigError(f"catalog uri {hide_in(uri)!r}: Spark can share a sql catalog only in sqlite or postgresql")
 
 
 def session_conf(config: LakeConfig) -> dict[str, str]:
-    """All settings of a session of this lake, as a flat dict: for SparkSession.builder or Dagster's PySparkResource.
+    """Return all settings of a session of this lake, for SparkSession.builder or Dagster's PySparkResource.
 
-    Resolves the jars where the session is local.
+    Resolves the jars if the session is local.
     """
     if config.spark.remote:
         return {"spark.remote": config.spark.remote, **catalog_conf(config), **config.spark.conf}
@@ -127,9 +129,9 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-        # Else PySpark looks for the caller of each of its functions, which takes longer than what most of them do.
+        # Otherwise PySpark looks up the caller of each of its functions, which takes longer than most of them.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # Of compiled queries: each table has some of its own, and Spark keeps no more than 100.
+        # Compiled queries: each table has several, and Spark's default keeps only 100.
         "spark.sql.codegen.cache.maxEntries": "2000",
         **authentication(config),
         **catalog_conf(config),
@@ -138,39 +140,39 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
 
 
 def authentication(config: LakeConfig) -> dict[str, str]:
-    """The settings with which the ports of a local JVM, between its own parts, ask for a secret that it makes itself.
+    """Return the settings that protect the internal ports of a local JVM with a secret that Spark generates.
 
-    Without them every user of the machine can send it Java objects, and read what it has cached. A cluster's parts need
-    a secret that is given to each of them: that is for whoever sets up the cluster.
+    Without them every user of the machine could send it Java objects and read its cached data. On a cluster, the secret
+    has to be distributed, so setting it up is left to the cluster's administrator.
     """
     master = config.spark.conf.get("spark.master", config.spark.master)
-    return {"spark.authenticate": "true"} if _LOCAL.fullmatch(master) else {}
+    return {"spark.authenticate": "true"} if _LOCAL_MASTER.fullmatch(master) else {}
 
 
 def java_options(config: LakeConfig) -> str:
-    """Options of a JVM that serves a lake; what somebody sets as `extraJavaOptions` comes after them and wins."""
+    """Return the options of a JVM that serves a lake; a user's `extraJavaOptions` come later and override them."""
     options = [f"-Dlog4j2.configurationFile={log4j_file()}"]
     if urlparse(config.warehouse or "").scheme in ("", "file"):
-        # Iceberg reads manifests in threads of its own and looks every 10 ms whether they are done, some times a table:
-        # worth it where a file takes as long to come, not where it is on a disk.
+        # Iceberg reads manifests in worker threads and polls every 10 ms for their end, several times per table. That
+        # pays off if opening a file takes as long, but not on a local disk.
         options.append("-Diceberg.scan.plan-in-worker-pool=false")
     return " ".join(options)
 
 
 def log4j_file() -> str:
-    """Where the logging settings are: warnings and errors, to stderr."""
+    """Return the path of the logging settings: warnings and errors, to stderr."""
     with as_file(files("lake_assets.lake") / "log4j2.properties") as path:
         return str(path)
 
 
 def open_session(config: LakeConfig) -> SparkSession:
-    """A session whose catalog settings are this lake's alone.
+    """Open a session with this lake's own catalog settings.
 
     Sessions of one process share one JVM (or one Connect server): settings that are fixed at its start, such as
-    `spark.driver.memory`, stay as the first session set them.
+    `spark.driver.memory`, keep the values of the first session.
 
     Raises:
-        SparkUnavailableError: the JVM did not start, or nothing answers at `spark.remote`.
+        SparkUnavailableError: the JVM did not start, or no server answers at `spark.remote`.
         JavaNotFoundError: a local session needs Java 17 or 21.
     """
     from pyspark.errors import PySparkException
@@ -204,38 +206,38 @@ def open_session(config: LakeConfig) -> SparkSession:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Generator[None]:
-    """Keep this process's handler of Ctrl-C.
+    """Restore this process's handler of Ctrl-C after the context.
 
-    PySpark sets one that calls the JVM, in the middle of whatever call was interrupted: that ends in a Py4JError.
+    PySpark's handler calls the JVM while another call is in progress, which ends in a Py4JError.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 def adopt_session(session: SparkSession, config: LakeConfig) -> None:
-    """Make the lake's catalog known to a session that was started elsewhere (its server has the Iceberg jar)."""
-    # Each step of a run does this, since others may have set the session's time zone, say.
+    """Register the lake's catalog in a session that was started elsewhere, with the Iceberg jar."""
+    # Each step of a run does this, since other code may have changed, for example, the session's time zone.
     set_all(session, catalog_conf(config))
 
 
 def set_all(session: SparkSession, settings: Mapping[str, str]) -> None:
-    """Set settings of a session: over Spark Connect in one message instead of one a setting."""
-    at_once = getattr(session.conf, "_set_all", None)
-    if at_once and settings:
-        at_once(dict(settings), silent=False)
+    """Apply settings to a session; over Spark Connect in one message instead of one per setting."""
+    set_together = getattr(session.conf, "_set_all", None)
+    if set_together and settings:
+        set_together(dict(settings), silent=False)
         return
     for key, value in settings.items():
         session.conf.set(key, value)
 
 
 def check_remote(remote: str) -> None:
-    """Raise SparkUnavailableError where nothing listens: Spark's own client waits and retries for ten minutes."""
+    """Raise SparkUnavailableError if no server listens: Spark's own client would retry for ten minutes."""
     parsed = urlparse(remote)
     host, port = parsed.hostname or "", parsed.port or 15002
     if parsed.scheme != "sc" or not host:
@@ -250,7 +252,7 @@ def check_remote(remote: str) -> None:
 
 
 def check_one_kind(remote: str | None) -> None:
-    """Raise ConfigError where this process already uses the other kind of Spark: PySpark's functions serve one only."""
+    """Raise ConfigError if this process already uses the other kind of Spark: PySpark supports one per process."""
     from lake_assets.lake import _compat
 
     if remote and _compat.has_local_spark():
@@ -268,7 +270,7 @@ def check_one_kind(remote: str | None) -> None:
 
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Generator[None]:
-    """While the JVM is started, file descriptor 2 is `log`: the JVM keeps it, so that terminals stay quiet."""
+    """Redirect file descriptor 2 to `log` within the context: a JVM started there keeps it, away from the terminal."""
     make_private(log.parent)
     sys.stderr.flush()
     saved = os.dup(2)

@@ -1,4 +1,4 @@
-"""YAML as people write it: what is wrong with a text, and on which line."""
+"""Read YAML; mistakes are reported with their line."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from typing import Any
 
 import yaml
 
-# Far more than settings are; what aliases repeat counts each time.
-MOST_VALUES = 1_000_000
+# Far more values than settings have. Values repeated by aliases count each time.
+MAX_VALUES = 1_000_000
 
 
 class YamlError(Exception):
-    """What is wrong with a YAML text: lines (None: not known) and what is wrong there."""
+    """Mistakes in a YAML text.
+
+    Attributes:
+        mistakes: line (None if unknown) and message of each.
+    """
 
     def __init__(self, *mistakes: tuple[int | None, str]) -> None:
         super().__init__("; ".join(text for _, text in mistakes))
         self.mistakes = mistakes
 
     def in_file(self, path: Path) -> str:
-        """The mistakes, one a line, each with its place in the file."""
+        """Return one line per mistake, each with its line in the file."""
         return "\n".join(f"{path}{f', line {line}' if line else ''}: {text}" for line, text in self.mistakes)
 
 
 def load(text: str) -> tuple[Any, yaml.Node | None]:
-    """The content of a YAML text, and its nodes, which know their lines.
+    """Return the content of a YAML text, and its root node, which knows the lines.
 
     Raises:
-        YamlError: it is no YAML, is nested too deeply, refers to itself, stands for too many values, or holds a setting
-            twice, of which YAML would keep the last one. Values are not quoted: they may be passwords.
+        YamlError: the text is not YAML, is nested too deeply, refers to itself, expands to too many values, or contains
+            a setting twice (PyYAML would use the last one). Messages do not quote values, which may be passwords.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         _check(node)
-        # Values, with their lines in what is wrong with them: the loader of PyYAML raises whatever Python does.
+        # Our loader reports bad values with their lines; PyYAML's raises Python's own errors.
         return yaml.load(text, Loader=_Loader), node
     except yaml.MarkedYAMLError as e:
         problem = ": ".join(filter(None, (e.context, e.problem)))
@@ -47,25 +51,25 @@ def load(text: str) -> tuple[Any, yaml.Node | None]:
 
 class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """A node's value (PyYAML's).
+        """Return a node's value (a hook of PyYAML).
 
         Raises:
-            yaml.constructor.ConstructorError: there is none, such as of 2024-13-45 or of a number of 5,000 digits.
+            yaml.constructor.ConstructorError: it has none, such as 2024-13-45 or a number of 5,000 digits.
         """
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"reads as {kind}, and is none: write it in quotes if it is text"
+            problem = f"looks like {kind} but is not valid: put it in quotes if it is text"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
 def check_written(text: str) -> None:
-    """Look for what only the text shows, where somebody else has read it as YAML.
+    """Check what is visible only in the text, if another component (Dagster) has parsed it.
 
     Raises:
-        YamlError: a setting stands twice in one place, or aliases make the text refer to itself or stand for too many
-            values.
+        YamlError: a setting is written twice in one place, or aliases make the text refer to itself or expand to too
+            many values.
     """
     for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
         _check(node)
@@ -74,33 +78,33 @@ def check_written(text: str) -> None:
 def _check(node: yaml.Node | None) -> None:
     if node is None:
         return
-    if _size(node, {}) > MOST_VALUES:
+    if _size(node, {}) > MAX_VALUES:
         raise YamlError(
-            (None, f"stands for more than {MOST_VALUES:,} values: an alias (*name) repeats all that its anchor holds")
+            (None, f"expands to more than {MAX_VALUES:,} values: an alias (*name) repeats everything under its anchor")
         )
-    if found := list(_twice(node, set())):
-        raise YamlError(*((line, f"{name}: set twice in one place") for line, name in found))
+    if duplicates := list(_duplicates(node, set())):
+        raise YamlError(*((line, f"{name}: set twice in one place") for line, name in duplicates))
 
 
-def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """How many values a node stands for, aliases followed. `known` are the nodes that were begun (None) or counted."""
+def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
+    """Count the values of a node, including aliases. `sizes`: counted nodes; None for a node still being counted."""
     if isinstance(node, yaml.ScalarNode):
         return 1
-    if (key := id(node)) not in known:
-        known[key] = None
-        known[key] = 1 + sum(_size(inner, known) for inner in _inner(node))
-    if (size := known[key]) is None:
+    if (key := id(node)) not in sizes:
+        sizes[key] = None
+        sizes[key] = 1 + sum(_size(inner, sizes) for inner in _children(node))
+    if (size := sizes[key]) is None:
         raise YamlError((node.start_mark.line + 1, "refers to itself by an alias (*name)"))
     return size
 
 
-def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
     for item in node.value:
         yield from item if isinstance(node, yaml.MappingNode) else (item,)
 
 
-def _twice(node: yaml.Node, seen: set[int]) -> Iterator[tuple[int, str]]:
-    """Settings that one mapping holds twice, with their lines; `seen` are the nodes that were looked at."""
+def _duplicates(node: yaml.Node, seen: set[int]) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each setting that one mapping contains twice; `seen` are the visited nodes."""
     if isinstance(node, yaml.ScalarNode) or id(node) in seen:
         return
     seen.add(id(node))
@@ -111,5 +115,5 @@ def _twice(node: yaml.Node, seen: set[int]) -> Iterator[tuple[int, str]]:
                 if key.value in names and key.value != "<<":
                     yield key.start_mark.line + 1, key.value
                 names.add(key.value)
-    for inner in _inner(node):
-        yield from _twice(inner, seen)
+    for inner in _children(node):
+        yield from _duplicates(inner, seen)

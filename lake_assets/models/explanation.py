@@ -1,4 +1,4 @@
-"""Explain how a model is maintained, and what is pending. Reads metadata only, without Spark."""
+"""Explain how a model is maintained and what is pending, from metadata alone, without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lake_assets.models.operators.query_tree import Node, Project, Tree, origins
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.model_runs import choice, is_same_query, planned, windows_of
-from lake_assets.models.steps.recomputed_ranges import untraced
+from lake_assets.models.steps.recomputed_ranges import tables_without_column
 from lake_assets.tables.outcome import Absorbed
 
 
@@ -32,13 +32,13 @@ class Explanation:
     """How a model is maintained.
 
     Attributes:
-        strategy, why: for a change of any source.
+        strategy, why: the strategy for a change of any source, and the reason.
         state: `new`, `changed` (another query), `current` (nothing pending) or `pending`.
-        now, now_why: the strategy for the pending changes; empty if there are none.
-        windows: the pending changes, by source.
-        estimate: their estimated cost; None if nothing is pending, or everything is.
-        operators: the query's operators; None if it can only be computed as a whole.
-        lineage: by column of the result, its source columns.
+        now, now_why: the strategy for the pending changes, and the reason; empty if nothing is pending.
+        windows: the pending change of each source.
+        estimate: estimated cost of the pending changes; None if nothing is pending, or the table is rebuilt anyway.
+        operators: the query's operators; None if the query can only be computed as a whole.
+        lineage: the source columns of each column of the result.
     """
 
     table: str
@@ -69,11 +69,14 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
     model = planned(spec, tables)
     windows = windows_of(spec, target, tables)
     state, now, now_why, expected = "new", "full", "first run", None
-    found: tuple[Absorbed, ...] = ()
+    absorbed: tuple[Absorbed, ...] = ()
     if target is not None and not is_same_query(target, spec):
-        state, now_why = "changed", "the table was made by another query"
+        state, now_why = "changed", "the table was built by another query"
         if spec.on_query_change == "stop":
-            now, now_why = "stop", "the table was made by another query, and the model says to stop then"
+            now, now_why = (
+                "stop",
+                "the table was built by another query, and the model declares `on_query_change: stop`",
+            )
     elif target is not None and (lost := [w.lost.why for w in windows.values() if w.lost]):
         state, now_why = "pending", "; ".join(lost)
     elif target is not None and all(w.mark and w.mark.snapshot for w in windows.values()):
@@ -83,34 +86,34 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
                 captures = {
                     s: scope.enter_context(capture(lake, s, w.start, w.head.snapshot)) for s, w in open_.items()
                 }
-                found = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
+                absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
                 expected = estimate(model.strategy, windows, tables, captures, past_costs(target), spec.full_above)
                 changed = {s for s, c in captures.items() if not c.is_empty}
             state = "pending"
             now, now_why = choice(model, expected, changed) if changed else ("none", "no row of its sources changed")
     why = model.why
-    if spec.span and model.tree and (loose := untraced(model.tree, spec.span.column)):
-        why += f"; a change of {', '.join(map(str, loose))} recomputes everything: nothing there stands for the column"
+    if spec.span and model.tree and (untraceable := tables_without_column(model.tree, spec.span.column)):
+        why += f"; a change of {', '.join(map(str, untraceable))} recomputes everything: it has no such column"
     return Explanation(
         str(spec.table), model.strategy, why, model.key, model.key_why, state, now, now_why,
-        tuple(map(str, spec.sources)), found, expected,
+        tuple(map(str, spec.sources)), absorbed, expected,
         _operator(model.tree.root, model) if model.tree else None,
         lineage(model.tree) if model.tree else {}, model.warnings,
     )  # fmt: skip
 
 
 def _operator(node: Node, model: ModelPlan) -> Operator:
-    # Columns that are only passed on say nothing.
+    # Projections add no information.
     if isinstance(node, Project):
         return _operator(node.input, model)
     how = maintained(node)
     if model.strategy == "ranges" and node.inputs:
-        how = "over the rows of the touched ranges"
+        how = "over the rows of the affected ranges"
     elif model.retraction and node is model.retraction.aggregate:
-        how = "what came is added to the stored groups, what went is taken away; a group in doubt is recomputed"
+        how = "inserted rows are added to the stored groups, deleted rows subtracted; a group in doubt is recomputed"
     return Operator(describe(node), how, tuple(_operator(i, model) for i in node.inputs))
 
 
 def lineage(tree: Tree) -> dict[str, tuple[str, ...]]:
-    """Return, by column of the result, the source columns it depends on."""
+    """Return the source columns that each column of the result depends on."""
     return {o: tuple(f"{t}.{c}" for t, c in origins(tree.root, n)) for o, n in tree.outputs.items()}

@@ -19,6 +19,7 @@ from lake_assets.tables.audits.audit_declarations import Audit, EqualsQuery
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown
 
+FINGERPRINT_PROPERTY = "lake-assets.model"
 DECLARED_PROPERTY = "lake-assets.declared"
 
 
@@ -28,7 +29,7 @@ class Span:
 
     Attributes:
         column: the output column.
-        back, forward: how far before and after its own value: in seconds, or units of a numeric column.
+        back, forward: how far before and after its own value it reads: in seconds, or units of a numeric column.
         cumulative: whether it depends on all earlier rows.
     """
 
@@ -43,9 +44,9 @@ class ModelSpec:
     """One SQL model: its table, its SELECT, and where it is written.
 
     Attributes:
-        on_query_change: whether a changed query rebuilds the table, or is an error.
-        full_above: the share of changed rows from which everything is recomputed; None: the strategy's default.
-        span: the column by which it is recomputed in ranges.
+        on_query_change: whether a changed query rebuilds the table or is an error.
+        full_above: the share of changed rows above which everything is recomputed; None for the strategy's default.
+        span: the column by which the table is recomputed in ranges.
         batch: limits of a step.
         shown: attributes of its asset.
         audits: conditions that the table must meet before a batch is published.
@@ -82,58 +83,60 @@ class ModelSpec:
 
     @property
     def summary(self) -> str:
-        """The contents of the table in a sentence and its query, for asset descriptions."""
+        """Description of the table in one sentence, and its query; for asset descriptions."""
         return f"Kept up to date from the changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:
     """Return the table properties that store a model's declaration."""
-    said = {
+    declaration = {
         "sql": spec.sql,
         "sources": [list(s.parts) for s in spec.sources],
         "key": list(spec.key),
         "on_query_change": spec.on_query_change,
         "full_above": spec.full_above,
         "span": asdict(spec.span) if spec.span else None,
-        "partitions": _written(spec.partitions) if spec.partitions else None,
+        "partitions": _partitions_json(spec.partitions) if spec.partitions else None,
     }
-    return {DECLARED_PROPERTY: json.dumps(said, ensure_ascii=False)}
+    return {DECLARED_PROPERTY: json.dumps(declaration, ensure_ascii=False)}
 
 
 def spec_of(name: TableId, table: Table) -> ModelSpec:
-    """Return the model that last built a table.
+    """Return the model that last built a table, from the table's properties.
 
     Raises:
-        ModelError: no model built it.
+        ModelError: no SQL model built it.
     """
-    said = table.properties.get(DECLARED_PROPERTY)
-    if said is None:
-        kind = "a table that a stream fills" if read_marks(table) else "no pipeline's table"
-        raise ModelError(f"{name} is no SQL model: it is {kind}")
-    found = json.loads(said)
+    if table.properties.get(FINGERPRINT_PROPERTY, "").startswith("python:"):
+        raise ModelError(f"{name} is computed by code, which the table does not hold: name its pipeline (--pipeline)")
+    stored = table.properties.get(DECLARED_PROPERTY)
+    if stored is None:
+        kind = "filled from a stream" if read_marks(table) else "not the table of a pipeline"
+        raise ModelError(f"{name} is not a SQL model: it is {kind}")
+    declaration = json.loads(stored)
     return ModelSpec(
         name,
-        found["sql"],
-        tuple(TableId.parse(tuple(s)) for s in found["sources"]),
+        declaration["sql"],
+        tuple(TableId.parse(tuple(s)) for s in declaration["sources"]),
         table.properties.get(PIPELINE_PROPERTY, ""),
-        tuple(found["key"]),
-        on_query_change=found["on_query_change"],
-        full_above=found["full_above"],
-        span=Span(**found["span"]) if found["span"] else None,
-        partitions=_read(found["partitions"]) if found.get("partitions") else None,
+        tuple(declaration["key"]),
+        on_query_change=declaration["on_query_change"],
+        full_above=declaration["full_above"],
+        span=Span(**declaration["span"]) if declaration["span"] else None,
+        partitions=_partitions_of(declaration["partitions"]) if declaration.get("partitions") else None,
     )
 
 
-def _written(partitions: Partitions) -> dict[str, Any]:
+def _partitions_json(partitions: Partitions) -> dict[str, Any]:
     return asdict(partitions) | {"start": partitions.start.isoformat() if partitions.start else None}
 
 
-def _read(said: dict[str, Any]) -> Partitions:
-    start, values = said["start"], said["values"]
+def _partitions_of(stored: dict[str, Any]) -> Partitions:
+    start, values = stored["start"], stored["values"]
     return Partitions(
-        said["by"],
-        said["every"],
-        said["timezone"],
+        stored["by"],
+        stored["every"],
+        stored["timezone"],
         datetime.fromisoformat(start) if start else None,
         tuple(values) if values is not None else None,
     )

@@ -29,7 +29,7 @@ _RANGE_COLUMNS = [
 
 
 def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
-    """Return windows, files, bytes, ranges, rows, rejected records, strategy and seconds of a step."""
+    """Return the metadata of a step: windows, files, bytes, ranges, rows, rejected records, strategy and seconds."""
     metadata: dict[str, Any] = {
         "status": outcome.status,
         "files_captured": sum(w.files for w in outcome.windows),
@@ -55,7 +55,7 @@ def of_outcome(outcome: Outcome, spec: Spec) -> dict[str, Any]:
     return metadata
 
 
-# Metadata of the whole step, and of the whole table.
+# Metadata that describes the whole step or the whole table, not one partition.
 _OF_STEP = {
     "files_captured", "bytes_captured", "rows_inserted", "rows_updated", "rows_deleted", "windows", "ranges", "seconds",
 }  # fmt: skip
@@ -63,7 +63,7 @@ _OF_TABLE = {"dagster/row_count"}
 
 
 def for_each_partition(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Prefix figures of the whole step with `whole_step/`, since Dagster copies them to each partition of a run."""
+    """Prefix figures of the whole step with `whole_step/`: Dagster copies them to each partition of the run."""
     return {(f"whole_step/{n}" if n in _OF_STEP else n): value for n, value in metadata.items() if n not in _OF_TABLE}
 
 
@@ -73,7 +73,7 @@ def _window(window: Absorbed) -> dict[str, str | int]:
 
 
 def _ranges(window: Absorbed) -> list[dg.TableRecord]:
-    # Columns of the data first, then columns about the origin of a change.
+    # Data columns first, then the columns that describe where a change came from.
     named = sorted(window.ranges.items(), key=lambda r: r[0].startswith("_"))
     return [dg.TableRecord({"source": window.source, "column": name, "range": text}) for name, text in named]
 

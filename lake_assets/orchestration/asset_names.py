@@ -11,7 +11,7 @@ from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline
 
 PIPELINE_TAG = "lake_assets/pipeline"
-# A run with this tag rebuilds its tables from everything their sources hold.
+# A run with this tag rebuilds its tables from the entire contents of their sources.
 REBUILD_TAG = "lake_assets/rebuild"
 
 
@@ -21,7 +21,7 @@ def asset_key(table: TableId) -> dg.AssetKey:
 
 
 def op_name(*parts: str) -> str:
-    """Return the step's name: the parts of its asset key, with characters that Dagster forbids replaced."""
+    """Return a name for an op: the parts of the asset key, with characters that Dagster forbids replaced."""
     plain = "__".join(parts)
     name = valid_name(plain)
     # Two tables that differ only in forbidden characters must not share a step.
@@ -29,7 +29,7 @@ def op_name(*parts: str) -> str:
 
 
 def inner_op_name(name: str) -> str:
-    """Return the name of the step within a graph of this name; no table has it."""
+    """Return the name of the step inside the graph `name`; no table's op has this name."""
     return f"{name}__step_of_partitions"
 
 
@@ -44,7 +44,7 @@ def pool(table: TableId) -> str:
 
 
 def new_tables_key(pipeline: Pipeline) -> dg.AssetKey:
-    """Return the key of the asset for tables that the code location does not know yet."""
+    """Return the key of the asset that stands for tables without an asset in this code location."""
     return dg.AssetKey([pipeline.name, "new_tables"])
 
 

@@ -27,7 +27,7 @@ from lake_assets.orchestration.asset_names import (
 )
 from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.runs.resources import PYSPARK
-from lake_assets.orchestration.runs.step_context import fail, opened, retry
+from lake_assets.orchestration.runs.step_context import fail, open_lake, retry
 from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
@@ -47,8 +47,8 @@ def table_asset(
     Args:
         spec: the table.
         config: the lake's configuration.
-        upstream: the tables that run before it.
-        declared: the pipeline's tables.
+        upstream: the tables whose steps run before this one.
+        declared: all tables of the pipeline by name.
     """
     checks, asset = check_specs(spec), _asset_spec(spec, config, upstream, declared or {})
 
@@ -62,61 +62,63 @@ def table_asset(
         required_resource_keys={PYSPARK},
         backfill_policy=dagster_partitions.BACKFILL if asset.partitions_def else None,
     )
-    # Dagster evaluates this annotation four times per asset: a union of classes takes longer than everything else.
+    # Any: Dagster evaluates this annotation four times per asset, and evaluating a union of classes is slow.
     def step(context: dg.AssetExecutionContext) -> Any:
-        with opened(context, config) as lake:
+        with open_lake(context, config) as lake:
             try:
                 if isinstance(spec, ComputedSpec) and not context.selected_asset_keys:
-                    asked = frozenset(k.name for k in context.selected_asset_check_keys)
-                    yield from check_results(spec, audit(lake, spec, asked))
+                    requested = frozenset(k.name for k in context.selected_asset_check_keys)
+                    yield from check_results(spec, audit(lake, spec, requested))
                     return
-                again = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
+                is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
                 with with_context(context):
-                    outcome = (rebuild if again else absorb)(lake, spec, heads_of(context.run.run_id))
-                chosen = dagster_partitions.chosen(context, spec)
-                if chosen and isinstance(spec, ComputedSpec):
+                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run.run_id))
+                partitions = dagster_partitions.selected_partitions(context, spec)
+                if partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
-                    outcome = _both(outcome, recompute(lake, spec, chosen))
-                marks = dagster_partitions.mark(context, lake, spec, outcome, chosen)
+                    outcome = _combined(outcome, recompute(lake, spec, partitions))
+                marks = dagster_partitions.mark(context, lake, spec, outcome, partitions)
                 _log(context, outcome)
-                # This reads the lake, which may fail too: a retry finds the table up to date.
-                done = result(lake, spec, outcome, marks, is_partitioned=bool(chosen))
+                # This reads the lake and may fail too. The retry then has nothing left to absorb.
+                materialization = result(lake, spec, outcome, marks, is_partitioned=bool(partitions))
             except AuditFailedError as error:
                 yield from check_results(spec, error.findings)
                 fail(context, error)
             except LakeError as error:
                 fail(context, error)
-            yield done
+            yield materialization
             yield from check_results(spec, outcome.audits)
 
     return dagster_partitions.behind_gate(step) if asset.partitions_def else step
 
 
-def _asset_spec(spec: Spec, config: LakeConfig, above: Sequence[TableId], made: Mapping[TableId, Spec]) -> dg.AssetSpec:
-    """What Dagster shows of a table, and what it depends on; see `table_asset`."""
-    shown = spec.shown
-    foreign = map(dg.AssetKey.from_user_string, shown.depends_on)
+def _asset_spec(
+    spec: Spec, config: LakeConfig, upstream: Sequence[TableId], declared: Mapping[TableId, Spec]
+) -> dg.AssetSpec:
+    """Build the asset spec of a table; see `table_asset`."""
+    settings = spec.shown
+    external = map(dg.AssetKey.from_user_string, settings.depends_on)
     return dg.AssetSpec(
         asset_key(spec.table),
         deps=[
             *(
-                dg.AssetDep(asset_key(t), partition_mapping=dagster_partitions.mapping(spec, made.get(t)))
-                for t in above
+                dg.AssetDep(asset_key(t), partition_mapping=dagster_partitions.mapping(spec, declared.get(t)))
+                for t in upstream
             ),
-            *foreign,
+            *external,
         ],
         partitions_def=dagster_partitions.definition(spec),
         description=asset_metadata.describe(spec),
         metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
-        kinds={"iceberg", *step_of(spec).kinds, *shown.kinds},
-        tags={**shown.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
-        group_name=shown.group or valid_name(spec.pipeline),
-        owners=list(shown.owners),
+        kinds={"iceberg", *step_of(spec).kinds, *settings.kinds},
+        tags={**settings.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
+        group_name=settings.group or valid_name(spec.pipeline),
+        owners=list(settings.owners),
         freshness_policy=freshness_policy(spec),
     )
 
 
-def _both(absorbed: Outcome, recomputed: Outcome) -> Outcome:
+def _combined(absorbed: Outcome, recomputed: Outcome) -> Outcome:
     """Combine the outcomes of a step that absorbed pending changes, then recomputed partitions."""
     return replace(
         recomputed,
@@ -134,7 +136,7 @@ def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
     """Convert the declared freshness to Dagster's policy.
 
     Raises:
-        PipelineError: Dagster refuses it.
+        PipelineError: Dagster rejects the declared values.
     """
     declared = spec.shown.freshness
     if declared is None:
@@ -147,22 +149,22 @@ def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
             return dg.FreshnessPolicy.cron(declared.cron, within, declared.timezone)
         assert fail is not None
         return dg.FreshnessPolicy.time_window(fail, warn)
-    except (dg.DagsterError, CheckError) as e:
-        raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {e}") from e
+    except (dg.DagsterError, CheckError) as error:
+        raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {error}") from error
 
 
-def heads_of(run_id: str) -> SnapshotPins:
+def run_pins(run_id: str) -> SnapshotPins:
     """Return the snapshots that the models of a run have read so far, shared by its steps in this process."""
-    # Without the lock, concurrent threads would each create one.
-    with _asking:
-        return _heads_of(run_id)
+    # Without the lock, concurrent threads would each create their own.
+    with _pins_lock:
+        return _run_pins(run_id)
 
 
-_asking = threading.Lock()
+_pins_lock = threading.Lock()
 
 
 @functools.lru_cache(maxsize=16)
-def _heads_of(_run_id: str) -> SnapshotPins:
+def _run_pins(_run_id: str) -> SnapshotPins:
     return SnapshotPins()
 
 
@@ -175,16 +177,16 @@ def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:
         )
     if warning := outcome.details.get("warning"):
         context.log.warning(str(warning))
-    for found in outcome.audits:
-        if not found.passed:
-            context.log.warning(f"{outcome.table}: audit {found}")
+    for finding in outcome.audits:
+        if not finding.passed:
+            context.log.warning(f"{outcome.table}: audit {finding}")
 
 
 def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> dg.AssetsDefinition:
     """Build the asset for tables that match a pattern but appeared after the code location was loaded.
 
-    Dagster learns of new assets when definitions are loaded. Without this step, data of a new table would wait in raw
-    until somebody reloads. It absorbs such tables and reports each as a materialization of its future asset.
+    Dagster learns of new assets only when definitions are loaded. Without this step, data of a new table would wait in
+    raw until somebody reloads them. It absorbs such tables and reports each as a materialization of its future asset.
     """
     loaded = [str(s.table) for s in specs]
     asset = dg.AssetSpec(
@@ -215,25 +217,25 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
         },
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[Any]:
-        # A run reloads the definitions and may know more tables than the code server that planned it.
-        known: list[str] = context.op_execution_context.op_config.get("known", loaded)
-        with opened(context, config) as lake:
+        # A run reloads the definitions, and may have assets for more tables than the code server that planned it.
+        existing: list[str] = context.op_execution_context.op_config.get("known", loaded)
+        with open_lake(context, config) as lake:
             try:
                 specs = pipeline.specs(lake, alone=False)
             except LakeError as error:
                 fail(context, error)
-            new = {str(s.table): s for s in specs if str(s.table) not in known}
+            new = {str(s.table): s for s in specs if str(s.table) not in existing}
             outcomes = pipeline.run(lake, select=new) if new else []
             for outcome in outcomes:
                 _log(context, outcome)
                 if outcome.status == "absorbed":
-                    described = {
+                    metadata = {
                         **asset_metadata.of_outcome(outcome, new[outcome.table]),
                         **asset_metadata.of_table(lake, new[outcome.table].table),
                     }
-                    yield dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=described)
-                for found in outcome.audits:
-                    yield evaluation(new[outcome.table], found)
+                    yield dg.AssetMaterialization(asset_key(new[outcome.table].table), metadata=metadata)
+                for finding in outcome.audits:
+                    yield evaluation(new[outcome.table], finding)
             failed = [o for o in outcomes if o.status == "failed"]
             if failed:
                 for outcome in failed:
@@ -253,18 +255,26 @@ def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfi
 
 
 def result(
-    lake: Lake, spec: Spec, outcome: Outcome, more: Mapping[str, Any] | None = None, *, is_partitioned: bool = False
+    lake: Lake, spec: Spec, outcome: Outcome, extra: Mapping[str, Any] | None = None, *, is_partitioned: bool = False
 ) -> dg.MaterializeResult[Any]:
-    """Describe the step and the current table; in partition runs, figures of the whole step have another name."""
-    table = asset_metadata.of_table(lake, spec.table)
-    if found := column_lineage(lake, spec):
-        table["dagster/column_lineage"] = found
+    """Return Dagster's result of a step: its metadata, and the table's current snapshot as data version.
+
+    Args:
+        lake: the lake of the table.
+        spec: the table.
+        outcome: the step's outcome.
+        extra: more metadata.
+        is_partitioned: whether the run has a partition key: then figures of the whole step are prefixed.
+    """
+    table_metadata = asset_metadata.of_table(lake, spec.table)
+    if lineage := column_lineage(lake, spec):
+        table_metadata["dagster/column_lineage"] = lineage
     # The snapshot is the data version: a step without changes does not make downstream assets stale.
-    version = dg.DataVersion(table["snapshot"]) if "snapshot" in table else None
-    described = {**asset_metadata.of_outcome(outcome, spec), **table, **(more or {})}
+    version = dg.DataVersion(table_metadata["snapshot"]) if "snapshot" in table_metadata else None
+    metadata = {**asset_metadata.of_outcome(outcome, spec), **table_metadata, **(extra or {})}
     if is_partitioned:
-        described = asset_metadata.for_each_partition(described)
-    return dg.MaterializeResult(metadata=described, data_version=version)
+        metadata = asset_metadata.for_each_partition(metadata)
+    return dg.MaterializeResult(metadata=metadata, data_version=version)
 
 
 def summary(outcome: Outcome) -> str:

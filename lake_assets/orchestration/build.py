@@ -17,8 +17,8 @@ from lake_assets.orchestration.sensing.sensor import capture_sensor
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.config.pipeline_config import seconds_of
 
-# One object for all pipelines of a code location: Dagster merges definitions that share a resource, but not different
-# resources of one name.
+# One object for all pipelines of a code location: Dagster merges definitions only if resources of one name are the same
+# object.
 _PYSPARK = LakePySparkResource()
 
 
@@ -50,45 +50,45 @@ def build_definitions(
         CatalogUnavailableError: the tables of a pattern cannot be looked up.
     """
     if executor is None:
-        shares = pyspark is not None and not isinstance(pyspark, LakePySparkResource)
-        executor = dg.in_process_executor if shares else threads_executor
-    looked = Lake((lake.config if lake else None) or LakeConfig.load())
+        shares_session = pyspark is not None and not isinstance(pyspark, LakePySparkResource)
+        executor = dg.in_process_executor if shares_session else threads_executor
+    lookup = Lake((lake.config if lake else None) or LakeConfig.load())
     try:
-        specs = pipeline.specs(looked, alone=False)
+        specs = pipeline.specs(lookup, alone=False)
     finally:
-        if "catalog" in vars(looked):
-            looked.catalog.close()
-    config = looked.config
+        if "catalog" in vars(lookup):
+            lookup.catalog.close()
+    config = lookup.config
     assets = pipeline_assets(pipeline, specs, config)
-    compared = comparison_definitions(pipeline, specs, config, executor)
-    # Checks with their own op run on a schedule, not with each batch.
-    alone = [key for c in compared.asset_checks or [] for key in c.check_keys]
+    comparisons = comparison_definitions(pipeline, specs, config, executor)
+    # Comparisons run on their schedules, not with each batch.
+    scheduled = [key for c in comparisons.asset_checks or [] for key in c.check_keys]
     tables = dg.AssetSelection.assets(*(key for a in assets for key in a.keys))
     job = dg.define_asset_job(
         valid_name(pipeline.name),
-        selection=tables - dg.AssetSelection.checks(*alone),
+        selection=tables - dg.AssetSelection.checks(*scheduled),
         description=f"Absorb what is pending in pipeline {pipeline.name}.",
         tags={PIPELINE_TAG: pipeline.name},
         executor_def=executor,
     )
     # A user-defined job may have at most one partitions definition. Otherwise the sensor's runs use Dagster's own job
     # over all assets, which may have any number.
-    is_one = len({s.partitions_def for a in assets for s in a.specs if s.partitions_def}) <= 1
+    has_job = len({s.partitions_def for a in assets for s in a.specs if s.partitions_def}) <= 1
     interval = math.ceil(seconds_of(pipeline.config.interval)) if interval_seconds is None else interval_seconds
     sensor = capture_sensor(
         pipeline,
         specs,
         config,
-        job if is_one else None,
-        assets=None if is_one else tables,
+        job if has_job else None,
+        assets=None if has_job else tables,
         interval_seconds=interval,
         status=sensor_status,
     )
     return dg.Definitions(
         assets=assets,
-        asset_checks=compared.asset_checks,
-        jobs=[*([job] if is_one else []), *(compared.jobs or [])],
-        schedules=compared.schedules,
+        asset_checks=comparisons.asset_checks,
+        jobs=[*([job] if has_job else []), *(comparisons.jobs or [])],
+        schedules=comparisons.schedules,
         sensors=[sensor],
         resources={PYSPARK: pyspark or _PYSPARK},
         executor=executor,

@@ -12,9 +12,9 @@ from lake_assets.pipeline.table_graph import Spec
 
 def column_lineage(lake: LakeBase, spec: Spec) -> dg.TableColumnLineage | None:
     """Return the lineage of the columns of a final table or model; None if unknown."""
-    found = column_sources(lake, spec)
-    if found is None:
+    sources = column_sources(lake, spec)
+    if sources is None:
         return None
     return dg.TableColumnLineage(
-        {c: [dg.TableColumnDep(asset_key(table), column) for table, column in made_of] for c, made_of in found.items()}
+        {c: [dg.TableColumnDep(asset_key(table), column) for table, column in deps] for c, deps in sources.items()}
     )

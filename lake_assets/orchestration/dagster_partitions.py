@@ -1,8 +1,8 @@
 """Partitions in Dagster: their definitions, the marks of a micro-batch, and runs without a partition key.
 
-A micro-batch only knows afterwards which partitions it touched. So its run has no partition key: the step marks each
-touched partition itself, then records the snapshot up to which it has marked, as an observation. If it is killed in
-between, the next step marks from that snapshot on.
+Which partitions a micro-batch changes is known only after its commit. So its run has no partition key: the step marks
+each changed partition as materialized, then records, in an observation, the snapshot up to which partitions are marked.
+If the step is killed in between, the next one starts from the recorded snapshot.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ from lake_assets.pipeline.table_graph import Spec
 BACKFILL = dg.BackfillPolicy.single_run()
 DATA_VERSION_TAG = "dagster/data_version"
 _PROGRESS = "lake_assets/marked"
-# Search this many observations for ours, since others may record some too.
-_LOOKED_THROUGH = 50
-_MOST_AHEAD = 1_000
+# Search this many of the newest observations for ours: other code may record observations too.
+_MAX_OBSERVATIONS = 50
+# Record at most this many partitions that lie in the future.
+_MAX_AHEAD = 1_000
 
 
 def definition(spec: Spec) -> dg.PartitionsDefinition[str] | None:
     """Return Dagster's partitions definition of a table; time partitions end with the current hour, day or month."""
-    by = spec.partitions
-    if by is None:
+    partitions = spec.partitions
+    if partitions is None:
         return None
-    if by.every is not None:
-        assert by.start is not None
-        made = {
+    if partitions.every is not None:
+        assert partitions.start is not None
+        classes = {
             "hour": dg.HourlyPartitionsDefinition,
             "day": dg.DailyPartitionsDefinition,
             "month": dg.MonthlyPartitionsDefinition,
         }
-        return made[by.every](start_date=by.start, timezone=by.timezone, end_offset=1)
-    if by.values is not None:
-        return dg.StaticPartitionsDefinition([*map(key_of_text, by.values), OTHER])
+        return classes[partitions.every](start_date=partitions.start, timezone=partitions.timezone, end_offset=1)
+    if partitions.values is not None:
+        return dg.StaticPartitionsDefinition([*map(key_of_text, partitions.values), OTHER])
     return dg.DynamicPartitionsDefinition(name=str(spec.table))
 
 
-def mapping(spec: Spec, above: Spec | None) -> dg.PartitionMapping | None:
+def mapping(spec: Spec, upstream: Spec | None) -> dg.PartitionMapping | None:
     """Return the mapping from a table's partitions to those of its upstream table, if Dagster needs one.
 
-    A table may begin earlier than its upstream table. Dagster does not map windows of different time zones: then each
-    partition depends on all.
+    A table may begin earlier than its upstream table. Dagster cannot map time windows between time zones: then each
+    partition depends on all partitions upstream.
     """
-    times = [p for s in (spec, above) if s is not None and (p := s.partitions) is not None and p.every]
-    if len(times) < 2:
+    by_time = [p for s in (spec, upstream) if s is not None and (p := s.partitions) is not None and p.every]
+    if len(by_time) < 2:
         return None
-    if times[0].timezone != times[1].timezone:
+    if by_time[0].timezone != by_time[1].timezone:
         return dg.AllPartitionMapping()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
@@ -74,15 +75,15 @@ def behind_gate(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
     """Let the asset's step wait for its upstream assets through a step that does nothing.
 
     Before a step of a partitioned asset begins, Dagster looks up the data versions of its upstream partitions by the
-    run's partition key, and fails if the run has none. It does so for the asset inputs of the step itself. Behind the
-    gate, the step has no such inputs; order and lineage stay.
+    run's partition key, and fails if the run has none. It does so only for the step's own asset inputs. Behind the
+    gate, the step has no such inputs, while order and lineage stay the same.
     """
     op = asset.op
     names = [*op.ins]
 
     @dg.op(name=f"{op.name}__after", ins={name: dg.In(dg.Nothing) for name in names}, out=dg.Out(dg.Nothing))
     def gate() -> None:
-        """Do nothing: the upstream assets are done."""
+        """Do nothing; Dagster starts this once the upstream assets are done."""
 
     step = op.with_replaced_properties(name=inner_op_name(op.name), ins={"after": dg.In(dg.Nothing)})
     graph = dg.GraphDefinition(
@@ -114,7 +115,7 @@ def step_key(spec: Spec) -> str:
     return name if spec.partitions is None else f"{name}.{inner_op_name(name)}"
 
 
-def chosen(context: dg.AssetExecutionContext, spec: Spec) -> list[str] | None:
+def selected_partitions(context: dg.AssetExecutionContext, spec: Spec) -> list[str] | None:
     """Return the partitions selected for a run; None if none are selected, or the table has no partitions."""
     if spec.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
         return None
@@ -125,14 +126,14 @@ def chosen(context: dg.AssetExecutionContext, spec: Spec) -> list[str] | None:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """Progress of marking a table's partitions.
+class MarkProgress:
+    """How far a table's partitions are marked in Dagster.
 
     Attributes:
         uuid: the table's uuid.
         snapshot: the snapshot up to which partitions are marked.
-        declared: the declared partitions as text; if they change, all partitions are marked again.
-        ahead: keys of rows dated in the future.
+        declared: the declaration of the partitions as text; after a change, all partitions are marked again.
+        ahead: partitions with rows dated in the future, which are marked once they begin.
     """
 
     uuid: str
@@ -141,51 +142,51 @@ class Marked:
     ahead: tuple[str, ...] = ()
 
 
-def marked(instance: dg.DagsterInstance, table: TableId) -> Marked | None:
-    """Return up to where the partitions of a table are marked in Dagster's instance; None if never."""
-    found = instance.fetch_observations(asset_key(table), limit=_LOOKED_THROUGH)
-    for record in found.records:
-        said = record.asset_observation.metadata.get(_PROGRESS) if record.asset_observation else None
-        if said is not None:
-            value = json.loads(str(said.value))
-            return Marked(value["uuid"], int(value["snapshot"]), value["declared"], tuple(value["ahead"]))
+def mark_progress(instance: dg.DagsterInstance, table: TableId) -> MarkProgress | None:
+    """Return how far the partitions of a table are marked in Dagster's instance; None if they never were."""
+    observations = instance.fetch_observations(asset_key(table), limit=_MAX_OBSERVATIONS)
+    for record in observations.records:
+        progress = record.asset_observation.metadata.get(_PROGRESS) if record.asset_observation else None
+        if progress is not None:
+            value = json.loads(str(progress.value))
+            return MarkProgress(value["uuid"], int(value["snapshot"]), value["declared"], tuple(value["ahead"]))
     return None
 
 
-def is_unmarked(instance: dg.DagsterInstance, lake: Lake, spec: Spec) -> bool:
-    """Whether a table has touched but unmarked partitions, after a killed run or another writer's commit.
+def has_unmarked(instance: dg.DagsterInstance, lake: Lake, spec: Spec) -> bool:
+    """Whether a table has changed but unmarked partitions, after a killed run or another writer's commit.
 
     Reads metadata only.
     """
-    by, table = spec.partitions, lake.find(spec.table)
-    if by is None or table is None or table.metadata.current_snapshot_id is None:
+    partitions, table = spec.partitions, lake.find(spec.table)
+    if partitions is None or table is None or table.metadata.current_snapshot_id is None:
         return False
-    last = _since(instance, spec.table, by, table)
-    if last == table.metadata.current_snapshot_id:
+    since = _marked_snapshot(instance, spec.table, partitions, table)
+    if since == table.metadata.current_snapshot_id:
         return False
     try:
-        return not lake.capture(spec.table, last).is_empty
+        return not lake.capture(spec.table, since).is_empty
     except HistoryError:
-        return last is not None
+        return since is not None
 
 
-def _since(instance: dg.DagsterInstance, table: TableId, by: Partitions, loaded: Table) -> int | None:
-    last = marked(instance, table)
-    alike = last and last.uuid == str(loaded.metadata.table_uuid) and last.declared == by.text
-    return last.snapshot if last and alike else None
+def _marked_snapshot(instance: dg.DagsterInstance, table: TableId, partitions: Partitions, loaded: Table) -> int | None:
+    progress = mark_progress(instance, table)
+    is_current = progress and progress.uuid == str(loaded.metadata.table_uuid) and progress.declared == partitions.text
+    return progress.snapshot if progress and is_current else None
 
 
 def mark(
-    context: dg.AssetExecutionContext, lake: LakeBase, spec: Spec, outcome: Outcome, asked: Sequence[str] | None
+    context: dg.AssetExecutionContext, lake: LakeBase, spec: Spec, outcome: Outcome, selected: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Mark the partitions touched since the last mark, each with separate metadata.
+    """Mark the partitions that changed since the last mark, each with its own metadata.
 
     Args:
         context: the step's context.
         lake: the lake.
         spec: the table.
         outcome: the step's outcome.
-        asked: the partitions selected for the run: Dagster marks them when the step is done; this adds their metadata.
+        selected: the partitions selected for the run. Dagster marks them when the step is done; this adds metadata.
 
     Returns:
         Metadata of the whole step.
@@ -193,110 +194,115 @@ def mark(
     Raises:
         HistoryError: the table's metadata cannot be read.
     """
-    by, table, key = spec.partitions, lake.find(spec.table), asset_key(spec.table)
+    partitions, table, asset = spec.partitions, lake.find(spec.table), asset_key(spec.table)
     head = table.metadata.current_snapshot_id if table else None
-    if by is None or table is None or head is None:
+    if partitions is None or table is None or head is None:
         return {}
     instance = context.instance
-    last, since = marked(instance, spec.table), _since(instance, spec.table, by, table)
-    found = _touched(lake, spec.table, by, since, head)
-    outside = _outside(spec, by, found)
-    due = {} if last is None or since is None else _due(spec, by, last.ahead)
-    inside = {k: part for k, part in found.items() if k is not None and k not in outside}
-    _warn(context, spec, by, found, outside)
-    if by.is_dynamic and inside:
-        # Added before they are marked, since Dagster does not show marks of unknown partitions.
+    previous, since = mark_progress(instance, spec.table), _marked_snapshot(instance, spec.table, partitions, table)
+    changed = _touched_since(lake, spec.table, partitions, since, head)
+    outside = _outside(spec, partitions, changed)
+    begun = {} if previous is None or since is None else _begun(spec, partitions, previous.ahead)
+    inside = {name: change for name, change in changed.items() if name is not None and name not in outside}
+    _warn(context, spec, partitions, changed, outside)
+    if partitions.is_dynamic and inside:
+        # Dagster does not show marks of unknown partitions, so partitions are added first.
         instance.add_dynamic_partitions(str(spec.table), sorted(inside))
-    # Unchanged partitions of the selection get metadata too: otherwise Dagster shows them that of the whole step.
-    unchanged = dict.fromkeys(asked or (), Touched())
-    for k, part in sorted({**unchanged, **due, **inside}.items()):
-        described = _described(part, head, outcome.updated)
-        if asked is not None and k in asked:
-            context.add_asset_metadata(described, asset_key=key, partition_key=k)
+    # Selected partitions without changes get metadata too: otherwise Dagster shows the metadata of the whole step.
+    unchanged = dict.fromkeys(selected or (), Touched())
+    for name, change in sorted({**unchanged, **begun, **inside}.items()):
+        metadata = _partition_metadata(change, head, outcome.updated)
+        if selected is not None and name in selected:
+            context.add_asset_metadata(metadata, asset_key=asset, partition_key=name)
             continue
         context.log_event(
-            dg.AssetMaterialization(key, partition=k, metadata=described, tags={DATA_VERSION_TAG: str(head)})
+            dg.AssetMaterialization(asset, partition=name, metadata=metadata, tags={DATA_VERSION_TAG: str(head)})
         )
     ahead = sorted(
-        {*(last.ahead if last and since is not None else ()), *(k for k in outside if k > by.first)} - {*due}
+        {
+            *(previous.ahead if previous and since is not None else ()),
+            *(name for name in outside if name > partitions.first),
+        }
+        - {*begun}
     )
-    progress = Marked(str(table.metadata.table_uuid), head, by.text, tuple(ahead[:_MOST_AHEAD]))
-    if last != progress:
-        context.log_event(dg.AssetObservation(key, metadata={_PROGRESS: _text(progress)}))
+    progress = MarkProgress(str(table.metadata.table_uuid), head, partitions.text, tuple(ahead[:_MAX_AHEAD]))
+    if previous != progress:
+        context.log_event(dg.AssetObservation(asset, metadata={_PROGRESS: _progress_json(progress)}))
     return {"partitions_touched": len(inside), **({"partitions": shortened(sorted(inside), 1_000)} if inside else {})}
 
 
-def _touched(lake: LakeBase, table: TableId, by: Partitions, since: int | None, head: int) -> dict[str | None, Touched]:
+def _touched_since(
+    lake: LakeBase, table: TableId, partitions: Partitions, since: int | None, head: int
+) -> dict[str | None, Touched]:
     if since is not None:
         try:
-            return touched(lake, table, by, since, head)
+            return touched(lake, table, partitions, since, head)
         except HistoryError:
-            # The snapshot has expired: mark all partitions of the table, which is too many but omits none.
+            # The snapshot has expired: mark all partitions of the table, possibly too many, but none is missed.
             pass
-    return touched(lake, table, by, None, head)
+    return touched(lake, table, partitions, None, head)
 
 
-def _outside(spec: Spec, by: Partitions, found: Collection[str | None]) -> set[str]:
-    """Return the keys before the first partition and after the current one."""
-    if by.every is None:
+def _outside(spec: Spec, partitions: Partitions, names: Collection[str | None]) -> set[str]:
+    """Return the partitions before the first declared one and after the current one."""
+    if partitions.every is None:
         return set()
     newest = _newest(spec)
-    return {k for k in found if k is not None and (by.is_before(k) or k > newest)}
+    return {name for name in names if name is not None and (partitions.is_before(name) or name > newest)}
 
 
 def _newest(spec: Spec) -> str:
-    found = definition(spec)
-    return (found.get_last_partition_key() if found else None) or ""
+    partitions = definition(spec)
+    return (partitions.get_last_partition_key() if partitions else None) or ""
 
 
-def _due(spec: Spec, by: Partitions, ahead: Sequence[str]) -> dict[str, Touched]:
-    """Return the partitions with rows that were dated in the future and no longer are."""
-    newest = _newest(spec) if ahead and by.every else ""
-    return {k: Touched(None, None, None, None) for k in ahead if k <= newest}
+def _begun(spec: Spec, partitions: Partitions, ahead: Sequence[str]) -> dict[str, Touched]:
+    """Return the partitions that were in the future at the last mark and have begun since."""
+    newest = _newest(spec) if ahead and partitions.every else ""
+    return {name: Touched(None, None, None, None) for name in ahead if name <= newest}
 
 
 def _warn(
     context: dg.AssetExecutionContext,
     spec: Spec,
-    by: Partitions,
-    found: Mapping[str | None, Touched],
+    partitions: Partitions,
+    changed: Mapping[str | None, Touched],
     outside: Collection[str],
 ) -> None:
     if outside:
         context.log.warning(
-            f"OutsidePartitionsWarning: {spec.table}: rows with {by.by} in {shortened(sorted(outside))} are in the "
-            f"table, and Dagster has partitions from {by.first} to {_newest(spec)} only. Future partitions are marked "
-            "once they begin; for earlier rows, declare an earlier `start`"
+            f"OutsidePartitionsWarning: {spec.table}: the table has rows with {partitions.by} in "
+            f"{shortened(sorted(outside))}, but Dagster's partitions are {partitions.first} to {_newest(spec)}. Future "
+            "partitions are marked once they begin; for earlier rows, declare an earlier `start`"
         )
-    if None in found:
+    if None in changed:
         context.log.warning(
-            f"OutsidePartitionsWarning: {spec.table}: rows without {by.by} are in the table, but in no Dagster "
-            "partition"
+            f"OutsidePartitionsWarning: {spec.table}: rows whose {partitions.by} is null belong to no Dagster partition"
         )
-    if OTHER in found and by.values is not None:
+    if OTHER in changed and partitions.values is not None:
         context.log.warning(
-            f"OtherPartitionWarning: {spec.table}: rows whose {by.by} is null or not listed in `values` are in the "
-            f"partition {OTHER}. List their values to give them separate partitions"
+            f"OtherPartitionWarning: {spec.table}: rows whose {partitions.by} is null or not listed in `values` are in "
+            f"the partition {OTHER}. List their values to give them separate partitions"
         )
 
 
-def _described(part: Touched, snapshot: int, updated: int) -> dict[str, Any]:
-    said = {
-        "rows_written": part.came,
-        "rows_removed": part.went,
-        "files": part.files,
-        "bytes": part.bytes,
-        **counted(part, updated),
+def _partition_metadata(change: Touched, snapshot: int, updated: int) -> dict[str, Any]:
+    metadata = {
+        "rows_written": change.came,
+        "rows_removed": change.went,
+        "files": change.files,
+        "bytes": change.bytes,
+        **counted(change, updated),
     }
-    return {k: v for k, v in said.items() if v is not None} | {"snapshot": str(snapshot)}
+    return {name: value for name, value in metadata.items() if value is not None} | {"snapshot": str(snapshot)}
 
 
-def _text(progress: Marked) -> str:
-    said = {
+def _progress_json(progress: MarkProgress) -> str:
+    content = {
         "uuid": progress.uuid,
         # As text: a snapshot id has more digits than a JavaScript number.
         "snapshot": str(progress.snapshot),
         "declared": progress.declared,
         "ahead": list(progress.ahead),
     }
-    return json.dumps(said)
+    return json.dumps(content)

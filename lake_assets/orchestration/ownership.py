@@ -17,8 +17,8 @@ def check_claims(definitions: Iterable[dg.Definitions]) -> None:
         definitions: definitions of any number of pipelines.
     """
     owners: dict[dg.AssetKey, str | None] = {}
-    for made in definitions:
-        for asset in made.assets or []:
+    for part in definitions:
+        for asset in part.assets or []:
             if isinstance(asset, dg.AssetsDefinition):
                 for spec in asset.specs:
                     pipeline = spec.metadata.get(PIPELINE_TAG)

@@ -1,6 +1,6 @@
 """Pipelines: tables declared in YAML, in the order of their dependencies, and a runner without Dagster.
 
-It also exports values of lower packages for the Dagster integration, which imports nothing below this package.
+It also exports names of lower packages for the Dagster integration, which imports only this package.
 """
 
 from lake_assets.final.final_spec import FinalSpec

@@ -28,8 +28,8 @@ def column_sources(lake: LakeBase, spec: Spec) -> Mapping[str, list[tuple[TableI
     try:
         match spec:
             case FinalSpec():
-                there = [f.name for f in lake.table(spec.staging).schema().fields]
-                columns = [f.name for f in lake.table(spec.table).schema().fields if f.name in there]
+                staged = [f.name for f in lake.table(spec.staging).schema().fields]
+                columns = [f.name for f in lake.table(spec.table).schema().fields if f.name in staged]
                 return {c: [(spec.staging, c)] for c in columns}
             case ModelSpec():
                 schema = _schema(lake, spec)
@@ -50,9 +50,9 @@ def _schema(lake: LakeBase, spec: ModelSpec) -> dict[str, Any]:
 
 
 def _leaves(node: Node) -> list[tuple[TableId, str]]:
-    found: dict[tuple[TableId, str], None] = {}
+    leaves: dict[tuple[TableId, str], None] = {}
     for leaf in node.walk():
         if not leaf.downstream and isinstance(leaf.source, exp.Table) and leaf.source.db:
             table = TableId((leaf.source.db,), leaf.source.name)
-            found[table, leaf.name.split(".")[-1].strip('`"')] = None
-    return list(found)
+            leaves[table, leaf.name.split(".")[-1].strip('`"')] = None
+    return list(leaves)

@@ -13,13 +13,13 @@ def own_pipelines() -> list[Pipeline]:
     """Load the pipelines in the folder LAKE_PIPELINES, at any depth: each is a `defs.yaml` as in a Dagster project.
 
     Raises:
-        ConfigError: LAKE_PIPELINES names no folder.
-        PipelineError: a pipeline of that folder is wrong; says where, all mistakes at once.
+        ConfigError: LAKE_PIPELINES is not a folder.
+        PipelineError: a pipeline in that folder is wrong; lists all mistakes with their places.
     """
-    asked = os.environ.get("LAKE_PIPELINES")
-    if not asked:
+    setting = os.environ.get("LAKE_PIPELINES")
+    if not setting:
         return []
-    folder = Path(asked).expanduser()
+    folder = Path(setting).expanduser()
     if not folder.is_dir():
-        raise ConfigError(f"LAKE_PIPELINES names {folder}, which is no folder: point it at one with pipelines in it")
+        raise ConfigError(f"LAKE_PIPELINES names {folder}, which is not a folder: set it to a folder with pipelines")
     return [Pipeline.load(file) for file in sorted(folder.rglob("defs.yaml"))]

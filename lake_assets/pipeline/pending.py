@@ -22,7 +22,7 @@ class Pending:
         start, end: snapshots (None for a folder).
         files: landed files that are new (0 for a table).
         paths: these files.
-        left: number of snapshots after `end` that are left for the next step, if batches are limited.
+        left: number of snapshots after `end` that remain for the next step, if batches are limited.
     """
 
     table: str
@@ -73,13 +73,15 @@ def next_batch(lake: LakeBase, spec: Spec, pending: Sequence[Pending], pins: Sna
     if len(loaded) < len(spec.sources):
         return list(pending)
     windows = step_of(spec).batch(lake, table, loaded, pins)
-    taken = {str(w.source): w for w in windows if not w.is_absorbed}
+    by_source = {str(w.source): w for w in windows if not w.is_absorbed}
     return [
-        replace(p, end=w.head.snapshot, left=w.left) for p in pending if (w := taken.get(p.source)) and w.head.snapshot
+        replace(p, end=w.head.snapshot, left=w.left)
+        for p in pending
+        if (w := by_source.get(p.source)) and w.head.snapshot
     ]
 
 
 def may_wait(lake: LakeBase, spec: Spec, pending: Sequence[Pending], now: float | None = None) -> float:
-    """Return how many seconds a table may still wait for more changes; 0 if due. New files have waited already."""
+    """Return how many seconds a table may still wait for more changes; 0 if due. Files wait before they are listed."""
     windows = [(p, p.end) for p in pending if p.end is not None] if spec.batch.wait else []
     return min((seconds_left(lake.table(p.source), p.start, end, spec.batch, now) for p, end in windows), default=0.0)

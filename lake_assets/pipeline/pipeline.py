@@ -19,7 +19,7 @@ from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.config.declared_tables import DeclaredTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
 from lake_assets.pipeline.config.python_models import load_models, python_files, template_model
-from lake_assets.pipeline.config.sql_positions import Written, origins, read_sql
+from lake_assets.pipeline.config.sql_positions import ModelText, origins, read_sql
 from lake_assets.pipeline.config.yaml_file import read_pipeline
 from lake_assets.pipeline.pending import Pending, pending_of
 from lake_assets.pipeline.step_retries import absorb, retried
@@ -43,14 +43,14 @@ class Pipeline:
             models: Python models in addition to those in files.
 
         Raises:
-            PipelineError: SQL files cannot be read, or hold no SQL (lists all of them); a Python file fails.
+            PipelineError: SQL files cannot be read, or have no valid SQL (lists all of them); or a Python file fails.
         """
         self.config, self.path = config, path
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
-        written = _written(config, path)
-        templates = [template_model(m, written[m.name]) for m in config.models if m.write]
+        texts = _model_texts(config, path)
+        templates = [template_model(m, texts[m.name]) for m in config.models if m.write]
         self._declared = DeclaredTables(
-            config, written, (*templates, *load_models(files), *models), path.parent if path else Path()
+            config, texts, (*templates, *load_models(files), *models), path.parent if path else Path()
         )
 
     @property
@@ -68,7 +68,7 @@ class Pipeline:
         """Load the pipeline of a YAML file.
 
         Raises:
-            PipelineError: the file is wrong; says where, all mistakes at once.
+            PipelineError: the file is wrong; lists all mistakes with their lines.
         """
         return cls(read_pipeline(Path(path)), Path(path))
 
@@ -99,20 +99,20 @@ class Pipeline:
         return land_records(lake, self._declared.raw(lake, self._stream(stream)), read, name)
 
     def offset(self, lake: LakeBase, stream: str, name: str = "python") -> Any:
-        """Return the last committed offset of a Python source; None if there is none yet."""
+        """Return the last committed offset of a Python source; None before the first commit."""
         return offsets(lake, self._declared.raw(lake, self._stream(stream)).table).get(name)
 
     def _stream(self, name: str) -> Stream:
-        found = next((s for s in self.config.streams if s.name == name), None)
-        if found is None:
-            there = ", ".join(s.name for s in self.config.streams) or "none"
-            raise PipelineError(f"pipeline {self.name!r} has no stream {name!r}; it has {there}")
-        return found
+        stream = next((s for s in self.config.streams if s.name == name), None)
+        if stream is None:
+            existing = ", ".join(s.name for s in self.config.streams) or "none"
+            raise PipelineError(f"pipeline {self.name!r} has no stream {name!r}; it has {existing}")
+        return stream
 
     def replay(self, lake: LakeBase, select: Collection[str] | None = None) -> list[Outcome]:
         """Read rejected records again, after a correction of the declaration or of this package.
 
-        Records that can be read now are inserted at their place in the stream.
+        Records that can be read now are inserted at their position in the stream.
 
         Args:
             lake: the lake.
@@ -129,7 +129,7 @@ class Pipeline:
         return outcomes
 
     def rebuild(self, lake: LakeBase, table: str | TableId) -> Outcome:
-        """Compute one table from everything its sources hold now, and publish it in one commit.
+        """Compute one table from the current contents of its sources, and publish it in one commit.
 
         Downstream tables follow with the next run.
 
@@ -145,8 +145,8 @@ class Pipeline:
         name = TableId.parse(table)
         specs = {s.table: s for s in self.specs(lake, alone=False)}
         if name not in specs:
-            there = ", ".join(map(str, specs)) or "none"
-            raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {there}")
+            existing = ", ".join(map(str, specs)) or "none"
+            raise PipelineError(f"pipeline {self.name!r} has no table {name}; it has {existing}")
         return rebuild(lake, specs[name])
 
     # --- pending changes and runs -------------------------------------------------------------------------------------
@@ -157,10 +157,10 @@ class Pipeline:
         Raises:
             HistoryError: a source was replaced by another table.
         """
-        found: list[Pending] = []
+        pending: list[Pending] = []
         for spec in self.specs(lake) if specs is None else specs:
-            found += pending_of(lake, spec)
-        return found
+            pending += pending_of(lake, spec)
+        return pending
 
     def run(
         self,
@@ -170,13 +170,13 @@ class Pipeline:
         on_outcome: Callable[[Outcome], None] | None = None,
         on_start: Callable[[str], None] | None = None,
     ) -> list[Outcome]:
-        """Absorb everything that is pending and return one outcome per table.
+        """Absorb all pending changes and return one outcome per table.
 
         If a table fails, its outcome is `failed`; the others continue, and downstream tables absorb what it holds. The
         next run continues from each table's watermark.
 
-        With limited batches, the tables are processed repeatedly until everything that was pending at the start is
-        absorbed; a table with nothing more to do is reported once.
+        With limited batches, the tables are processed repeatedly until all changes pending at the start are absorbed;
+        a table with nothing more to do is reported once.
 
         Args:
             lake: the lake.
@@ -184,32 +184,32 @@ class Pipeline:
             on_outcome: called after each table with its outcome.
             on_start: called before each table with its name.
         """
-        tell = on_outcome or (lambda outcome: None)
+        report = on_outcome or (lambda outcome: None)
         leftovers.sweep(lake)
         outcomes: list[Outcome] = []
-        over: set[TableId] = set()
+        finished: set[TableId] = set()
         while True:
-            is_first, is_left = not outcomes, False
-            for spec, outcome in self._pass(lake, select, over, on_start or (lambda table: None)):
+            is_first, has_more = not outcomes, False
+            for spec, outcome in self._pass(lake, select, finished, on_start or (lambda table: None)):
                 if is_first or outcome.status in ("absorbed", "failed"):
-                    tell(outcome)
+                    report(outcome)
                     outcomes.append(outcome)
-                is_left = is_left or (outcome.status == "absorbed" and LEFT in outcome.details)
-                # Changes that arrive meanwhile are left for the next run, and failed tables would fail again.
+                has_more = has_more or (outcome.status == "absorbed" and LEFT in outcome.details)
+                # New changes wait for the next run, and failed tables would fail again.
                 if outcome.status == "failed" or spec.landing:
-                    over.add(spec.table)
-            if not is_left:
+                    finished.add(spec.table)
+            if not has_more:
                 return outcomes
 
     def _pass(
         self,
         lake: LakeBase,
         select: Collection[str] | None,
-        over: Collection[TableId],
+        finished: Collection[TableId],
         on_start: Callable[[str], None],
     ) -> Iterator[tuple[Spec, Outcome]]:
-        """Absorb one batch of each table that is not `over`."""
-        done: set[TableId] = set(over)
+        """Absorb one batch of each table that is not in `finished`."""
+        done: set[TableId] = set(finished)
         pins, specs = SnapshotPins(), self.specs(lake)
         while spec := next((s for s in specs if s.table not in done), None):
             done.add(spec.table)
@@ -218,38 +218,38 @@ class Pipeline:
             on_start(str(spec.table))
             yield spec, _guarded(lambda s=spec: absorb(lake, s, pins), spec)
             if step_of(spec).brings_tables:
-                # Landing may bring tables that match a pattern: they join the same run.
+                # Landing may add tables that match a pattern: they take part in the same run.
                 specs = self.specs(lake)
 
 
-def _written(config: PipelineConfig, path: Path | None) -> dict[str, Written]:
-    """Return, by model, its SQL and where it is written."""
-    known = origins(path) if path and config.models else {}
-    found: dict[str, Written] = {}
+def _model_texts(config: PipelineConfig, path: Path | None) -> dict[str, ModelText]:
+    """Return, by model, its SQL and the position of the SQL."""
+    positions = origins(path) if path and config.models else {}
+    texts: dict[str, ModelText] = {}
     mistakes: list[str] = []
     for model in config.models:
         if model.sql_file is None:
-            found[model.name] = Written(model.sql, known.get(model.name))
+            texts[model.name] = ModelText(model.sql, positions.get(model.name))
             continue
         try:
-            written = read_sql(model.name, model.sql_file, path.parent if path else Path())
+            text = read_sql(model.name, model.sql_file, path.parent if path else Path())
             if not model.write:
-                sources_of(model.name, parse(model.name, written.sql))
-            found[model.name] = written
+                sources_of(model.name, parse(model.name, text.sql))
+            texts[model.name] = text
         except ModelError as e:
             mistakes.append(str(located(e, Origin(str((path.parent if path else Path()) / model.sql_file)))))
         except PipelineError as e:
             mistakes.append(str(e))
     if mistakes:
         raise PipelineError("\n".join(mistakes))
-    return found
+    return texts
 
 
 def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
     began = time.monotonic()
     try:
         return step()
-    except Exception as e:  # kept in the outcome: a failure of any kind concerns one table
+    except Exception as e:  # stored in the outcome: a failure of any kind concerns one table
         if _is_interrupted(e):
             raise KeyboardInterrupt from e
         return Outcome(
@@ -261,7 +261,7 @@ def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:
 def _is_interrupted(error: BaseException) -> bool:
     """Whether an error occurred while an interrupt was handled.
 
-    An interrupted call of Spark leaves its connection unusable, so that cleaning up fails as well."""
+    An interrupted call of Spark leaves its connection unusable, so cleaning up fails as well."""
     at: BaseException | None = error
     seen: list[BaseException] = []
     # A re-raised error can be its own context.

@@ -1,4 +1,4 @@
-"""Find all mistakes of a pipeline over a lake, before anything runs."""
+"""Find all mistakes of a pipeline over a lake before it runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Checked:
 
     Attributes:
         mistakes: the mistakes found.
-        open: what cannot be checked yet, and why.
+        open: checks that are not possible yet, with reasons.
     """
 
     mistakes: tuple[str, ...]
@@ -57,38 +57,38 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
         specs = pipeline.specs(lake)
     except PipelineError as e:
         return Checked(tuple(str(e).splitlines()))
-    made: dict[TableId, dict[str, str]] = {}
-    found: list[str] = []
+    outputs_of: dict[TableId, dict[str, str]] = {}
+    problems: list[str] = []
     unknown: list[str] = []
     for spec in specs:
         if isinstance(spec, StagingSpec):
-            found += _refusal(lake, spec)
+            problems += _refusal(lake, spec)
         if not isinstance(spec, ModelSpec):
             continue
         schemas: dict[TableId, dict[str, str]] = {}
         for source in spec.sources:
             table = lake.find(source)
-            known = made.get(source) or (_columns(table) if table else None)
-            if known:
-                schemas[source] = known
+            columns = outputs_of.get(source) or (_columns(table) if table else None)
+            if columns:
+                schemas[source] = columns
         time = spec.span.column if spec.span else ""
         try:
             if missing := [str(t) for t in spec.sources if t not in schemas]:
-                unknown.append(f"columns of {spec.table}: {_not_made(missing)}")
+                unknown.append(f"columns of {spec.table}: {_missing(missing)}")
                 outputs = output_columns(str(spec.table), spec.sql)
                 check_outputs(str(spec.table), outputs, spec.key, time)
             else:
                 query = plan(str(spec.table), spec.sql, schemas, spec.key, time=time).query
                 outputs = [s.alias_or_name for s in query.selects]
         except ModelError as e:
-            found += str(located(e, spec.origin)).splitlines()
+            problems += str(located(e, spec.origin)).splitlines()
         else:
             if outputs:
-                made[spec.table] = dict.fromkeys(outputs, "string")
-    found += _of_finals(specs, lake)
-    found += _of_partitions(specs, lake, made)
-    found += _of_audits(specs, lake, made, open_ended=pipeline.has_patterns)
-    return Checked(tuple(found), (*unknown, *_unknown_tables(specs, lake, made)))
+                outputs_of[spec.table] = dict.fromkeys(outputs, "string")
+    problems += _of_finals(specs, lake)
+    problems += _of_partitions(specs, lake, outputs_of)
+    problems += _of_audits(specs, lake, outputs_of, open_ended=pipeline.has_patterns)
+    return Checked(tuple(problems), (*unknown, *_unknown_tables(specs, lake, outputs_of)))
 
 
 def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
@@ -99,105 +99,117 @@ def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:
     return []
 
 
-def _unknown_tables(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
+def _unknown_tables(
+    specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]]
+) -> list[str]:
     """Return settings that name columns of tables that no run has created."""
-    found: list[str] = []
+    settings: list[str] = []
     for spec in specs:
-        if spec.table in made or lake.exists(spec.table):
+        if spec.table in outputs_of or lake.exists(spec.table):
             continue
         if isinstance(spec, FinalSpec) and lake.exists(spec.staging):
             continue
         if named := spec.names_columns_in:
-            found.append(f"{', '.join(named)} of {spec.table}: {_not_made([str(spec.table)])}")
-    return found
+            settings.append(f"{', '.join(named)} of {spec.table}: {_missing([str(spec.table)])}")
+    return settings
 
 
-def _not_made(tables: Sequence[str]) -> str:
+def _missing(tables: Sequence[str]) -> str:
     return f"{', '.join(tables)} {'does' if len(tables) == 1 else 'do'} not exist before the first run"
 
 
 def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
     """Return columns in settings of final tables that neither staging nor the table has."""
     declared = {s.table: s.types for s in specs if isinstance(s, StagingSpec)}
-    found: list[str] = []
+    problems: list[str] = []
     for spec in specs:
         staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
         if not isinstance(spec, FinalSpec) or staging is None:
             continue
-        arrived = {*_names_of(spec, staging), *declared.get(spec.staging, ())}
+        staged = {*_names_of(spec, staging), *declared.get(spec.staging, ())}
         try:
-            table = {*(_columns_of(lake, spec) or ()), *arrived}
-        except PipelineError:  # told with the audits
+            table = {*(_columns_of(lake, spec) or ()), *staged}
+        except PipelineError:  # reported with the audits
             continue
         partitions = () if spec.partitions else spec.partition_by
-        for setting, columns, there in (
-            ("key", spec.key, arrived),
-            ("order_by", spec.order_by, arrived),
-            ("track", spec.track or (), arrived),
+        for setting, columns, existing in (
+            ("key", spec.key, staged),
+            ("order_by", spec.order_by, staged),
+            ("track", spec.track or (), staged),
             ("partition_by", [p.column for p in partitions], table),
             ("sort_by", spec.sort_by, table),
         ):
-            if missing := [c for c in columns if c not in there]:
-                near, has = nearest(missing[0], there), ", ".join(sorted(there))
-                found.append(f"{spec.table}: `{setting}` names {', '.join(missing)}{near}, and there are {has}")
-    return found
+            if missing := [c for c in columns if c not in existing]:
+                suggestion, listed = nearest(missing[0], existing), ", ".join(sorted(existing))
+                problems.append(
+                    f"{spec.table}: `{setting}` names {', '.join(missing)}{suggestion}, and the columns are {listed}"
+                )
+    return problems
 
 
-def _of_partitions(specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]]) -> list[str]:
+def _of_partitions(specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]]) -> list[str]:
     """Return missing columns of `partitions`; their types are checked only by the steps."""
-    found: list[str] = []
+    problems: list[str] = []
     for spec in specs:
         if spec.partitions is None:
             continue
         try:
-            columns = made.get(spec.table) or _columns_of(lake, spec)
-        except PipelineError:  # told with the audits
+            columns = outputs_of.get(spec.table) or _columns_of(lake, spec)
+        except PipelineError:  # reported with the audits
             continue
         if columns and spec.partitions.by not in columns:
-            found.append(
+            problems.append(
                 f"{spec.table}: `partitions` names {spec.partitions.by}, and the table has {', '.join(columns)}"
             )
-    return found
+    return problems
 
 
 def _of_audits(
-    specs: Sequence[Spec], lake: LakeBase, made: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
+    specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
 ) -> list[str]:
     """Return mistakes in audits: missing columns and missing other tables."""
-    known: dict[TableId, Mapping[str, str] | None] = {}
-    found: list[str] = []
+    columns_by_table: dict[TableId, Mapping[str, str] | None] = {}
+    problems: list[str] = []
     for spec in specs:
         try:
-            known[spec.table] = made.get(spec.table) or _columns_of(lake, spec)
+            columns_by_table[spec.table] = outputs_of.get(spec.table) or _columns_of(lake, spec)
         except PipelineError as e:  # of `columns`
-            known[spec.table] = None
-            found.append(str(e))
+            columns_by_table[spec.table] = None
+            problems.append(str(e))
 
     def columns(table: TableId) -> Mapping[str, str] | None:
-        """Return the columns of a table; None if not known yet."""
-        if table not in known:
-            there = lake.find(table)
-            known[table] = _columns(there) if there else None
-        return known[table]
+        """Return the columns of a table; None if still unknown."""
+        if table not in columns_by_table:
+            other_columns = lake.find(table)
+            columns_by_table[table] = _columns(other_columns) if other_columns else None
+        return columns_by_table[table]
 
     for spec in specs:
         own = columns(spec.table)
         for audit in spec.audits:
             at = f"{spec.table}: audit {audit.name}"
-            if lost := [str(t) for t in audit.reads if not open_ended and t not in known and not lake.exists(t)]:
-                found.append(f"{at} reads {', '.join(lost)}, which the lake does not have and no declaration makes")
+            if missing_tables := [
+                str(t) for t in audit.reads if not open_ended and t not in columns_by_table and not lake.exists(t)
+            ]:
+                problems.append(
+                    f"{at} reads {', '.join(missing_tables)}, which neither exists in the lake nor is declared"
+                )
             if own and (missing := [c for c in audit.columns if c not in own]):
-                found.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
-            if isinstance(audit, Relationship) and (there := columns(audit.table)) and audit.other not in there:
-                found.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(there)}")
+                problems.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
+            if (
+                isinstance(audit, Relationship)
+                and (other_columns := columns(audit.table))
+                and audit.other not in other_columns
+            ):
+                problems.append(f"{at}: no column {audit.other}: {audit.table} has {', '.join(other_columns)}")
             if isinstance(audit, Assertion) and own:
-                schemas = {t: there for t in audit.tables if (there := columns(t))} | {AUDITED: own}
+                schemas = {t: other_columns for t in audit.tables if (other_columns := columns(t))} | {AUDITED: own}
                 if len(schemas) > len(audit.tables):
-                    problems = column_problems(parse_assertion(audit.sql), schemas)
+                    sql_problems = column_problems(parse_assertion(audit.sql), schemas)
                     name = ".".join(AUDITED.parts)
-                    said = ((n or 1, text.replace(name, PLACEHOLDER)) for n, text in problems)
-                    found += [f"{at}, line {n} of its SQL: {text}" for n, text in said]
-    return found
+                    numbered = ((n or 1, text.replace(name, PLACEHOLDER)) for n, text in sql_problems)
+                    problems += [f"{at}, line {n} of its SQL: {text}" for n, text in numbered]
+    return problems
 
 
 def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
@@ -220,8 +232,8 @@ def _columns_of(lake: LakeBase, spec: Spec) -> Mapping[str, str] | None:
 
 def _names_of(spec: FinalSpec, staging: Table) -> dict[str, None]:
     """Return the columns in staging, by their names in the lake."""
-    there = [f.name for f in staging.schema().fields]
-    names = [n for n in there if n not in TECHNICAL and not is_former(n, there)]
+    stored = [f.name for f in staging.schema().fields]
+    names = [n for n in stored if n not in TECHNICAL and not is_former(n, stored)]
     return dict.fromkeys(spec.rename.get(n, n) for n in names)
 
 

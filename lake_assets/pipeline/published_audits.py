@@ -1,4 +1,4 @@
-"""Evaluate a table's audits by themselves, on the published table."""
+"""Evaluate a table's audits on the published table, apart from a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lake_assets.tables.table_ddl import columns_of, key_in
 
 
 def audit(lake: LakeBase, spec: ComputedSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:
-    """Evaluate the audits of the published table; returns none if it holds nothing yet.
+    """Evaluate the audits of the published table; return no findings for an empty table.
 
     Args:
         lake: the lake.

@@ -37,7 +37,7 @@ from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.row_differences import incomparable
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.table_ddl import check_owner_in, columns_of, key_in
 
@@ -49,8 +49,8 @@ class _Expected:
     """Expected rows of a table.
 
     Attributes:
-        key: columns that identify its rows; empty if none do.
-        as_a_whole: why one partition cannot be computed without the others; empty if it can.
+        key: columns that identify its rows; empty: no key.
+        as_a_whole: the reason to compute all partitions together; empty: partitions are independent.
     """
 
     rows: DataFrame
@@ -72,7 +72,7 @@ def recompute(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str]) -> Outcom
 
     Raises:
         NotRunError: the table does not exist yet, or has absorbed nothing.
-        DefinitionChangedError: it was built from another declaration: absorb first.
+        DefinitionChangedError: the table was built from another declaration: absorb first.
         SnapshotExpiredError, SnapshotNotFoundError: a snapshot that it has absorbed is missing.
         PipelineError: a key is not one of the declared partitions.
         ConcurrentWriteError: every attempt lost a race to another writer.
@@ -88,7 +88,7 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, by: Partitions, keys: Sequenc
     began, name = time.monotonic(), str(spec.table)
     table = lake.find(spec.table)
     if table is None or table.metadata.current_snapshot_id is None:
-        raise NotRunError(f"{name} was never run: there is nothing to recompute partitions of")
+        raise NotRunError(f"{name} was never run: it has no partitions to recompute")
     check_owner_in(table, spec.table, spec.pipeline)
     forget_failed(lake, spec.table, table)
     head, marks = table.metadata.current_snapshot_id, read_marks(table)
@@ -99,23 +99,23 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, by: Partitions, keys: Sequenc
             c for c in expected.rows.columns if c not in types
         }:
             raise DefinitionChangedError(
-                f"{name}: {', '.join(sorted(wrong))} is not both in the table and in what it is made of now: absorb "
-                "what is pending first"
+                f"{name}: {', '.join(sorted(wrong))} is missing either from the table or from its declaration: absorb "
+                "pending changes first"
             )
         expected.gate.check(types)
-        said = {RECOMPUTED_PROPERTY: f"{len(keys)} partitions"}
+        properties = {RECOMPUTED_PROPERTY: f"{len(keys)} partitions"}
         frames = Frames(lake.spark(), scope)
-        writer = Writer(lake, spec.table, types, marks, marks, said, frames, expected.gate, quiet=True)
+        writer = Writer(lake, spec.table, types, marks, marks, properties, frames, expected.gate, quiet=True)
         where = "true" if expected.as_a_whole else by.condition(keys, types[by.by])
         _write(lake, writer, expected, head, where)
     done = lake.table(spec.table)
-    found = find_property(done, RECOMPUTED_PROPERTY)
-    snapshot = found[1] if found and done.metadata.current_snapshot_id != head else None
+    commit = find_property(done, RECOMPUTED_PROPERTY)
+    snapshot = commit[1] if commit and done.metadata.current_snapshot_id != head else None
     inserted, updated, deleted = counts(snapshot) if snapshot else (0, 0, 0)
     audits: tuple[Finding, ...] = ()
     if snapshot:
         audits = expected.gate.audit_published(snapshot.snapshot_id, head)
-    why = "what differs is written" if snapshot else "no row differs"
+    why = "rows that differ are written" if snapshot else "no row differs"
     if expected.as_a_whole:
         why = f"all partitions are computed, because {expected.as_a_whole}: {why}"
     return Outcome(
@@ -135,7 +135,7 @@ def _expected(lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextli
         return _Expected(python_rows(lake, spec, table, scope)[0], key, Gate(lake, spec.table, spec.audits, key))
     rows, pinned = expected_rows(lake, spec, table, scope)
     why = _as_a_whole(spec, planned_at(lake, spec, pinned))
-    return _Expected(held(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
+    return _Expected(checkpoint(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
 
 
 def _as_a_whole(spec: ModelSpec, model: ModelPlan) -> str:
@@ -150,33 +150,33 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
     types, frames, key = writer.types, writer.frames, expected.key
     should = expected.rows.selectExpr(*(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items()))
     stands = lake.spark().read.option("versionAsOf", str(head)).table(writer.name).select(*map(quote, types))
-    new, old = frames.kept(should.where(where)), frames.kept(stands.where(where))
+    new, old = frames.materialize(should.where(where)), frames.materialize(stands.where(where))
     if column := incomparable(types):
         # Values that cannot be compared: write whole partitions.
         if key and (_others(new, old, key).limit(1).count() or _others(old, new, key).limit(1).count()):
             raise PipelineError(
-                f"{writer.table}: rows have come to other partitions than they belong to, and rows with a column like "
+                f"{writer.table}: some rows are in the wrong partition, and rows with a column like "
                 f"{column} cannot be compared one by one: `lake-assets rebuild {writer.table}` writes all rows again"
             )
         writer.overwrite(new, where, exclusive=True)
         return
     come, gone = [new], [old]
     if key:
-        # Rows with the same keys that are, or belong, in other partitions.
+        # Rows with the same keys whose stored or correct partition is another one.
         keys = new.select(*map(quote, key)).union(old.select(*map(quote, key))).distinct()
-        come.append(frames.kept(_with(should, _others(old, new, key))))
-        gone.append(frames.kept(_with(stands.where(f"NOT coalesce({where}, false)"), keys)))
+        come.append(frames.materialize(_with(should, _others(old, new, key))))
+        gone.append(frames.materialize(_with(stands.where(f"NOT coalesce({where}, false)"), keys)))
     listed = ", ".join(map(quote, types))
     sides = [(f, sign) for fs, sign in ((come, 1), (gone, -1)) for f in fs]
     delta = " UNION ALL ".join(f"SELECT {listed}, {sign} AS {SIGN} FROM {frames.view(f)}" for f, sign in sides)
     # No step writes two rows with one key; if they exist, all of their values identify them.
-    if key and not _twice(gone[0].unionByName(gone[1]), key):
+    if key and not _has_duplicates(gone[0].unionByName(gone[1]), key):
         writer.change(delta, key)
     else:
         writer.count_copies(delta)
 
 
-def _twice(rows: DataFrame, key: Sequence[str]) -> bool:
+def _has_duplicates(rows: DataFrame, key: Sequence[str]) -> bool:
     return not rows.groupBy(*map(quote, key)).count().where("count > 1").isEmpty()
 
 
@@ -189,6 +189,6 @@ def _with(rows: DataFrame, keys: DataFrame) -> DataFrame:
 
 
 def _others(some: DataFrame, others: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return the keys in `some` that are not in `others`; null is a value."""
-    left = some.select(*map(quote, key)).distinct()
-    return left.exceptAll(others.select(*map(quote, key)).distinct())
+    """Return the keys in `some` that are missing from `others`; null counts as a value."""
+    keys = some.select(*map(quote, key)).distinct()
+    return keys.exceptAll(others.select(*map(quote, key)).distinct())

@@ -17,7 +17,7 @@ from lake_assets.errors import (
     MissingDataFileError,
 )
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.foreign_errors import as_named, named_errors, said_by_spark
+from lake_assets.lake.foreign_errors import as_named, named_errors, spark_error_text
 from lake_assets.lake.metadata import clock_skew, metadata_versions
 from lake_assets.lake.metadata.lost_files import lost_file
 from lake_assets.lake.metadata.metadata_commits import MovedError
@@ -39,7 +39,8 @@ def absorb(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None, *, rebu
         lake: the lake.
         spec: the table.
         pins: snapshots that the models of this run have read so far, so that all of them read the same.
-        rebuild: whether to compute the table (not a raw one) from everything its sources hold; see `table_rebuild`.
+        rebuild: whether to compute the table (not a raw one) from the current contents of its sources (see
+            `table_rebuild`).
 
     Raises:
         LakeError: see the steps.
@@ -62,7 +63,7 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
     refuse the commit.
 
     Raises:
-        ConcurrentWriteError: it lost every time.
+        ConcurrentWriteError: every attempt lost.
     """
     step = step_of(spec)
     try:
@@ -72,9 +73,9 @@ def retried(lake: LakeBase, spec: Spec, run: Callable[[], Outcome]) -> Outcome:
             wait=wait_random_exponential(multiplier=0.2, max=5),
         ):
             with attempt, _lost_history(lake, step), named_errors(spec.table), _lost_files(lake, step):
-                for table in step.written:
+                for table in step.written_tables:
                     _make_ready(lake, table)
-                with leftovers.at_work(lake, step.written):
+                with leftovers.at_work(lake, step.written_tables):
                     return run()
     except RetryError as e:
         cause = e.last_attempt.exception()
@@ -91,9 +92,9 @@ def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
     try:
         yield
     except Exception as e:
-        if isinstance(e, LakeError) or as_named(e, "") is not None or said_by_spark(e):
+        if isinstance(e, LakeError) or as_named(e, "") is not None or spark_error_text(e):
             raise
-        for name in (*step.written, *step.spec.sources):
+        for name in (*step.written_tables, *step.spec.sources):
             table = lake.find(name)
             if table is not None and (lost := lost_file(table, step.lost_file_advice(name))) is not None:
                 raise lost from e
@@ -102,7 +103,7 @@ def _lost_files(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
 
 @contextlib.contextmanager
 def _lost_history(lake: LakeBase, step: TableStep[Any]) -> Generator[None]:
-    """Change the advice for a lost file that only past snapshots of a source name: the step's table can do without."""
+    """Change the advice for a lost file that only past snapshots of a source name: rebuilding does not need it."""
     try:
         yield
     except (CorruptMetadataError, MissingDataFileError) as e:
@@ -129,10 +130,10 @@ def _path(location: str) -> str:
 def _make_ready(lake: LakeBase, name: TableId) -> None:
     try:
         if (table := lake.find(name)) is not None:
-            clock_skew.take_back(table)
+            clock_skew.reset_future_times(table)
             leftovers.drop_branches(lake, name, table)
             if metadata_versions.is_due(table):
-                metadata_versions.thin(table)
+                metadata_versions.delete_old_versions(table)
     except (MovedError, CommitFailedException) as e:
         raise ConcurrentWriteError(f"{name}: another writer committed before this step began: {e}") from e
 

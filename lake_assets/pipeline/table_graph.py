@@ -14,12 +14,12 @@ from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 
 Spec = RawSpec | StagingSpec | FinalSpec | ModelSpec | PythonModelSpec | JobSpec
-# Tables whose rows can be computed again from their sources: verified, recomputed by partition, audited by themselves.
+# Tables whose rows can be recomputed from their sources: they can be verified, recomputed and audited separately.
 ComputedSpec = FinalSpec | ModelSpec | PythonModelSpec
 
 
 def lookups_of(spec: Spec) -> tuple[TableId, ...]:
-    """Return the tables that a step reads as they are."""
+    """Return the tables whose current rows a step reads as a lookup."""
     return spec.lookups if isinstance(spec, PythonModelSpec | JobSpec) else ()
 
 
@@ -35,30 +35,37 @@ def after(specs: Sequence[Spec]) -> dict[TableId, tuple[TableId, ...]]:
     A batch with a new city and its people passes its audits only if the cities run first. If tables read each other in
     this way, the later one by name runs first.
     """
-    found = {spec.table: list(spec.sources) for spec in specs}
+    declared = {spec.table for spec in specs}
+    upstream = {
+        s.table: list(dict.fromkeys((*s.sources, *(t for t in lookups_of(s) if t not in declared)))) for s in specs
+    }
     for spec in sorted(specs, key=lambda s: s.table):
         for other in also_read_by(spec):
-            if other in found and other not in found[spec.table] and spec.table not in _above(other, found):
-                found[spec.table].append(other)
-    return {t: tuple(names) for t, names in found.items()}
+            if (
+                other in upstream
+                and other not in upstream[spec.table]
+                and spec.table not in _upstream_of(other, upstream)
+            ):
+                upstream[spec.table].append(other)
+    return {t: tuple(names) for t, names in upstream.items()}
 
 
-def _above(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[TableId]:
+def _upstream_of(table: TableId, graph: Mapping[TableId, Sequence[TableId]]) -> set[TableId]:
     """Return a table and everything that runs before it."""
-    found, todo = set[TableId](), [table]
-    while todo:
-        at = todo.pop()
-        if at not in found:
-            found.add(at)
-            todo += graph.get(at, ())
-    return found
+    visited, stack = set[TableId](), [table]
+    while stack:
+        current = stack.pop()
+        if current not in visited:
+            visited.add(current)
+            stack += graph.get(current, ())
+    return visited
 
 
 def ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
     """Sort the tables of a pipeline, upstream first.
 
     Raises:
-        TableClaimedError: one is declared twice.
+        TableClaimedError: a table is declared twice.
         PipelineError: models depend on each other in a circle.
     """
     by_name: dict[TableId, Spec] = {}
@@ -75,7 +82,7 @@ def ordered(specs: Sequence[Spec], pipeline: str) -> list[Spec]:
         raise PipelineError(
             f"pipeline {pipeline!r}: models depend on each other in a circle: {' -> '.join(str(t) for t in e.args[1])}"
         ) from e
-    graph = {t: [s for s in found if s in by_name] for t, found in after(specs).items()}
+    graph = {t: [s for s in names if s in by_name] for t, names in after(specs).items()}
     order = list(TopologicalSorter(graph).static_order())
     # In the order of declaration as far as dependencies allow, so related tables stay together.
     rank = {t: i for i, t in enumerate(by_name)}

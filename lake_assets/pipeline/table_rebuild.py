@@ -23,10 +23,10 @@ ROWS_BEFORE, ROWS_AFTER = "rows_before", "rows_after"
 
 
 def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Outcome:
-    """Compute a table from everything its sources hold now, and publish it in one commit with its watermarks.
+    """Compute a table from the current contents of its sources, and publish it in one commit with its watermarks.
 
     Neither the table's rows nor its watermarks are used, so it repairs damaged rows, lost history, and changed
-    definitions. If killed at any point, it leaves the table unchanged. If the definition and the columns are the same,
+    definitions. If it is killed at any point, the table is unchanged. If the definition and the columns are the same,
     only rows that differ are written, and downstream tables absorb only these.
 
     Args:
@@ -39,7 +39,7 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
         inserted, updated and deleted are the differences between the two (in their common columns).
 
     Raises:
-        RebuildError: it is a raw table, or its sources are missing or empty.
+        RebuildError: the table is a raw table, or its sources are missing or empty.
         ConcurrentWriteError: every attempt lost a race to another writer.
         AuditFailedError: the new rows do not pass the audits. Nothing is published.
         LakeError: see the steps.
@@ -49,16 +49,16 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
     for source in spec.sources:
         table = lake.find(source)
         if table is None or table.metadata.current_snapshot_id is None:
-            what = "does not exist" if table is None else "holds nothing yet"
+            what = "does not exist" if table is None else "is still empty"
             raise RebuildError(
-                f"{spec.table} cannot be rebuilt: its source {source} {what}. {spec.table} is left as it is. Run the "
+                f"{spec.table} cannot be rebuilt: its source {source} {what}. {spec.table} is unchanged. Run the "
                 f"pipeline {spec.pipeline!r} first, or restore {source}"
             )
     before = lake.find(spec.table)
     outcome = absorb(lake, spec, pins, rebuild=True)
     after = lake.find(spec.table)
     if outcome.status != "absorbed" or after is None:
-        raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'there is nothing to make it of'}")
+        raise RebuildError(f"{spec.table} cannot be rebuilt: {outcome.why or 'its sources have no rows for it'}")
     try:
         with named_errors(spec.table):
             return _described(lake, spec, outcome, before, after)
@@ -67,7 +67,7 @@ def rebuild(lake: LakeBase, spec: Spec, pins: SnapshotPins | None = None) -> Out
             raise
         outcome = _described(lake, spec, outcome, None, after)
         details = {k: v for k, v in outcome.details.items() if k != ROWS_BEFORE}
-        return replace(outcome, details=details, why=f"{outcome.why}; files of the rows before cannot be read")
+        return replace(outcome, details=details, why=f"{outcome.why}; files of the previous rows cannot be read")
 
 
 def _described(lake: LakeBase, spec: Spec, outcome: Outcome, before: Table | None, after: Table) -> Outcome:

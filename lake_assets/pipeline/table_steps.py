@@ -1,4 +1,4 @@
-"""One protocol for the steps of every table: find what is pending, absorb it, rebuild the table, replay rejects.
+"""One protocol for the steps of every table: find pending changes, absorb them, rebuild the table, replay rejects.
 
 `step_of` picks the class for a table's layer; nothing else in the pipeline depends on the layer.
 """
@@ -66,12 +66,12 @@ class TableStep(ABC, Generic[S]):
     brings_tables: ClassVar[bool] = False
 
     @property
-    def written(self) -> tuple[TableId, ...]:
+    def written_tables(self) -> tuple[TableId, ...]:
         """The tables that a step commits to."""
         return (self.spec.table,)
 
     def new_files(self, lake: LakeBase) -> list[Path]:
-        """The files of a landing folder that are due."""
+        """Return the files of a landing folder that are due."""
         return []
 
     @abstractmethod
@@ -107,12 +107,12 @@ class TableStep(ABC, Generic[S]):
         Args:
             lake: the lake.
             pins: snapshots that earlier models of the run have fixed.
-            rebuild: whether to compute the table from everything its sources hold.
+            rebuild: whether to compute the table from the current contents of its sources.
         """
 
     @property
     def why_not_rebuilt(self) -> str:
-        """The reason why the table cannot be rebuilt from its sources; empty if it can."""
+        """The reason why the table cannot be rebuilt from its sources; empty: it can."""
         return ""
 
     def replay(self, lake: LakeBase) -> Outcome:
@@ -134,12 +134,12 @@ class RawStep(TableStep[RawSpec]):
     brings_tables: ClassVar[bool] = True
 
     @property
-    def written(self) -> tuple[TableId, ...]:
+    def written_tables(self) -> tuple[TableId, ...]:
         """The raw table, the ledger of its files, and its rejects."""
         return self.spec.table, ledger_of(self.spec.table), rejected_of(self.spec.table)
 
     def new_files(self, lake: LakeBase) -> list[Path]:
-        """The files that are not in the raw table and have waited long enough for others."""
+        """Return the files that are missing from the raw table and have waited long enough for more."""
         return new_files(lake, self.spec)
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
@@ -177,12 +177,13 @@ class RawStep(TableStep[RawSpec]):
 
     @property
     def why_not_rebuilt(self) -> str:
-        """The reason: nothing else is sure to have the records of a raw table."""
+        """The reason: a raw table may be the only copy of its records."""
         spec = self.spec
         return (
-            f"{spec.table} is a raw table: it holds records as they arrived, and nothing else is sure to have them. To "
-            f"take in all that {spec.source or spec.landing} still holds, drop {spec.table}, run the pipeline, then "
-            "`lake-assets rebuild` its staging tables. To read the same records again, rebuild the staging tables alone"
+            f"{spec.table} is a raw table: it holds records as they arrived, and may be their only copy. To "
+            f"ingest all records that are still in {spec.source or spec.landing}, drop {spec.table}, run the pipeline, "
+            "then `lake-assets rebuild` its staging tables. To read the same records again, rebuild only the "
+            "staging tables"
         )
 
     def replay(self, lake: LakeBase) -> Outcome:
@@ -198,12 +199,12 @@ class RawStep(TableStep[RawSpec]):
         """Return the advice; a ledger is derived from the commits of its raw table."""
         if table != ledger_of(self.spec.table):
             return LOST_FILE_ADVICE
-        return f"Restore the file from a backup; or drop {table}: the next run makes it again from {self.spec.table}"
+        return f"Restore the file from a backup; or drop {table}: the next run creates it again from {self.spec.table}"
 
 
 def _details(landed: Landed) -> dict[str, object]:
-    found: dict[str, object] = {"rejected": landed.rejected} if landed.rejected else {}
-    return found | ({LEFT: landed.left} if landed.left else {})
+    details: dict[str, object] = {"rejected": landed.rejected} if landed.rejected else {}
+    return details | ({LEFT: landed.left} if landed.left else {})
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class StagingStep(TableStep[StagingSpec]):
     has_rejects: ClassVar[bool] = True
 
     @property
-    def written(self) -> tuple[TableId, ...]:
+    def written_tables(self) -> tuple[TableId, ...]:
         """The staging table, and the rejects of its raw table."""
         return self.spec.table, rejected_of(self.spec.raw)
 
@@ -225,8 +226,8 @@ class StagingStep(TableStep[StagingSpec]):
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
         """Return the batch, or the whole window if every record is read again."""
-        found = [(pending_of_staging(self.spec, table, raw), raw) for raw in sources.values()]
-        return [_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in found]
+        windows = [(pending_of_staging(self.spec, table, raw), raw) for raw in sources.values()]
+        return [_unless_rebuilt(window, why, raw, self.spec.batch) for (window, why), raw in windows]
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Append the events of new records."""
@@ -248,9 +249,9 @@ class FinalStep(TableStep[FinalSpec]):
     def batch(
         self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table], pins: SnapshotPins
     ) -> list[Window]:
-        """Return the batch, or the whole window for a rebuild, which must not shrink the table meanwhile."""
-        found = [(pending_of_final(lake, self.spec, table, staging), staging) for staging in sources.values()]
-        return [_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in found]
+        """Return the batch, or the whole window for a rebuild, so the table never has fewer rows than before."""
+        windows = [(pending_of_final(lake, self.spec, table, staging), staging) for staging in sources.values()]
+        return [_unless_rebuilt(window, why, staging, self.spec.batch) for (window, why), staging in windows]
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Merge the changed keys."""
@@ -279,7 +280,7 @@ class ModelStep(TableStep[ModelSpec]):
         """Absorb the changes of all sources."""
         pins = pins or SnapshotPins()
         try:
-            with pins.unless_failed():
+            with pins.release_on_failure():
                 return absorb_sources(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
         except ModelError as e:
             raise located(e, self.spec.origin) from e
@@ -287,7 +288,7 @@ class ModelStep(TableStep[ModelSpec]):
 
 @dataclass(frozen=True)
 class PythonModelStep(TableStep[PythonModelSpec]):
-    """Calling a function with what changed, and applying its rows."""
+    """Calling a function with the changes of its inputs, and applying the returned rows."""
 
     kinds: ClassVar[tuple[str, ...]] = ("spark", "python")
 
@@ -304,7 +305,7 @@ class PythonModelStep(TableStep[PythonModelSpec]):
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Call the function with the changes of all sources."""
         pins = pins or SnapshotPins()
-        with pins.unless_failed():
+        with pins.release_on_failure():
             return python_model_runs.absorb_inputs(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
 
 
@@ -329,14 +330,14 @@ class JobStep(TableStep[JobSpec]):
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Run the job."""
         pins = pins or SnapshotPins()
-        with pins.unless_failed():
+        with pins.release_on_failure():
             return run_job(lake, self.spec, lambda w, sources: self._chosen(lake, pins, w, sources), rebuild=rebuild)
 
     def _chosen(
         self, lake: LakeBase, pins: SnapshotPins, windows: Mapping[TableId, Window], sources: Mapping[TableId, Table]
     ) -> dict[TableId, Window]:
         begun = all(w.mark and w.mark.snapshot for w in windows.values())
-        return pins.settled(lake, windows, sources, self.spec.batch if begun else BatchSize())
+        return pins.pin(lake, windows, sources, self.spec.batch if begun else BatchSize())
 
 
 def step_of(spec: Spec) -> TableStep[Any]:

@@ -35,14 +35,14 @@ from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
-from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.stability import Level, state
 from lake_assets.models.python import python_model_runs
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.sql.model_plan import ModelPlan, looked_up, parse, plan
+from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
-from lake_assets.models.steps.model_runs import FINGERPRINT_PROPERTY, is_same_query, keys_of
+from lake_assets.models.steps.model_runs import is_same_query, keys_of
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
@@ -77,13 +77,13 @@ class Verification:
         table: the table.
         snapshot: the compared snapshot of the table.
         sources: by source, the snapshot that was read.
-        expected, found: rows of the query's result and of the table that were compared.
-        different: how many different rows are not as often on both sides.
-        differences: some of them.
+        expected, found: number of compared rows of the query's result, and of the table.
+        different: number of distinct rows with different counts on the two sides.
+        differences: some of these rows.
         sample: the share of the rows (or of the keys) that was compared.
-        not_compared: columns whose values depend on the order in which rows are read, each with the reason: both sides
-            are results that the query can give, whatever they hold there.
-        doubt: why rows that differ may be right: the query does not determine which rows it returns. Empty: it does.
+        not_compared: columns whose values depend on the order in which rows are read, each with the reason: any values
+            there are valid results of the query.
+        doubt: why differing rows may be correct: the query does not determine which rows it returns. Empty: it does.
     """
 
     table: str
@@ -130,7 +130,7 @@ def verify(lake: LakeBase, spec: ComputedSpec, *, sample: float = 1.0, limit: in
 
 def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> Verification:
     if not 0 < sample <= 1:
-        raise PipelineError(f"a sample of {sample} is none: write a share above 0 and up to 1, as 0.01 or 1%")
+        raise PipelineError(f"a sample of {sample} is not valid: write a share above 0 and up to 1, such as 0.01 or 1%")
     table = lake.find(spec.table)
     if table is None or (current := table.metadata.current_snapshot_id) is None:
         raise NotRunError(f"{spec.table} was never run: run pipeline {spec.pipeline!r} first")
@@ -139,34 +139,35 @@ def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> 
         not_compared, doubt = {}, ""
         if isinstance(spec, ModelSpec):
             not_compared, doubt = _in_doubt(planned_at(lake, spec, pinned))
-        found = _at(lake, spec.table, current)
-        # A column may have been renamed since, without a new snapshot.
-        wanted = dict(expected.dtypes)
-        for there in (columns_of(lake, spec.table), dict(found.dtypes)):
-            _check_columns(spec, wanted, there)
+        stored = _at(lake, spec.table, current)
+        # A column may have been renamed after the snapshot.
+        columns = dict(expected.dtypes)
+        for existing in (columns_of(lake, spec.table), dict(stored.dtypes)):
+            _check_columns(spec, columns, existing)
         # If every column is in doubt, compare them all: equal rows settle the doubt.
-        is_all_in_doubt = not wanted.keys() - not_compared.keys()
+        is_all_in_doubt = not columns.keys() - not_compared.keys()
         if not is_all_in_doubt:
-            wanted = {c: kind for c, kind in wanted.items() if c not in not_compared}
-        expected, found = (rows.select(*(F.col(quote(c)) for c in wanted)) for rows in (expected, found))
+            columns = {c: kind for c, kind in columns.items() if c not in not_compared}
+        expected, stored = (rows.select(*(F.col(quote(c)) for c in columns)) for rows in (expected, stored))
         if sample < 1:
-            picked = _picked(table, found, sample)
-            expected, found = expected.where(picked), found.where(picked)
-        counted = _counted(expected, found)
-        rows_expected, rows_found, different = _totals(counted)
+            in_sample = _in_sample(table, stored, sample)
+            expected, stored = expected.where(in_sample), stored.where(in_sample)
+        counts = _counted(expected, stored)
+        rows_expected, rows_found, different = _totals(counts)
         differences: tuple[Difference, ...] = ()
         if different and is_all_in_doubt:
             why = "; ".join(dict.fromkeys(not_compared.values()))
             raise ModelError(
-                f"{spec.table} differs from its query computed again, which proves nothing: each of its columns may "
-                f"come out otherwise ({why}). Add a column that does not depend on the order of rows, such as a count"
+                f"{spec.table} differs from its recomputed query, but that proves no error: every column may "
+                f"have other values in each computation ({why}). Add a column that does not depend on the order of "
+                "rows, such as a count"
             )
         if different:
-            differing = _beyond_rounding(counted.where(_differ()), found)
+            differing = _beyond_rounding(counts.where(_differ()), stored)
             different = differing.count()
             differences = tuple(
-                Difference({c: row[c] for c in wanted}, row[_EXPECTED], row[_FOUND])
-                for row in differing.orderBy(*_orderable(found)).limit(limit).collect()
+                Difference({c: row[c] for c in columns}, row[_EXPECTED], row[_FOUND])
+                for row in differing.orderBy(*_orderable(stored)).limit(limit).collect()
             )
     return Verification(
         str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
@@ -202,9 +203,9 @@ def _expected_of(
     mark = read_marks(table).get(str(spec.staging))
     pinned = {spec.staging: _pinned(lake, spec.table, spec.staging, mark)}
     _, rows = all_rows(lake, spec, table, scope)
-    there = columns_of(lake, spec.table)
+    types = columns_of(lake, spec.table)
     # Staging keeps the stream's types; a final table's types may be wider.
-    return rows.select(*(F.col(quote(c)).cast(there.get(c, kind)).alias(c) for c, kind in rows.dtypes)), pinned
+    return rows.select(*(F.col(quote(c)).cast(types.get(c, kind)).alias(c) for c, kind in rows.dtypes)), pinned
 
 
 def expected_rows(
@@ -222,9 +223,8 @@ def expected_rows(
         NotRunError, DefinitionChangedError, SnapshotExpiredError, TableReplacedError, ModelError: see `verify`.
     """
     query = parse(str(spec.table), spec.sql)
-    said = table.properties.get(FINGERPRINT_PROPERTY)
-    if said is None:
-        raise NotRunError(f"{spec.table} was not made by a model: there is no query that it could equal")
+    if FINGERPRINT_PROPERTY not in table.properties:
+        raise NotRunError(f"{spec.table} was not created by a model: it has no query to compare with")
     if not is_same_query(table, spec):
         raise DefinitionChangedError(
             f"the query of {spec.table} was changed since the table was computed: run `lake-assets rebuild "
@@ -262,25 +262,25 @@ def python_rows(
 def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | None) -> int | None:
     """Return the snapshot of a source that the table has absorbed, which must still exist."""
     if mark is None:
-        raise NotRunError(f"{table} has absorbed nothing of {source} yet: run its pipeline first")
+        raise NotRunError(f"{table} has absorbed nothing from {source} yet: run its pipeline first")
     loaded = lake.table(source)
     if str(loaded.metadata.table_uuid) != mark.uuid:
         raise TableReplacedError(
             f"{table} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {loaded.metadata.table_uuid}: "
-            "it was dropped and made again, so that what was absorbed cannot be read any more. "
+            "it was dropped and created again, so the absorbed rows can no longer be read. "
             f"{rebuild_advice(table, source)}, then verify"
         )
     if mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         raise SnapshotExpiredError(
-            f"{table} absorbed {source} up to snapshot {mark.snapshot}, which was expired since: the query cannot be "
-            f"computed over it any more. {rebuild_advice(table, source)}, then verify"
+            f"{table} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: the query can no "
+            f"longer be computed over it. {rebuild_advice(table, source)}, then verify"
         )
     return mark.snapshot
 
 
 def _at(lake: LakeBase, table: TableId, snapshot: int | None) -> DataFrame:
     spark, name = lake.spark(), lake.sql_name(table)
-    if snapshot is None:  # it was empty
+    if snapshot is None:  # the table was empty
         return spark.table(name).where(F.lit(False))
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
@@ -296,7 +296,7 @@ def _result(
     rows_of = {t: guarded_rows(_at(lake, t, snapshot)) for t, snapshot in pinned.items()}
     views = {t: scope.enter_context(temp_view(rows)) for t, rows in rows_of.items()}
     # Keep the original text if sqlglot would render it with another meaning.
-    named, unlike = looked_up(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
+    named, unlike = qualified_query(str(spec.table), query, {t: dict(rows.dtypes) for t, rows in rows_of.items()})
     as_written = unlike or changed(spec.sql, query)
     if as_written or is_text(query):
         try:
@@ -312,10 +312,10 @@ def _result(
 def _analysed(lake: LakeBase, spec: ModelSpec, sql: str) -> DataFrame:
     try:
         rows = lake.spark().sql(sql)
-        rows.schema  # noqa: B018 (analysed here, so that what Spark does not accept is named)
+        rows.schema  # noqa: B018 (analysed here, so errors name the model)
     except PySparkException as e:
         raise ModelError(
-            f"model {spec.table}: Spark does not accept its SQL over the snapshots that the table holds: "
+            f"model {spec.table}: Spark does not accept its SQL over the snapshots that the table has absorbed: "
             f"{str(e).splitlines()[0]}"
         ) from e
     return rows
@@ -333,19 +333,19 @@ def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     return query
 
 
-def _check_columns(spec: ComputedSpec, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+def _check_columns(spec: ComputedSpec, expected: Mapping[str, str], existing: Mapping[str, str]) -> None:
     """Raise DefinitionChangedError if the table lacks columns of the result; additional columns are ignored."""
-    if wrong := [c for c, kind in wanted.items() if there.get(c) != kind]:
+    if wrong := [c for c, kind in expected.items() if existing.get(c) != kind]:
         origin = str(spec.staging) if isinstance(spec, FinalSpec) else "its query or function"
-        said = ", ".join(f"{c} {wanted[c]} ({'as ' + there[c] if c in there else 'not there'})" for c in wrong)
+        listed = ", ".join(f"{c} {expected[c]} (table: {existing.get(c, 'missing')})" for c in wrong)
         raise DefinitionChangedError(
-            f"{spec.table} has other columns than {origin} "
-            f"gives, which are {said}: run pipeline {spec.pipeline!r}, which "
+            f"{spec.table} has other columns than {origin}, "
+            f"with {listed}: run pipeline {spec.pipeline!r}, which "
             "rebuilds the table, then verify"
         )
 
 
-def _picked(table: Table, rows: DataFrame, sample: float) -> Column:
+def _in_sample(table: Table, rows: DataFrame, sample: float) -> Column:
     """Return the condition for rows of the sample: by the hash of the key, or of all hashable columns."""
     key: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
     kinds: dict[str, DataType] = {f.name: f.dataType for f in rows.schema.fields}
@@ -358,14 +358,14 @@ def _picked(table: Table, rows: DataFrame, sample: float) -> Column:
     return place < F.lit(round(sample * _PARTS))
 
 
-def _counted(expected: DataFrame, found: DataFrame) -> DataFrame:
+def _counted(expected: DataFrame, stored: DataFrame) -> DataFrame:
     """Return every distinct row with its count on each side."""
     one, none = F.lit(1).cast("bigint"), F.lit(0).cast("bigint")
     both = expected.withColumns({_EXPECTED: one, _FOUND: none}).unionAll(
-        found.withColumns({_EXPECTED: none, _FOUND: one})
+        stored.withColumns({_EXPECTED: none, _FOUND: one})
     )
     sums = [F.sum(side).alias(side) for side in (_EXPECTED, _FOUND)]
-    return both.groupBy(*(F.col(quote(c)) for c in found.columns)).agg(*sums)
+    return both.groupBy(*(F.col(quote(c)) for c in stored.columns)).agg(*sums)
 
 
 def _differ() -> Column:
@@ -405,16 +405,16 @@ def _beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
     sides = differing.groupBy(*(F.col(quote(c)).alias(f"k{n}") for n, c in enumerate(others))).agg(
         side(_EXPECTED, _FOUND).alias("_e"), side(_FOUND, _EXPECTED).alias("_f")
     )
-    same = (F.size("_e") == F.size("_f")) & F.forall(
+    is_equal = (F.size("_e") == F.size("_f")) & F.forall(
         F.arrays_zip("_e", "_f"), lambda both: F.coalesce(all_near(both["_e"], both["_f"]), F.lit(False))
     )
-    bad = sides.where(~same)
-    joined = reduce(
+    unequal = sides.where(~is_equal)
+    matches = reduce(
         Column.__and__,
         (F.col(quote(c)).eqNullSafe(F.col(f"k{n}")) for n, c in enumerate(others)),
         F.lit(True),
     )
-    return differing.join(bad, joined, "left_semi")
+    return differing.join(unequal, matches, "left_semi")
 
 
 def _orderable(rows: DataFrame) -> Sequence[Column]:

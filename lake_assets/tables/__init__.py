@@ -1,4 +1,4 @@
 """What every written table shares: pending windows, commits with the watermark, schemas, partitions, pruning, audits.
 
-What belongs to one layer alone is in `ingest` (raw, staging), `final` or `models`.
+Code for a single layer is in `ingest` (raw, staging), `final` or `models`.
 """

@@ -1,7 +1,7 @@
 """Limits of batches: windows are cut between snapshots of the source, and small changes wait for more.
 
-A step that ends at an older snapshot of its source does the same as if it had run when that snapshot was current. So
-any way of cutting ends in the same tables.
+A step that ends at an older snapshot of its source has the same result as a step that ran when that snapshot was
+current. So the tables do not depend on where windows are cut.
 """
 
 from __future__ import annotations

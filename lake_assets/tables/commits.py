@@ -1,4 +1,4 @@
-"""Commits with the watermark, and lost races."""
+"""Commit with the watermark, and detect lost races."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.errors import ConcurrentWriteError, LakeError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.foreign_errors import said_by_spark
+from lake_assets.lake.foreign_errors import spark_error_text
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.row_counts import rows_added_and_deleted, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -33,12 +33,12 @@ _PREFIX = "spark.sql.iceberg.snapshot-property."
 _LOST_RACE = (
     "ValidationException",
     "CommitFailedException",
-    # Both make a table that neither found: the second has to look again.
+    # Two runs create the same table: the second one has to start again.
     "AlreadyExistsException",
     "TABLE_OR_VIEW_ALREADY_EXISTS",
     "CommitStateUnknownException",
     "Found conflicting files",
-    # The clock was set back while the step was at work: before the next attempt the table's times are taken back.
+    # The clock was set back during the step: the next attempt first corrects the table's times.
     "Invalid update timestamp",
     "Invalid snapshot timestamp",
     "[BUG] Expected sorted",
@@ -63,8 +63,8 @@ def committing(
     Raises:
         ConcurrentWriteError: another writer was faster; nothing of the commit is in the table.
     """
-    said = to_properties(marks) if marks is not None else {}
-    properties = {_PREFIX + k: v for k, v in {**said, **(more or {})}.items()}
+    watermark = to_properties(marks) if marks is not None else {}
+    properties = {_PREFIX + k: v for k, v in {**watermark, **(more or {})}.items()}
     set_all(spark, properties)
     try:
         with as_race(table):
@@ -80,25 +80,23 @@ def as_race(table: TableId) -> Generator[None]:
     try:
         yield
     except LakeError:
-        raise  # its text may quote rows, which may contain anything
+        raise  # its text may quote rows, which may contain any text
     except Exception as e:
-        # Over Spark Connect a PySparkException, locally py4j's own: told apart by what Iceberg says.
+        # A PySparkException over Spark Connect, py4j's exception locally: only Iceberg's message is reliable.
         if lost_race(e):
-            raise ConcurrentWriteError(
-                f"{table}: another writer committed while this step was at work: {_first(e)}"
-            ) from e
+            raise ConcurrentWriteError(f"{table}: another writer committed during this step: {_first(e)}") from e
         raise
 
 
 def lost_race(error: Exception) -> bool:
     """Whether an error of Spark is a commit that lost a race to another writer."""
-    said = said_by_spark(error)
-    return any(text in said for text in _LOST_RACE)
+    message = spark_error_text(error)
+    return any(text in message for text in _LOST_RACE)
 
 
 def _first(error: Exception) -> str:
-    said = said_by_spark(error).strip().splitlines()
-    return next((line for line in said if any(text in line for text in _LOST_RACE)), said[0]).strip(" :")[:300]
+    lines = spark_error_text(error).strip().splitlines()
+    return next((line for line in lines if any(text in line for text in _LOST_RACE)), lines[0]).strip(" :")[:300]
 
 
 @contextlib.contextmanager
@@ -106,7 +104,7 @@ def writing(lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks,
     """Return the SQL name for one commit with `marks`: the table, or a branch if audits must pass before publishing.
 
     Raises:
-        ConcurrentWriteError: another writer was quicker.
+        ConcurrentWriteError: another writer committed first.
         AuditFailedError: see `on_branch`.
     """
     if gate.is_blocking:
@@ -163,19 +161,19 @@ def on_branch(
 ) -> Generator[str]:
     """Create a branch of the table for one commit with `marks`, then fast-forward main to it.
 
-    Main is moved to the branch only if it is still where the branch began, so reads from the branch were reads of main
-    until the end. If the catalog allows it, that is one commit without Spark, which also drops the branch.
+    Main is moved to the branch only if it is still at the start of the branch, so reads from the branch were reads of
+    main until the end. If the catalog allows it, that is one commit without Spark, which also drops the branch.
 
     Args:
         lake: the lake.
         table: the written table.
         marks: the watermarks of the commit.
         base: the expected watermarks of the table; otherwise another run was faster.
-        gate: the audits that must pass before main is moved; None if there are none.
+        gate: the audits that must pass before main is moved; None: no audits.
 
     Raises:
         ConcurrentWriteError: main has moved, or has other watermarks.
-        AuditFailedError: a blocking audit does not pass; main stays where it is.
+        AuditFailedError: a blocking audit fails; main does not move.
     """
     branch, current = branch_name(), lake.table(table)
     if read_marks(current) != dict(base):
@@ -196,28 +194,28 @@ def _branched_beside_spark(table: TableId, current: Table, branch: str) -> Gener
     """Implement `on_branch` with metadata commits of this process; Spark only writes."""
     base = current.metadata.current_snapshot_id
     assert base is not None
-    moved = (refs.MovedError, CommitFailedException)
+    conflicts = (refs.MovedError, CommitFailedException)
     try:
         # A run that is killed here leaves its branch behind: the next step drops it.
         refs.create_branch(current, branch, base, days=1)
-    except moved as e:
+    except conflicts as e:
         raise _lost(table, e) from e
     try:
         yield
         try:
             refs.publish(current, branch, base)
-        except moved as e:
+        except conflicts as e:
             raise _lost(table, e) from e
     except BaseException:
         try:
             refs.drop(current, branch)
-        except Exception as e:  # what went wrong before counts; the next step of another process drops the branch
-            log.warning("%s: the branch %s stays behind: %s", table, branch, e)
+        except Exception as e:  # the first error matters; the next step of another process drops the branch
+            log.warning("%s: the branch %s remains: %s", table, branch, e)
         raise
 
 
 def _lost(table: TableId, why: Exception) -> ConcurrentWriteError:
-    return ConcurrentWriteError(f"{table}: another writer committed while this step was at work: {why}")
+    return ConcurrentWriteError(f"{table}: another writer committed during this step: {why}")
 
 
 @contextlib.contextmanager
@@ -229,7 +227,7 @@ def _branched_by_spark(lake: LakeBase, table: TableId, current: Table, branch: s
     # A run that is killed here leaves its branch behind: the next step drops it.
     spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{branch}` {at} RETAIN 1 DAYS")
     try:
-        # Without a snapshot to name, the branch begins wherever main is by now.
+        # Without a snapshot, the branch begins at the current main, which may have moved.
         if snapshot is None and "main" in lake.table(table).metadata.refs:
             raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
         yield
@@ -258,43 +256,43 @@ def snapshot_of(lake: LakeBase, table: TableId, marks: Watermarks, base: Waterma
         ConcurrentWriteError: another run committed in between. A MERGE does not notice a commit from before it began to
             read, and may have overwritten newer rows: repeating the step from the current watermark corrects them.
     """
-    wanted, found = to_properties(marks), None
+    expected, commit = to_properties(marks), None
     for snapshot in ancestors(lake.table(table)):
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if found is None:
-            if all(said.get(k) == v for k, v in wanted.items()):
-                found = snapshot
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        if commit is None:
+            if all(summary.get(k) == v for k, v in expected.items()):
+                commit = snapshot
                 if base is None:
                     break
-        elif PROPERTY in said:
-            if json.loads(said[PROPERTY]) != json.loads(to_properties(base or {})[PROPERTY]):
+        elif PROPERTY in summary:
+            if json.loads(summary[PROPERTY]) != json.loads(to_properties(base or {})[PROPERTY]):
                 raise ConcurrentWriteError(f"{table}: another run wrote to it at the same time")
             break
-    return found
+    return commit
 
 
 _COUNTED = ("inserted", "updated", "deleted")
 _OWN_COUNTS, _SPARKS_COUNTS = "lake-assets.rows-", "spark.merge-into.num-target-rows-"
 
 
-def say_counts(inserted: int, updated: int, deleted: int) -> dict[str, str]:
+def count_properties(inserted: int, updated: int, deleted: int) -> dict[str, str]:
     """Return snapshot properties with the counts of a commit that writes more rows than it changes."""
     return {_OWN_COUNTS + what: str(n) for what, n in zip(_COUNTED, (inserted, updated, deleted), strict=True)}
 
 
 def has_counts(snapshot: Snapshot | None) -> bool:
-    """Whether a commit stores its number of changed rows (`say_counts`)."""
-    said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
-    return _OWN_COUNTS + _COUNTED[0] in said
+    """Whether a commit stores its number of changed rows (`count_properties`)."""
+    summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return _OWN_COUNTS + _COUNTED[0] in summary
 
 
 def counts(snapshot: Snapshot | None) -> tuple[int, int, int]:
     """Return the rows inserted, updated and deleted by a commit, from its summary."""
-    said = summary_of(snapshot)
+    summary = summary_of(snapshot)
     for prefix in (_OWN_COUNTS, _SPARKS_COUNTS):
-        found = [said.get(prefix + what) for what in _COUNTED]
-        if any(v is not None for v in found):
-            inserted, updated, deleted = (int(v or 0) for v in found)
+        values = [summary.get(prefix + what) for what in _COUNTED]
+        if any(v is not None for v in values):
+            inserted, updated, deleted = (int(v or 0) for v in values)
             return inserted, updated, deleted
     added, deleted = rows_added_and_deleted(snapshot)
     return added, 0, deleted

@@ -2,7 +2,7 @@
 
 Branches and ICDC tables name the process that created them; the next run drops those of dead processes. Files do not.
 So each step writes a note, in the lake's home, of the tables it writes, and removes it when done: the note of a dead
-process tells which tables to list, and since when. Other tables are never listed.
+process names the tables to list, and a start time. Other tables are never listed.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def branch_name() -> str:
 
 def drop_branches(lake: LakeBase, name: TableId, table: Table) -> list[str]:
     """Drop the branches of a table that dead processes created, and return them."""
-    left = [b for b in table.metadata.refs if (found := _BRANCH.fullmatch(b)) and is_gone(found[1])]
-    for branch in left:
+    abandoned = [b for b in table.metadata.refs if (match := _BRANCH.fullmatch(b)) and is_gone(match[1])]
+    for branch in abandoned:
         if refs.can_commit(lake.catalog):
             refs.drop(table, branch)
         else:
             lake.spark().sql(f"ALTER TABLE {lake.sql_name(name)} DROP BRANCH IF EXISTS `{branch}`")
-    return left
+    return abandoned
 
 
 @contextlib.contextmanager
 def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
-    """Note that tables are written within the context. The note stays if it ends by anything but an `Exception`."""
+    """Note that tables are written within the context. The note remains if the process is killed or interrupted."""
     folder = lake.config.home / _FOLDER
     make_private(folder)
     note = folder / f"{owner()}-{uuid.uuid4().hex[:12]}.json"
@@ -65,7 +65,7 @@ def at_work(lake: LakeBase, tables: Sequence[TableId]) -> Generator[None]:
         note.write_text(json.dumps({"tables": [list(t.parts) for t in tables], "began": int(time.time() * 1000)}))
         yield
     except Exception:
-        note.unlink(missing_ok=True)  # whoever wrote files has removed them
+        note.unlink(missing_ok=True)  # the writer has removed its files
         raise
     note.unlink(missing_ok=True)
 
@@ -79,18 +79,18 @@ def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
     """
     swept: list[str] = []
     with _for_now("ICDC tables"):
-        swept += [str(left.table) for left in icdc.sweep(lake)]
+        swept += [str(dropped.table) for dropped in icdc.sweep(lake)]
     notes: list[_Note] = []
     with _for_now("files"):
         notes += _notes(lake)
-    busy = {t for note in notes if not note.is_left for t in note.tables}
+    busy = {t for note in notes if not note.is_abandoned for t in note.tables}
     for note in notes:
-        # A table that others write has to wait: their files are named by no snapshot yet.
-        if note.is_left and note.age >= files_after and not busy.intersection(note.tables):
+        # A table with active writers has to wait: no snapshot names their files yet.
+        if note.is_abandoned and note.age >= files_after and not busy.intersection(note.tables):
             with _for_now(f"files of {', '.join(map(str, note.tables))}"):
                 swept += _sweep_note(lake, note, files_after)
     if swept:
-        log.info("removed what killed runs had left behind: %s", ", ".join(swept))
+        log.info("removed leftovers of killed runs: %s", ", ".join(swept))
     return swept
 
 
@@ -99,8 +99,8 @@ def _for_now(what: str) -> Generator[None]:
     """Leave errors for the next run: leftovers of others must not fail a step."""
     try:
         yield
-    except Exception as e:  # of whatever kind: broken files make PyIceberg raise many
-        log.warning("%s that killed runs have left stay for now: %s", what, e)
+    except Exception as e:  # of any kind: broken files make PyIceberg raise many
+        log.warning("%s of killed runs remain for now: %s", what, e)
 
 
 @dataclass(frozen=True)
@@ -111,27 +111,27 @@ class _Note:
     tables: tuple[TableId, ...]
     began: int
     age: timedelta
-    is_left: bool
+    is_abandoned: bool
 
 
 def _notes(lake: LakeBase) -> Iterator[_Note]:
     for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
-        found = _NOTE.fullmatch(file.name)
-        gone = is_gone(found[1]) if found else True
+        match = _NOTE.fullmatch(file.name)
+        is_dead = is_gone(match[1]) if match else True
         try:
             age = timedelta(seconds=max(0.0, time.time() - file.stat().st_mtime))
-            said = json.loads(file.read_text())
-            tables = tuple(TableId.parse(tuple(t)) for t in said["tables"])
-            began = int(said["began"])
+            content = json.loads(file.read_text())
+            tables = tuple(TableId.parse(tuple(t)) for t in content["tables"])
+            began = int(content["began"])
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, LakeError):
-            # Cut: its process was killed before it wrote anything else, or is about to write it.
-            if gone is not False:
+            # Incomplete: its process was killed while it wrote the note, or is still writing it.
+            if is_dead is not False:
                 file.unlink(missing_ok=True)
             continue
-        # Of another machine nothing is known but the time.
-        yield _Note(file, tables, began, age, age >= FILES_AFTER if gone is None else gone)
+        # Whether a process on another machine is alive is unknown: only the age counts.
+        yield _Note(file, tables, began, age, age >= FILES_AFTER if is_dead is None else is_dead)
 
 
 def _sweep_note(lake: LakeBase, note: _Note, after: timedelta) -> list[str]:
@@ -143,7 +143,7 @@ def _sweep_note(lake: LakeBase, note: _Note, after: timedelta) -> list[str]:
         swept += files
         youngest = max([youngest, *young])
     if youngest:
-        # It is looked at again when that one is old enough.
+        # The note is checked again when the youngest file is old enough.
         os.utime(note.file, (youngest, youngest))
     else:
         note.file.unlink(missing_ok=True)
@@ -162,32 +162,34 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
     scheme, netloc, path = PyArrowFileIO.parse_location(table.location(), io.properties)
     system, until = io.fs_by_scheme(scheme, netloc), time.time() - after.total_seconds()
-    written = {
+    recent = {
         info.path: info.mtime_ns / 1e9
         for folder in ("data", "metadata")
         for info in system.get_file_info(FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True))
         if info.type == FileType.File and info.mtime_ns is not None and began - 60_000 <= info.mtime_ns // 1_000_000
         if not info.base_name.endswith(".crc")  # deleted with its file
     }
-    if not written:
+    if not recent:
         return [], []
-    left = sorted(written.keys() - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in named_files(table)})
-    # Whoever has committed meanwhile has named files that were not when they were looked for.
+    unreferenced = sorted(
+        recent.keys() - {PyArrowFileIO.parse_location(f, io.properties)[2] for f in named_files(table)}
+    )
+    # A concurrent commit may have referenced some of these files.
     if lake.table(name).metadata_location != table.metadata_location:
         return _sweep_files(lake, name, began, after)
-    old = [file for file in left if written[file] <= until]
+    old = [file for file in unreferenced if recent[file] <= until]
     for file in old:
         with contextlib.suppress(FileNotFoundError):
             system.delete_file(file)
             if scheme == "file":
                 delete_checksum(Path(file))
-    return old, [written[file] for file in left if written[file] > until]
+    return old, [recent[file] for file in unreferenced if recent[file] > until]
 
 
 def named_files(table: Table) -> Iterator[str]:
-    """Return all files that a table's metadata names.
+    """Return all files that a table's metadata references.
 
-    This includes manifests older than the files in question: a file restored from a backup looks new.
+    This includes the entries of old manifests, since a file that was restored from a backup looks new.
     """
     metadata = table.metadata
     yield table.metadata_location

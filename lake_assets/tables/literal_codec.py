@@ -1,7 +1,7 @@
 """Encode values that pass from Spark through Python into SQL literals, without changing them.
 
-Python's datetimes end in the year 9999 and, without a zone, are meant in the local one; Spark's driver binds decimals
-by their own digits. So each type says how it leaves Spark and how it comes back.
+Python's datetimes end in the year 9999, and without a time zone they are in local time; Spark binds decimals with the
+precision of their own digits. So each type has its own encoding and decoding.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from lake_assets.lake.names import literal
 
 
 @dataclass(frozen=True)
-class Carried:
-    """How the values of a type are encoded.
+class LiteralCodec:
+    """The SQL that encodes and decodes values of a type.
 
     Attributes:
-        leaves: SQL over `{c}` of what leaves Spark.
-        comes: SQL over `{v}`, which stands for that, of the value; `{type}` is its full type.
+        encode: SQL of the encoded value, over the column `{c}`.
+        decode: SQL of the original value, over the literal `{v}` of the encoded value; `{type}` is its full type.
     """
 
-    leaves: str
-    comes: str
+    encode: str
+    decode: str
 
     def sql(self, value: object, kind: str) -> str:
-        """SQL of the value that left as this one.
+        """Return SQL of the original value.
 
         Args:
-            value: what left.
+            value: the encoded value.
             kind: the value's type in Spark.
         """
         text = literal(value) if isinstance(value, str) else str(value).lower()
-        return self.comes.format(v=text, type=kind)
+        return self.decode.format(v=text, type=kind)
 
 
 _BY_TYPE = {
-    "string": Carried("{c}", "{v}"),
-    "int": Carried("{c}", "{v}"),
-    "bigint": Carried("{c}", "{v}"),
-    "boolean": Carried("{c}", "{v}"),
-    "date": Carried("CAST({c} AS STRING)", "CAST({v} AS DATE)"),
-    "timestamp": Carried("unix_micros({c})", "timestamp_micros({v})"),
-    "timestamp_ntz": Carried("CAST({c} AS STRING)", "CAST({v} AS TIMESTAMP_NTZ)"),
-    "decimal": Carried("CAST({c} AS STRING)", "CAST({v} AS {type})"),
-    "binary": Carried("hex({c})", "unhex({v})"),
+    "string": LiteralCodec("{c}", "{v}"),
+    "int": LiteralCodec("{c}", "{v}"),
+    "bigint": LiteralCodec("{c}", "{v}"),
+    "boolean": LiteralCodec("{c}", "{v}"),
+    "date": LiteralCodec("CAST({c} AS STRING)", "CAST({v} AS DATE)"),
+    "timestamp": LiteralCodec("unix_micros({c})", "timestamp_micros({v})"),
+    "timestamp_ntz": LiteralCodec("CAST({c} AS STRING)", "CAST({v} AS TIMESTAMP_NTZ)"),
+    "decimal": LiteralCodec("CAST({c} AS STRING)", "CAST({v} AS {type})"),
+    "binary": LiteralCodec("hex({c})", "unhex({v})"),
 }
 ORDERED = frozenset(_BY_TYPE) - {"boolean", "binary"}
-"""Types of which there are bounds worth asking for."""
+"""Types with useful bounds."""
 
 
-def carried(kind: str) -> Carried | None:
-    """How values of a type (as Spark writes it) are carried; None: it is not one of those that are."""
+def codec_of(kind: str) -> LiteralCodec | None:
+    """Return the codec of a Spark SQL type; None: its values cannot become literals."""
     return _BY_TYPE.get(base(kind))
 
 
 def base(kind: str) -> str:
-    """A type without its parameters."""
+    """Return a type without its parameters."""
     return kind.split("(")[0]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from lake_assets.capture import Capture, FieldRange
 from lake_assets.tables.audits.audit_evaluation import Finding
 
-# Name of the detail that says why a table is not exact.
+# Name of the detail with the reason why a table is not exact.
 INEXACT = "not_exact"
 
 
@@ -25,7 +25,7 @@ class Absorbed:
 
     @classmethod
     def of(cls, source: str, capture: Capture) -> Absorbed:
-        """Build it from a capture."""
+        """Summarize a capture."""
         after = [f for f in capture.files if f.side == "after"]
         return cls(
             source,

@@ -26,7 +26,7 @@ class LostHistory:
     why: str
 
     def error(self, advice: str) -> HistoryError:
-        """The error that stops a table, with the remedy."""
+        """Return the error that stops a table, with the remedy."""
         kind = SnapshotExpiredError if self.option == "on_gap" else TableReplacedError
         return kind(f"{self.why}. {advice}")
 
@@ -75,24 +75,25 @@ def known_marks(table: Table | None) -> Watermarks:
 def window_of(target: TableId, table: Table | None, source: TableId, loaded: Table) -> Window:
     """Return the pending window of `source` for `target`, from their loaded metadata (None: no such table).
 
-    Reads metadata only. If the history between the two is lost, the window says so, and starts at the beginning.
+    Reads metadata only. If the history between the two is lost, the window has the reason in `lost`, and starts at the
+    beginning.
     """
     head = head_of(loaded)
     try:
         mark = read_marks(table).get(str(source)) if table else None
     except SnapshotExpiredError:
-        why = f"{target} holds data, but the snapshot that says how far it has absorbed {source} has expired"
+        why = f"{target} holds data, but the snapshot with its watermark of {source} has expired"
         return Window(source, None, head, lost=LostHistory("on_gap", why))
     if mark and mark.uuid != head.uuid:
         why = (
             f"{target} absorbed {source} with uuid {mark.uuid}, and now {source} has uuid {head.uuid}: it was dropped "
-            f"and made again, so it may no longer hold what {target} was made of"
+            f"and created again, so it may lack rows that {target} was computed from"
         )
         return Window(source, None, head, lost=LostHistory("on_replaced", why))
     if mark and mark.snapshot is not None and loaded.snapshot_by_id(mark.snapshot) is None:
         why = (
-            f"{target} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: what changed after "
-            "it cannot be told"
+            f"{target} absorbed {source} up to snapshot {mark.snapshot}, which has expired since: the changes "
+            "after it are unknown"
         )
         return Window(source, None, head, lost=LostHistory("on_gap", why))
     return Window(source, mark, head)
@@ -106,6 +107,6 @@ def rebuild_advice(target: TableId, *sources: TableId, option: str = "") -> str:
         sources: its sources.
         option: the option that makes the pipeline recover by itself, if there is one.
     """
-    held = f"{sources[0]} holds" if len(sources) == 1 else f"{', '.join(map(str, sources))} hold"
-    command = f"`lake-assets rebuild {target}` computes {target} from what {held} now"
+    contents = f"{sources[0]} contains" if len(sources) == 1 else f"{', '.join(map(str, sources))} contain"
+    command = f"`lake-assets rebuild {target}` computes {target} from what {contents} now"
     return f"{command}; with `{option}: rebuild` declared, the next run does so by itself" if option else command

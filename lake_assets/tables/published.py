@@ -1,4 +1,4 @@
-"""The end of every step: find the commit that it made, audit what is published, report the outcome."""
+"""Finish a step: find its commit, audit the published rows, report the outcome."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def published(
     gate: Gate | None = None,
     details: Mapping[str, object] | None = None,
 ) -> Outcome:
-    """The outcome of a step that has committed.
+    """Return the outcome of a step that has committed.
 
     Args:
         lake: the lake.
-        table: what was written.
-        absorbed: the windows that were taken in.
-        strategy: how, with the reason in `why`; `none`: no row changed.
-        why: the reason.
+        table: the written table.
+        absorbed: the absorbed windows.
+        strategy: how the changes were applied; `none`: no row changed.
+        why: the reason for the strategy.
         began: `time.monotonic()` at the start of the step.
-        marks: the watermarks that the commit carries.
-        base: those that the step began from; None: the table was replaced, whatever it recorded.
+        marks: the watermarks of the commit.
+        base: the watermarks before the step; None: the table was replaced, whatever its watermarks.
         former: the table before the step.
-        gate: the audits that are evaluated on what is published.
+        gate: the audits to evaluate on the published rows.
         details: anything else worth showing.
 
     Raises:

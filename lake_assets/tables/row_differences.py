@@ -1,4 +1,4 @@
-"""Making a table hold given rows by writing only what differs, in one commit: what reads its changes sees real ones."""
+"""Replace the rows of a table by writing only differences, in one commit, so its change feed has only real changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.commits import committing, on_branch, say_counts
-from lake_assets.tables.spark_frames import held, new_name, over
+from lake_assets.tables.commits import committing, count_properties, on_branch
+from lake_assets.tables.spark_frames import checkpoint, new_name, over
 
 log = logging.getLogger(__name__)
 _FLOATING = ("float", "double")
@@ -31,31 +31,31 @@ def write_differences(
     gate: Gate,
     more: Mapping[str, str] | None = None,
 ) -> bool:
-    """Let a table hold `rows` and no others; returns whether it does. Not where the rows that it has cannot be read.
+    """Replace the rows of a table with `rows`; return False if its stored rows cannot be read.
 
-    The commit carries the watermarks even where no row differs. Audits run on a branch before anybody sees it.
+    The commit stores the watermarks even if no row differs. Audits run on a branch before the commit is published.
 
     Args:
         lake: the lake.
-        table: what is written.
-        rows: all rows that it is to hold, with its columns.
-        types: its columns with Spark's types; rows of these can be compared (see `incomparable`).
-        key: what tells rows apart; empty: nothing does, and copies are counted.
-        marks: the watermarks that the commit carries.
-        base: those that the table has.
+        table: the written table.
+        rows: all new rows, with the table's columns.
+        types: its columns with Spark SQL types that can be compared (see `incomparable`).
+        key: columns that identify a row; empty: no key, and copies are counted.
+        marks: the watermarks of the commit.
+        base: the expected watermarks of the table.
         gate: its audits.
         more: other properties of the commit.
 
     Raises:
-        ConcurrentWriteError: another writer was quicker.
-        AuditFailedError: a blocking audit does not pass.
+        ConcurrentWriteError: another writer committed first.
+        AuditFailedError: a blocking audit fails.
     """
     try:
         _write(lake, table, rows, types, key, marks, base, gate, more)
     except Exception as e:
         if not is_unreadable(e, lake.table(table).location()):
             raise
-        log.warning("%s: all rows are written again, as those that it has cannot be read: %s", table, e)
+        log.warning("%s: all rows are written again, since the stored rows cannot be read: %s", table, e)
         return False
     return True
 
@@ -74,11 +74,13 @@ def _write(
     spark = lake.spark()
     with on_branch(lake, table, marks, base, gate.blocking) as branch:
         stored = spark.table(branch)
-        net = held(_net(lake, rows, stored, types))
-        # Zeros with different signs are one key to a MERGE, and two values.
+        net = checkpoint(_net(lake, rows, stored, types))
+        # Zeros with different signs are one key to a MERGE, but different values.
         by_key = bool(key) and not any(types[k] in _FLOATING for k in key)
         by_key = by_key and not _is_repeated(stored, key) and not _is_repeated(net.where(f"{_COPIES} > 0"), key)
-        with committing(spark, table, None, {**say_counts(*_counted(net, key if by_key else ())), **(more or {})}):
+        with committing(
+            spark, table, None, {**count_properties(*_counted(net, key if by_key else ())), **(more or {})}
+        ):
             if net.isEmpty():
                 stored.limit(0).writeTo(branch).append()
             elif by_key:
@@ -90,19 +92,19 @@ def _write(
 def count_differences(
     lake: LakeBase, rows: DataFrame, stored: DataFrame, types: Mapping[str, str], key: Sequence[str]
 ) -> tuple[int, int, int]:
-    """How many rows of `stored` are inserted, updated and deleted where `rows` take its place.
+    """Return how many rows would be inserted, updated and deleted if `rows` replaced `stored`.
 
     Args:
         lake: the lake.
         rows, stored: both have the columns of `types`.
-        types: columns with Spark's types; rows of these can be compared (see `incomparable`).
-        key: what tells rows apart; empty: nothing does, and no row is updated.
+        types: columns with Spark SQL types that can be compared (see `incomparable`).
+        key: columns that identify a row; empty: no key, and no row counts as updated.
     """
     return _counted(_net(lake, rows, stored, types), key)
 
 
 def incomparable(types: Mapping[str, str]) -> str:
-    """The first column whose values cannot be compared in a MERGE; empty: there is none."""
+    """Return the first column whose values cannot be compared in a MERGE; empty: all can."""
     for name, kind in types.items():
         plain = kind.split("(")[0]
         nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in _FLOATING)
@@ -112,17 +114,17 @@ def incomparable(types: Mapping[str, str]) -> str:
 
 
 def _net(lake: LakeBase, rows: DataFrame, stored: DataFrame, types: Mapping[str, str]) -> DataFrame:
-    """The distinct rows that one side has more often than the other, and how many more `rows` has."""
+    """Return the distinct rows that one side has more often than the other, with the surplus of `rows`."""
     columns = [quote(c) for c in types]
-    wanted, there = new_name(), new_name()
+    expected, existing = new_name(), new_name()
     casts = ", ".join(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items())
     firsts = ", ".join(f"first({c}) AS {c}" for c in columns)
     by = ", ".join(form(quote(c), kind) for c, kind in types.items())
     return over(
         lake.spark(),
-        f"SELECT {firsts}, CAST(sum({_SIGN}) AS INT) AS {_COPIES} FROM (SELECT {casts}, 1 AS {_SIGN} FROM {wanted} "
-        f"UNION ALL SELECT {', '.join(columns)}, -1 AS {_SIGN} FROM {there}) GROUP BY {by} HAVING sum({_SIGN}) <> 0",
-        {wanted: rows, there: stored},
+        f"SELECT {firsts}, CAST(sum({_SIGN}) AS INT) AS {_COPIES} FROM (SELECT {casts}, 1 AS {_SIGN} FROM {expected} "
+        f"UNION ALL SELECT {', '.join(columns)}, -1 AS {_SIGN} FROM {existing}) GROUP BY {by} HAVING sum({_SIGN}) <> 0",
+        {expected: rows, existing: stored},
     )
 
 
@@ -131,7 +133,7 @@ def _is_repeated(rows: DataFrame, key: Sequence[str]) -> bool:
 
 
 def _counted(net: DataFrame, key: Sequence[str]) -> tuple[int, int, int]:
-    """How many rows come, change and go: of the same key, one that goes and one that comes are one that changes."""
+    """Count inserted, updated and deleted rows: a deleted and an inserted row of one key are an update."""
     come, go = F.greatest(F.col(_COPIES), F.lit(0)), F.greatest(-F.col(_COPIES), F.lit(0))
     if key:
         net = net.groupBy(*(F.col(quote(k)) for k in key)).agg(F.sum(come).alias("come"), F.sum(go).alias("go"))
@@ -146,11 +148,13 @@ def _counted(net: DataFrame, key: Sequence[str]) -> tuple[int, int, int]:
 def _merge_by_key(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[str, str], key: Sequence[str]) -> None:
     names = [F.col(quote(c)) for c in types]
     keys = [quote(k) for k in key]
-    come, go = net.where(f"{_COPIES} > 0"), net.where(f"{_COPIES} < 0")
+    new_rows, old_rows = net.where(f"{_COPIES} > 0"), net.where(f"{_COPIES} < 0")
     equal = [F.col(f"g.{k}").eqNullSafe(F.col(f"c.{k}")) for k in keys]
-    gone = go.alias("g").join(come.alias("c"), equal, "left_anti")
+    deleted = old_rows.alias("g").join(new_rows.alias("c"), equal, "left_anti")
     source = new_name()
-    frame = come.select(*names, F.lit(False).alias(_GOES)).unionAll(gone.select(*names, F.lit(True).alias(_GOES)))
+    frame = new_rows.select(*names, F.lit(False).alias(_GOES)).unionAll(
+        deleted.select(*names, F.lit(True).alias(_GOES))
+    )
     on = " AND ".join(f"t.{k} <=> s.{k}" for k in keys)
     sets = ", ".join(f"t.{quote(c)} = s.{quote(c)}" for c in types if c not in key)
     update = f"WHEN MATCHED THEN UPDATE SET {sets} " if sets else ""
@@ -159,23 +163,23 @@ def _merge_by_key(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[st
 
 
 def _merge_copies(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[str, str]) -> None:
-    """Of rows that are alike one cannot go alone: all go, and those that stay are written again."""
+    """Delete all copies of a row and write the remaining ones again: MERGE cannot delete one of several copies."""
     spark = lake.spark()
     on = " AND ".join(same(c, kind) for c, kind in types.items())
-    going, source = new_name(), new_name()
-    left = held(
+    surplus, source = new_name(), new_name()
+    remaining = checkpoint(
         over(
             spark,
             f"SELECT {', '.join(f'first(s.{quote(c)}) AS {quote(c)}' for c in types)}, "
-            f"CAST(count(*) + first(s.{_COPIES}) AS INT) AS {_COPIES} FROM {branch} t JOIN {going} s ON {on} "
+            f"CAST(count(*) + first(s.{_COPIES}) AS INT) AS {_COPIES} FROM {branch} t JOIN {surplus} s ON {on} "
             f"GROUP BY {', '.join(form(f's.{quote(c)}', kind) for c, kind in types.items())}",
-            {going: net.where(f"{_COPIES} < 0")},
+            {surplus: net.where(f"{_COPIES} < 0")},
         )
     )
-    gone = net.where(f"{_COPIES} < 0").selectExpr(*map(quote, types), f"true AS {_GOES}")
-    come = net.where(f"{_COPIES} > 0").unionAll(left.where(f"{_COPIES} > 0"))
-    copies = come.withColumn("__lake_copy", F.explode(F.array_repeat(F.lit(0), F.col(_COPIES))))
-    frame = gone.unionAll(copies.selectExpr(*map(quote, types), f"false AS {_GOES}"))
+    deletes = net.where(f"{_COPIES} < 0").selectExpr(*map(quote, types), f"true AS {_GOES}")
+    inserts = net.where(f"{_COPIES} > 0").unionAll(remaining.where(f"{_COPIES} > 0"))
+    copies = inserts.withColumn("__lake_copy", F.explode(F.array_repeat(F.lit(0), F.col(_COPIES))))
+    frame = deletes.unionAll(copies.selectExpr(*map(quote, types), f"false AS {_GOES}"))
     sql = f"MERGE INTO {branch} t USING {source} s ON s.{_GOES} AND {on} WHEN MATCHED THEN DELETE "
     over(spark, f"{sql}WHEN NOT MATCHED AND NOT s.{_GOES} THEN {_insert(types)}", {source: frame})
 
@@ -185,12 +189,12 @@ def _insert(types: Mapping[str, str]) -> str:
 
 
 def form(column: str, kind: str) -> str:
-    """What rows are grouped by: a zero with a sign is another value than one without."""
+    """Return SQL to group rows by: 0.0 and -0.0 are different values."""
     return f"CAST({column} AS STRING)" if kind in _FLOATING else column
 
 
 def same(column: str, kind: str) -> str:
-    """SQL: rows `t` and `s` of a MERGE have the same value in a column."""
+    """Return SQL of a condition: rows `t` and `s` of a MERGE have the same value in a column."""
     c = quote(column)
     if kind in _FLOATING:
         return f"CAST(t.{c} AS STRING) <=> CAST(s.{c} AS STRING)"

@@ -1,4 +1,4 @@
-"""How a table's columns follow its stream: pure planning over names and Spark SQL types."""
+"""Plan how a table's columns follow its stream, from names and Spark SQL types alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ROUTED = "__"
 class Change:
     """One change of a table's columns.
 
-    `widen` keeps the column (Iceberg promotes the values it has); `replace` needs other values than the stored ones,
-    because Iceberg cannot change a decimal's scale. `fold` takes the values of a column `was` into the one that it is
-    declared to be called now, where a table has both.
+    `widen` keeps the column (Iceberg promotes its values); `replace` converts the stored values, since Iceberg cannot
+    change the scale of a decimal. `fold` merges the values of the column `was` into the column with its new name, if a
+    table has both.
     """
 
     kind: Literal["add", "widen", "replace", "rename", "fold"]
@@ -35,10 +35,10 @@ class Change:
 
 
 def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
-    """Columns of all `schemas` by name, each with the type that holds all of its values.
+    """Return the columns of all `schemas` by name, each with the narrowest type for all of its values.
 
     Raises:
-        SchemaConflictError: two types of one column have none in common.
+        SchemaConflictError: two types of one column have no common type.
     """
     united: dict[str, str] = {}
     for columns in schemas:
@@ -46,7 +46,7 @@ def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
             wide = widest(united.get(name, kind), kind)
             if wide is None:
                 raise SchemaConflictError(
-                    f"{table}: column {name} is {united[name]} and becomes {kind}, and no type holds both without a "
+                    f"{table}: column {name} is {united[name]} and becomes {kind}, and no type holds both without "
                     "loss. Nothing was written. Declare one type for all of its values, for example "
                     f"`types: {{{name}: string}}`"
                 )
@@ -54,38 +54,39 @@ def unite(table: str, schemas: Iterable[Columns]) -> dict[str, str]:
     return united
 
 
-def evolve(table: str, existing: Columns, wanted: Columns, rename: Mapping[str, str] | None = None) -> list[Change]:
-    """Changes that let `existing` hold every value of `wanted`; columns that the stream lost are kept.
+def evolve(table: str, existing: Columns, stream: Columns, rename: Mapping[str, str] | None = None) -> list[Change]:
+    """Return the changes that let `existing` hold every value of `stream`; columns missing from the stream are kept.
 
     Args:
         table: name for messages.
         existing: the table's columns.
-        wanted: the stream's columns, by the names they have in the lake.
-        rename: source names to names in the lake, as the owner declared: a column that is still called as in the
-            source takes its values along.
+        stream: the stream's columns, by their names in the lake.
+        rename: the declared names in the lake by source names: a column that still has its source name is renamed.
 
     Raises:
-        SchemaConflictError: a column's two types have none in common.
+        SchemaConflictError: the two types of a column have no common type.
     """
-    now, changes = dict(existing), []
+    current, changes = dict(existing), []
     for old, new in (rename or {}).items():
-        if old in now and new not in now and old not in wanted:
-            changes.append(Change("rename", new, now[old], was=old))
-            now = {new if name == old else name: kind for name, kind in now.items()}
-        elif old in now and new in now and old not in wanted:
-            changes.append(Change("fold", new, unite(table, [{new: now[new]}, {new: now[old]}])[new], was=old))
-            del now[old]
-    spelled = {c.lower(): c for c in now}
-    for name, kind in wanted.items():
-        if name not in now and (twin := spelled.get(name.lower())):
-            changes.append(Change("rename", name, now[twin], was=twin))
-            now = {name if c == twin else c: k for c, k in now.items()}
-        if name not in now:
+        if old in current and new not in current and old not in stream:
+            changes.append(Change("rename", new, current[old], was=old))
+            current = {new if name == old else name: kind for name, kind in current.items()}
+        elif old in current and new in current and old not in stream:
+            changes.append(Change("fold", new, unite(table, [{new: current[new]}, {new: current[old]}])[new], was=old))
+            del current[old]
+    spelling = {c.lower(): c for c in current}
+    for name, kind in stream.items():
+        if name not in current and (twin := spelling.get(name.lower())):
+            changes.append(Change("rename", name, current[twin], was=twin))
+            current = {name if c == twin else c: k for c, k in current.items()}
+        if name not in current:
             changes.append(Change("add", name, kind))
             continue
-        united = unite(table, [{name: now[name]}, {name: kind}])[name]
-        if united != now[name]:
-            changes.append(Change("widen" if promotes(now[name], united) else "replace", name, united, was=now[name]))
+        united = unite(table, [{name: current[name]}, {name: kind}])[name]
+        if united != current[name]:
+            changes.append(
+                Change("widen" if promotes(current[name], united) else "replace", name, united, was=current[name])
+            )
     return changes
 
 
@@ -96,25 +97,25 @@ def promotes(old: str, new: str) -> bool:
 
 
 def routed_name(column: str, kind: str) -> str:
-    """The name of the column that takes values of a type that `column` cannot hold."""
+    """Return the name of the column for values of a type that `column` cannot hold."""
     return column + _ROUTED + re.sub(r"\W+", "_", kind).strip("_")
 
 
 def routed(column: str, columns: Columns) -> list[str]:
-    """Columns that hold values of `column` which its type cannot hold."""
+    """Return the columns with values of `column` that its type cannot hold."""
     return [c for c, kind in columns.items() if c.startswith(column + _ROUTED) and c == routed_name(column, kind)]
 
 
 def former_name(column: str, kind: str) -> str:
-    """The name under which values of an earlier type stay in a table that is never rewritten."""
+    """Return the name of the column that keeps values of an earlier type in a table that is never rewritten."""
     return column + _FORMER + re.sub(r"\W+", "_", kind).strip("_")
 
 
 def formers(column: str, columns: Iterable[str]) -> list[str]:
-    """Columns that hold earlier values of `column`."""
+    """Return the columns with earlier values of `column`."""
     return [c for c in columns if c.startswith(column + _FORMER)]
 
 
 def is_former(column: str, columns: Iterable[str]) -> bool:
-    """Whether a column only holds earlier values of another one of `columns`."""
+    """Whether a column holds only earlier values of another column in `columns`."""
     return _FORMER in column and column.rsplit(_FORMER, 1)[0] in set(columns)

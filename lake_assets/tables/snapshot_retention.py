@@ -1,8 +1,8 @@
 """Protect the snapshots that a pipeline needs from any run of `expire_snapshots`.
 
-Two things need keeping: in each source, the snapshot that a target has absorbed (a consumer's tag); in each target,
-the snapshot whose summary says so (the retention of its main branch, which counts for more than what a call of
-`expire_snapshots` asks for).
+Two kinds of snapshots are protected: in each source, the snapshot that a target has absorbed (by a consumer's tag); in
+each target, the snapshot with the watermark (by the retention of its main branch, which takes precedence over the
+arguments of `expire_snapshots`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def consumer_name(target: TableId) -> str:
 def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) -> None:
     """Move the target's tag in each source to the snapshot it has absorbed.
 
-    After every commit, though each move is a commit of the source's metadata: a target that is switched off for a week
-    cannot move its tag any more, and needs the very snapshot that it absorbed last.
+    Each move is a commit of the source's metadata. It follows every commit of the target nevertheless: a target that is
+    paused for a week cannot move its tag, and needs exactly the snapshot that it absorbed last.
     """
     loaded = lake.find(target)
     if loaded is None:
@@ -50,9 +50,9 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
 
 
 def keep_own(lake: LakeBase, table: TableId) -> None:
-    """Let the table's main branch keep its newest snapshots: among them the one with the watermark.
+    """Let the table's main branch keep its newest snapshots, including the one with the watermark.
 
-    For tables that only a pipeline's own steps write: setting it names the snapshot that main is at.
+    Only for tables that no one but the pipeline writes: the statement names the current snapshot of main.
     """
     metadata = lake.table(table).metadata
     main = metadata.refs.get("main")

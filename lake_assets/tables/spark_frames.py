@@ -27,16 +27,17 @@ def temp_view(rows: DataFrame) -> Generator[str]:
 def over(
     spark: SparkSession, sql: str, frames: Mapping[str, DataFrame], args: Mapping[str, object] | None = None
 ) -> DataFrame:
-    """What SQL gives in which each frame stands under its name: one message over Spark Connect, where to make a view,
-    to read it and to drop it would be three.
+    """Run SQL that refers to frames by name.
+
+    It takes one message over Spark Connect; creating, reading and dropping a view would take three.
 
     Args:
         spark: the session.
-        sql: the names are those of nothing else in it (see `new_name`).
-        frames: by name.
-        args: what is bound.
+        sql: the text; a frame's name must not occur in it with another meaning (see `new_name`).
+        frames: the frames by name.
+        args: values of named parameters.
     """
-    # PySpark looks for names in braces only where there are frames.
+    # PySpark interprets braces only if frames are passed.
     text = sql.replace("{", "{{").replace("}", "}}") if frames else sql
     for name in frames:
         text = text.replace(name, f"{{{name}}}")
@@ -48,23 +49,26 @@ def new_name() -> str:
     return f"lake_assets_{uuid.uuid4().hex}"
 
 
-def held(frame: DataFrame, *, eager: bool = True) -> DataFrame:
-    """The rows of `frame`, computed now (else by the first query that reads all of them) and kept for as long as
-    somebody uses them.
+def checkpoint(frame: DataFrame, *, eager: bool = True) -> DataFrame:
+    """Compute the rows of `frame` and store them until the result is garbage-collected.
 
-    Not `persist`: Spark would go through all that a frame was made of again whenever it plans what is made of it, and
-    steps that build on each other would take the longer the more of them there are.
+    Unlike `persist`, this cuts the plan: with `persist`, Spark would analyze the whole lineage again for every query,
+    and each of several consecutive steps would take longer than the last.
+
+    Args:
+        frame: the rows.
+        eager: compute them now, rather than with the first query that reads all of them.
     """
     with active_session(frame.sparkSession):
-        checkpoint = frame.localCheckpoint(eager=eager)
+        rows = frame.localCheckpoint(eager=eager)
     # Without new aliases, Spark could not distinguish its columns from those of `frame` in a join.
-    return checkpoint.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in checkpoint.columns))
+    return rows.selectExpr(*(f"{quote(c)} AS {quote(c)}" for c in rows.columns))
 
 
 def observed(rows: DataFrame, seen: Observation, *looks: Column) -> DataFrame:
-    """The same rows, of which `seen` tells `looks` when they have been written; they are no stream."""
+    """Return the batch rows such that `seen` reports the metrics `looks` once the rows have been written."""
     if isinstance(getattr(type(rows), "isStreaming", None), cached_property):
-        # Over Spark Connect it is asked whether they are one, and to tell it Spark analyses all that they are made of.
+        # Avoids a request: over Spark Connect, `isStreaming` makes Spark analyze the whole plan.
         vars(rows)["isStreaming"] = False
     return rows.observe(seen, *looks)
 

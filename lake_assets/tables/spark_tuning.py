@@ -1,10 +1,10 @@
 """Settings for steps with little data.
 
-Spark compiles a Java class for every stage of every query before it reads a row. For a micro-batch that compiling is
-most of the time; interpreted, a step takes a half to a third as long. Measured in docs/decisions/0005-small-steps.md.
+Spark compiles a Java class for every stage of every query before it reads a row. For a micro-batch, compiling takes
+most of the time; interpreted, a step takes half to a third as long. Measured in docs/decisions/0005-small-steps.md.
 
-It also plans the rest of a query again whenever a part of it is done, each part being a job of its own. Where it is
-known beforehand that little is joined with and grouped, that finds nothing out.
+Adaptive execution also runs each part of a query as a separate job, and plans the rest again after it. That has no use
+if the joined and grouped data is known to be small.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _AS_ONE = {"spark.sql.shuffle.partitions": "1"}
 def tuned_for(
     lake: LakeBase, read: Iterable[TableId], captured: Capture | None = None, of_it: int | None = None
 ) -> Generator[None]:
-    """Interpret queries in the body where all that they may read together is small; else compile them.
+    """Interpret queries in the body if the total size of their input is small; else compile them.
 
     Settings in the lake's own configuration win.
 
     Args:
-        lake: its Spark session is set, and set back.
-        read: the tables that are read as a whole, or of which it is not known how much.
-        captured: what is read of another one.
-        of_it: how many of the captured rows go on from there; None: all.
+        lake: its Spark session is configured, and restored afterwards.
+        read: the tables that are read as a whole, or to an unknown extent.
+        captured: the capture that is read as well.
+        of_it: the number of captured rows that the queries use; None: all.
     """
     settings = [k for k in _INTERPRETED if k not in lake.config.spark.conf]
     sizes = [size(lake, t) for t in read] if settings else []
@@ -56,16 +56,15 @@ def tuned_for(
 
 @contextlib.contextmanager
 def planned_once(lake: LakeBase, *, when: bool = True, as_one: bool = False) -> Generator[None]:
-    """Plan queries in the body as a whole before they begin: for those that shuffle and broadcast little, however much
-    they read.
+    """Turn adaptive execution off in the body: for queries that shuffle and broadcast little, however much they read.
 
     Settings in the lake's own configuration win.
 
     Args:
-        lake: its Spark session is set, and set back.
-        when: whether they do; else nothing is set.
-        as_one: whether what is shuffled becomes one partition, and what is written one file. Not where much is read:
-            Iceberg splits what it reads into no more parts then than there are cores.
+        lake: its Spark session is configured, and restored afterwards.
+        when: whether the queries are of this kind; else nothing is set.
+        as_one: whether shuffles have one partition, so that writes create one file. Not for large inputs: Iceberg then
+            splits its input into no more tasks than there are cores.
     """
     settings = _ONCE | (_AS_ONE if as_one else {})
     with _set(lake, {k: v for k, v in settings.items() if when and k not in lake.config.spark.conf}):
@@ -95,8 +94,10 @@ def _is_small(sizes: Iterable[tuple[int, int]]) -> bool:
 
 
 def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
-    """Bytes and rows of a capture, or of the share of it that is looked for. Rows of one kind lie beside each other, so
-    that others are mostly skipped; but not where there are very many of them."""
+    """Return bytes and rows of a capture, or of the used share of it.
+
+    Rows of one kind are stored together, so other rows are mostly skipped, unless the capture is very large.
+    """
     size, rows = sum(f.bytes for f in captured.files), sum(f.records for f in captured.files)
     if of_it is None or of_it >= rows or size > _SKIPPED * SMALL_BYTES or rows > _SKIPPED * SMALL_ROWS:
         return size, rows
@@ -104,13 +105,15 @@ def _captured(captured: Capture, of_it: int | None) -> tuple[int, int]:
 
 
 def in_one_piece(rows: DataFrame, captured: Capture, of_it: int | None = None) -> DataFrame:
-    """The rows of a small capture as one partition: to be grouped they need not be shuffled then, and what is made of
-    them is written as one file instead of one a partition. `of_it`: see `tuned_for`."""
+    """Return the rows of a small capture as one partition: grouping needs no shuffle, and writes create one file.
+
+    `of_it`: see `tuned_for`.
+    """
     return rows.coalesce(1) if is_small(captured, of_it) else rows
 
 
 def is_small(captured: Capture, of_it: int | None = None) -> bool:
-    """Whether little is read of a capture; `of_it`: see `tuned_for`."""
+    """Whether the used part of a capture is small; `of_it`: see `tuned_for`."""
     return _is_small([_captured(captured, of_it)])
 
 

@@ -1,4 +1,4 @@
-"""What tables of every layer are declared to have: limits, batches, freshness, how they show up as assets."""
+"""Declarations shared by tables of every layer: limits, batch sizes, freshness, and their assets in Dagster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lake_assets.errors import PipelineError
 
 @dataclass(frozen=True)
 class Limit:
-    """How many of some records are too many: a number, or a share of them.
+    """The greatest accepted number of records, as a number or a share.
 
     Attributes:
         records: the greatest number; None: no number was declared.
@@ -24,14 +24,14 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str | int, most: float = 100) -> Self:
-        """`100`, or `1%`.
+        """Parse `100` or `1%`.
 
         Args:
             text: the number or share.
             most: the greatest share, in percent.
 
         Raises:
-            PipelineError: neither.
+            PipelineError: the text is neither.
         """
         if match := re.fullmatch(r"(\d+)(\.\d+)?\s*(%?)", str(text).strip()):
             number = float(match[1] + (match[2] or ""))
@@ -39,7 +39,7 @@ class Limit:
                 return cls(share=number / 100)
             if not match[3] and not match[2]:
                 return cls(records=int(match[1]))
-        raise PipelineError(f"{text!r} is no limit: write a number of records (100) or a share of them (1%)")
+        raise PipelineError(f"{text!r} is not a limit: write a number of records (100) or a share of them (1%)")
 
     def is_exceeded(self, rejected: int, records: int) -> bool:
         """Whether `rejected` of `records` are too many."""
@@ -53,12 +53,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How much a step takes at once of what is pending.
+    """How much of the pending changes one step absorbs.
 
     Attributes:
-        files, rows: so many new data files, or changed rows, are enough: they wait for no others, and a step takes no
-            more than up to the snapshot that reaches the number; None: any number.
-        wait: seconds that less than that waits for more before a run is asked for; 0: none.
+        files, rows: number of new data files, or changed rows, that fill a batch. A full batch does not wait for more
+            changes, and a step ends at the snapshot that fills it; None: no limit.
+        wait: seconds that a smaller batch waits for more changes before a run is requested; 0: none.
     """
 
     files: int | None = None
@@ -67,30 +67,31 @@ class BatchSize:
 
     @property
     def is_limited(self) -> bool:
-        """Whether a step may have to leave something for the next one."""
+        """Whether a step may have to leave changes for the next step."""
         return self.files is not None or self.rows is not None
 
     @property
     def doubled(self) -> BatchSize:
-        """Twice as much."""
+        """A batch size twice as large."""
         return replace(self, files=self.files and 2 * self.files, rows=self.rows and 2 * self.rows)
 
     def is_full(self, files: int, rows: int) -> bool:
-        """Whether these are enough."""
+        """Whether these numbers fill a batch."""
         return (self.files is not None and files >= self.files) or (self.rows is not None and rows >= self.rows)
 
 
-# The default: a step takes all that is pending.
+# The default: a step absorbs all pending changes.
 UNLIMITED = BatchSize()
 
 
 @dataclass(frozen=True)
 class Freshness:
-    """When an asset counts as stale; in seconds.
+    """When an asset counts as stale; times in seconds.
 
     Attributes:
-        fail, warn: the age of its last materialization from which on it is stale, or warned of.
-        cron, within, timezone: instead: by when it has to be materialized, and how long before that counts.
+        fail, warn: the age of the last materialization at which the asset is stale, or gets a warning.
+        cron, within, timezone: alternatively, the deadlines for materializations, and how long before a deadline a
+            materialization counts for it.
     """
 
     fail: float | None = None
@@ -102,12 +103,12 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Shown:
-    """How a table shows up as an asset; no step reads it.
+    """The settings of a table's asset in Dagster; no step reads them.
 
     Attributes:
-        group: None: the pipeline's.
-        kinds: beside those that say how it is made.
-        depends_on: keys of assets that are no tables of the pipeline, with slashes.
+        group: None: the group of the pipeline.
+        kinds: additional kinds; the asset also has kinds for the way it is computed.
+        depends_on: keys, with slashes, of assets that are not tables of the pipeline.
     """
 
     owners: tuple[str, ...] = ()

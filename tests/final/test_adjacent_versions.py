@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from lake_assets import Lake
-from lake_assets.final.modes.adjacent_versions import joined
+from lake_assets.final.modes.adjacent_versions import merge_equal_versions
 from tests.support.oracle import rows_of
 
 Version = tuple[int, int, str | None, str, int]
@@ -27,7 +27,7 @@ def versions(choose: random.Random, key: int) -> list[Version]:
 
 
 def as_one(found: list[Version]) -> list[Version]:
-    """The same, neighbours joined that touch and do not differ in the tracked column; the other one's last value counts."""
+    """The same, neighbours merged that touch and do not differ in the tracked column; the other one's last value counts."""
     left: list[Version] = []
     for begins, key, tracked, other, ends in found:
         if left and left[-1][4] == begins and left[-1][2] == tracked:
@@ -45,7 +45,7 @@ def test_neighbours_that_do_not_differ_are_one_version(lake: Lake) -> None:
     )
     rows = f"SELECT * FROM VALUES {values} AS v (`from`, `the key`, `a b`, other, `to`)"
     columns = ["from", "the key", "a b", "other", "to"]
-    sql = joined(rows, ["the key"], columns, ["a b"], "from", "to")
+    sql = merge_equal_versions(rows, ["the key"], columns, ["a b"], "from", "to")
     expected = [v for found in stored for v in as_one(found)]
     assert len(expected) < sum(map(len, stored))
     assert rows_of(lake.spark().sql(sql)) == Counter(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.errors import PipelineError
-from lake_assets.final.column_selection import Item, read_columns, select, written
+from lake_assets.final.column_selection import Item, normalized, read_columns, select
 
 SOURCE = ["id", "name", "Email", "place", "odd `name"]
 
@@ -50,24 +50,24 @@ def _source_of(item: Item) -> str | None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("count(*) AS n", "not made of one row alone"),
-        ("sum(id) OVER () AS n", "not made of one row alone"),
-        ("(SELECT 1) AS n", "not made of one row alone"),
-        ("explode(place) AS n", "not made of one row alone"),
-        ("listagg(name) AS n", "not made of one row alone"),
-        ("bool_or(id > 1) AS n", "not made of one row alone"),
-        ("posexplode(place) AS (n, m)", "not made of one row alone"),
-        ("json_tuple(name, 'a') AS n", "not made of one row alone"),
-        ("uuid() AS n", "gives another value each time"),
-        ("now() AS n", "gives another value each time"),
+        ("count(*) AS n", "does not depend on one row alone"),
+        ("sum(id) OVER () AS n", "does not depend on one row alone"),
+        ("(SELECT 1) AS n", "does not depend on one row alone"),
+        ("explode(place) AS n", "does not depend on one row alone"),
+        ("listagg(name) AS n", "does not depend on one row alone"),
+        ("bool_or(id > 1) AS n", "does not depend on one row alone"),
+        ("posexplode(place) AS (n, m)", "does not depend on one row alone"),
+        ("json_tuple(name, 'a') AS n", "does not depend on one row alone"),
+        ("uuid() AS n", "is not deterministic"),
+        ("now() AS n", "is not deterministic"),
         ("CAST(id AS TIMESTAMP WITHOUT TIME ZONE) AS n", "write TIMESTAMP_NTZ"),
-        ("date_trunc(name, id) AS n", "would reach Spark otherwise"),
+        ("date_trunc(name, id) AS n", "would reach Spark in a different form"),
         ("id + 1", "needs a name"),
         ("id FROM t", "more than a list of columns"),
         ("DISTINCT id", "more than a list of columns"),
         ("id; DROP TABLE t", "more than a list of columns"),
-        ("id id id", "is no SQL"),
-        ("id, (", "is no SQL"),
+        ("id id id", "is not valid SQL"),
+        ("id, (", "is not valid SQL"),
         ("t.*", "write * for all columns"),
         ("*, *", "more than one star"),
         ("id AS a, name AS A", "a twice"),
@@ -81,8 +81,11 @@ def test_what_is_no_column_of_one_row_is_refused(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("lower(mail) AS mail", "final.t: `columns` makes mail of mail, and there are id, name, Email, place"),
-        ("* EXCEPT (mail)", "final.t: `columns` leaves out mail, and there are id, name"),
+        (
+            "lower(mail) AS mail",
+            "final.t: `columns` computes mail from mail, and the source has id, name, Email, place",
+        ),
+        ("* EXCEPT (mail)", "final.t: `columns` leaves out mail, and the source has id, name"),
     ],
 )
 def test_names_that_the_source_does_not_have_are_said(text: str, said: str) -> None:
@@ -93,5 +96,5 @@ def test_names_that_the_source_does_not_have_are_said(text: str, said: str) -> N
 
 def test_layout_makes_no_other_declaration() -> None:
     one, two = read_columns(["*  EXCEPT(b,a)", "lower( x )  as y"]), read_columns(["* except (a, b), LOWER(x) AS y"])
-    assert written(one) == written(two)
-    assert written(one) != written(read_columns(["* except (a), lower(x) AS y"]))
+    assert normalized(one) == normalized(two)
+    assert normalized(one) != normalized(read_columns(["* except (a), lower(x) AS y"]))

@@ -273,7 +273,11 @@ def test_columns_are_checked_before_anything_runs(lake: Lake) -> None:
     feed = Feed(lake, {"table": "public.t", "final": False})
     feed.deliver([write(10, "c", 1)])
     for options, error, said in (
-        ({"columns": read_columns(["h", "k", "nope AS x"])}, PipelineError, "makes x of nope, and there are h, k, n"),
+        (
+            {"columns": read_columns(["h", "k", "nope AS x"])},
+            PipelineError,
+            "computes x from nope, and the source has h, k, n",
+        ),
         ({"columns": read_columns(["h", "n"])}, KeyMissingError, "leaves out k of the key h, k"),
         (
             {"columns": read_columns(["h", "k + 1 AS k"])},

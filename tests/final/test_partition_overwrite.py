@@ -83,7 +83,7 @@ def test_many_partitions_and_files_of_other_ones_are_merged(lake: Lake, monkeypa
     lake.spark().sql("ALTER TABLE lake.final.t ADD PARTITION FIELD bucket(2, id)")
     events += [event(300, "u", 1, "B", 5)]
     outcome = feed.deliver(events[-1:])["final.t"]
-    assert outcome.why.startswith("merged, since there are files with other partitions than the declared ones")
+    assert outcome.why.startswith("merged, since some files have other partitions than the declared ones")
     assert rows_of(feed.rows("final.t"), NAMES) == final_rows(events, NAMES)
 
 
@@ -92,7 +92,7 @@ def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypat
     events = [event(n * 10, "c", n, city, n) for n, city in enumerate("ABC")]
     feed.deliver(events)
     marks, another = read_marks(lake.table("final.t")), Lake(lake.config)
-    reading, foreign = partition_overwrite._touched, [9]
+    reading, foreign = partition_overwrite._touched_partitions, [9]
 
     def disturbed(*args: Any) -> Any:
         found = reading(*args)
@@ -100,7 +100,7 @@ def test_another_writer_is_noticed_and_the_step_done_again(lake: Lake, monkeypat
             another.spark().sql(f"INSERT INTO lake.final.t VALUES ({foreign.pop()}, 'A', 0)")
         return found
 
-    monkeypatch.setattr(partition_overwrite, "_touched", disturbed)
+    monkeypatch.setattr(partition_overwrite, "_touched_partitions", disturbed)
     feed.land([event(100, "u", 0, "A", 5)])
     spec = next(s for s in feed.pipeline.specs(lake) if str(s.table) == "final.t")
     assert isinstance(spec, FinalSpec)
@@ -181,8 +181,8 @@ def test_what_cannot_be_overwritten_is_said_before_anything_runs(lake: Lake) -> 
     feed.deliver([Event(table, "c", (10, 11), {"url": "a", "x": 1.5})])
     for options, error, said in (
         ({"partition_by": ()}, PipelineError, "declare `partition_by`"),
-        ({"mode": "scd2", "key": ("url",)}, PipelineError, "that is for scd1 tables"),
-        ({"partition_by": (PartitionField("url"), PartitionField("url", "bucket", 2))}, PipelineError, "made of url"),
+        ({"mode": "scd2", "key": ("url",)}, PipelineError, "only scd1 tables support it"),
+        ({"partition_by": (PartitionField("url"), PartitionField("url", "bucket", 2))}, PipelineError, "use url"),
         ({"partition_by": (PartitionField("x"),)}, PipelineError, "x is a floating-point number"),
         ({"partition_by": (PartitionField("url"),)}, KeyMissingError, "staging.t has none"),
     ):

@@ -72,7 +72,7 @@ def test_a_file_that_becomes_a_pipe_after_it_was_listed_is_not_waited_for(tmp_pa
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(10)
-    assert [str(e) for e in said] == [f"{pipe} is no file any more, but a pipe or a device: remove it"]
+    assert [str(e) for e in said] == [f"{pipe} is no longer a file, but a pipe or a device: remove it"]
 
 
 def test_a_row_that_is_kept_in_part_is_not_taken_in_by_a_replay(plain_lake: Lake, tmp_path: Path) -> None:

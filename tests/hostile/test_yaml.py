@@ -43,7 +43,7 @@ TEXTS: dict[str, str | bytes] = {
     "merged scalar": BEGIN + "  <<: 3\n  name: p\n",
     "Python": setting("!!python/object/apply:os.system ['touch /tmp/owned']"),
     "unknown tag": setting("!foo x"),
-    "no date": setting("2024-13-45"),
+    "not a date": setting("2024-13-45"),
     "long number": setting("9" * 10_000),
     "long hex number": setting("0x" + "f" * 10_000),
     "no int": setting("!!int abc"),
@@ -105,10 +105,10 @@ def test_what_is_wrong_with_a_yaml_file_is_said_at_once(tmp_path: Path, name: st
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("bomb", "stands for more than 1,000,000 values: an alias"),
+        ("bomb", "expands to more than 1,000,000 values: an alias"),
         ("circle", "line 4: refers to itself by an alias"),
-        ("no date", "line 3: no valid YAML: reads as timestamp, and is none: write it in quotes if it is text"),
-        ("NUL in a path", "line 4: streams.0.landing: 'a\\x00b' is no path: it holds a NUL character"),
+        ("not a date", "line 3: no valid YAML: looks like timestamp but is not valid: put it in quotes if it is text"),
+        ("NUL in a path", "line 4: streams.0.landing: 'a\\x00b' is not a path: it contains a NUL character"),
     ],
 )
 def test_an_error_says_what_to_correct(tmp_path: Path, name: str, says: str) -> None:

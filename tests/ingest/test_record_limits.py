@@ -79,7 +79,7 @@ def test_a_file_that_is_too_large_is_named_and_waits(plain_lake: Lake, tmp_path:
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     few = b"id\n7\n" if wire == "change-set" else line(7)
     (tmp_path / ("a.csv" if wire == "change-set" else "a.jsonl")).write_bytes(few)
-    with pytest.raises(InputTooLargeError, match=rf"{name} holds more than 97\.7 KiB.*`max_file`"):
+    with pytest.raises(InputTooLargeError, match=rf"{name} has more than 97\.7 KiB.*`max_file`"):
         land(plain_lake, spec(tmp_path, wire, file=100_000))
     assert len(rows(plain_lake)) == 1
     assert [f.name for f in new_files(plain_lake, spec(tmp_path, wire))] == [name]

@@ -133,4 +133,4 @@ def test_versions_of_a_feed_are_whole_numbers(lake: Lake) -> None:
 
     stream.run(row("insert", 9, 1), row("update_postimage", "v10", 2), row("update_postimage", 10, 3))
     assert held(stream) == [(1, 3)]
-    assert reasons(stream) == [(1, "_commit_version is no whole number of up to 20 digits")]
+    assert reasons(stream) == [(1, "_commit_version is not a whole number of up to 20 digits")]

@@ -1,4 +1,4 @@
-"""Few changed rows: grouped in one piece, absorbed by queries that are planned once and compiled once."""
+"""Few changed rows: grouped in one partition, and absorbed by queries that are planned and compiled once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lake_assets import Lake
 from lake_assets.capture import capture
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
-from lake_assets.models.operators.maintenance import is_linear, passed_on
+from lake_assets.models.operators.maintenance import is_linear, source_column
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
 from lake_assets.models.steps import model_sources
@@ -27,7 +27,7 @@ USERS, ORDERS = TableId.parse("final.users"), TableId.parse("final.orders")
 
 
 def grouped(sql: str) -> tuple[Node, exp.Expr]:
-    """What the query's topmost GROUP BY reads, and what its first aggregate is over."""
+    """Return the input of the query's topmost GROUP BY, and the argument of its first aggregate."""
     tree = plan("agg.m", sql, SCHEMAS).tree
     assert tree is not None
     node = tree.root
@@ -47,12 +47,12 @@ def grouped(sql: str) -> tuple[Node, exp.Expr]:
         ("SELECT u.id, sum(o.price) AS s FROM final.users u LEFT JOIN final.orders o ON u.id = o.user_id GROUP BY 1", None),
     ],
 )  # fmt: skip
-def test_a_column_that_is_passed_on_is_known_by_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
+def test_an_unchanged_column_is_traced_to_its_table(sql: str, column: tuple[TableId, str] | None) -> None:
     node, of = grouped(sql)
-    assert passed_on(node, of.name) == column
+    assert source_column(node, of.name) == column
 
 
-def test_what_groups_or_looks_at_others_below_is_not_linear() -> None:
+def test_operators_over_groups_or_other_rows_are_not_linear() -> None:
     assert is_linear(
         grouped("SELECT n, sum(p) AS s FROM (SELECT user_id AS n, price AS p FROM final.orders) GROUP BY 1")[0]
     )
@@ -76,9 +76,9 @@ def test_what_groups_or_looks_at_others_below_is_not_linear() -> None:
         ("tinyint", -128, 127, (-128, 127)),
     ],
 )
-def test_bounds_are_rounded_away_from_each_other(kind: str, low: int, high: int, around: tuple[int, int]) -> None:
-    found = Bounds(kind, str(low), str(high), 2).around()
-    assert found == tuple(map(str, around))
+def test_bounds_are_rounded_outwards(kind: str, low: int, high: int, around: tuple[int, int]) -> None:
+    bounds = Bounds(kind, str(low), str(high), 2).around()
+    assert bounds == tuple(map(str, around))
     assert around[0] <= low
     assert high <= around[1]
     assert low - around[0] + around[1] - high <= (high - low) / 8
@@ -87,29 +87,30 @@ def test_bounds_are_rounded_away_from_each_other(kind: str, low: int, high: int,
 @pytest.mark.parametrize(
     ("low", "high", "within", "around"),
     [
-        # Changed and new rows: the next file down is not read, and how far the newest rows reach is still rounded.
+        # Changed and new rows: the next lower file is not read, and the upper bound of the newest rows is still
+        # rounded.
         (46_875_003, 50_001_499, (46_875_000, 49_999_999), (46_875_000, 50_003_968)),
         (46_875_003, 49_999_990, (46_875_000, 49_999_999), (46_875_000, 49_999_999)),
         (46_800_001, 49_999_990, (46_875_000, 49_999_999), (46_792_704, 49_999_999)),  # some new rows are below
         (46_875_003, 49_999_990, (0, 99_999_999), (46_858_240, 50_003_968)),
     ],
 )
-def test_bounds_end_with_the_files_that_rows_were_in(
+def test_bounds_do_not_exceed_the_files_of_the_rows(
     low: int, high: int, within: tuple[int, int], around: tuple[int, int]
 ) -> None:
-    found = Bounds("bigint", str(low), str(high), 2, within).around()
-    assert found == tuple(map(str, around))
+    bounds = Bounds("bigint", str(low), str(high), 2, within).around()
+    assert bounds == tuple(map(str, around))
     assert around[0] <= low
     assert high <= around[1]
 
 
-def test_other_bounds_are_as_they_are() -> None:
+def test_bounds_of_other_types_are_not_rounded() -> None:
     assert Bounds("string", "a", "b", 2).around() == ("a", "b")
     assert Bounds("decimal(4,2)", "1.25", "7.50", 2).around() == ("1.25", "7.50")
     assert Bounds("bigint", None, None, 0).around() is None
 
 
-def test_settings_last_as_long_as_they_are_for(lake: Lake) -> None:
+def test_settings_are_restored_afterwards(lake: Lake) -> None:
     conf, once = lake.spark().conf, "spark.sql.constraintPropagation.enabled"
     declared = {k: conf.get(k) for k in lake.config.spark.conf}
     assert conf.get(once) == "true"
@@ -123,8 +124,8 @@ def test_settings_last_as_long_as_they_are_for(lake: Lake) -> None:
 
 def files(lake: Lake) -> set[str]:
     """The data files of the model's table."""
-    found = lake.spark().sql("SELECT file_path FROM agg.by_city.files WHERE content = 0").collect()
-    return {row["file_path"] for row in found}
+    rows = lake.spark().sql("SELECT file_path FROM agg.by_city.files WHERE content = 0").collect()
+    return {row["file_path"] for row in rows}
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
@@ -151,7 +152,7 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     world.run(by_city)
     world.sql("UPDATE final.u SET seen = 1 WHERE id % 3 = 0")
     assert world.run(by_city)["agg.by_city"].strategy == "none"
-    # Rows that are alike, rows that move and come back, keys without a row on the other side.
+    # Equal rows, rows that move and move back, keys without a row on the other side.
     world.sql("INSERT INTO final.u SELECT 7, 0, 7 FROM range(3)")
     world.sql("UPDATE final.c SET city = 'c9' WHERE id IN (1, 7, 1999)")
     world.sql("DELETE FROM final.u WHERE id IN (2, 1999)")
@@ -165,17 +166,17 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     assert world.run(by_city)["agg.by_city"].strategy == "retract"
 
 
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The frames that are computed, counted and bounded from now on."""
-    found: list[str] = []
-    real = Frames.measured
+def measured_frames(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the rows that `Frames.measure` is called with."""
+    frames: list[str] = []
+    real = Frames.measure
 
-    def noted(self: Frames, rows: Any, *more: Any) -> Any:
-        found.append(str(rows))
+    def recorded(self: Frames, rows: Any, *more: Any) -> Any:
+        frames.append(str(rows))
         return real(self, rows, *more)
 
-    monkeypatch.setattr(Frames, "measured", noted)
-    return found
+    monkeypatch.setattr(Frames, "measure", recorded)
+    return frames
 
 
 def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,13 +184,13 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     world.sql("INSERT INTO final.u SELECT id, 0, id, if(id % 2 = 0, '{x}', 'y') FROM range(200)")
     model: dict[str, Any] = {
         "name": "agg.m",
-        # Braces are what they are; nothing tells whether a sum that becomes 0 is one of no values.
+        # Braces in texts are no placeholders; a sum that becomes 0 may be a sum of no values.
         "sql": "SELECT id % 7 AS k, concat(s, '{{}}') AS s, count(*) AS n, sum(v) AS v, count(*) + 1 AS more "
         "FROM final.u WHERE v IS NULL OR v <> 3 GROUP BY 1, 2",
     }
     total: dict[str, Any] = {"name": "agg.total", "sql": "SELECT count(*) AS n, sum(v) AS v FROM final.u"}
     world.run(model, total)
-    looks = kept(monkeypatch)
+    looks = measured_frames(monkeypatch)
     strategies: list[str] = []
     for change in (
         "INSERT INTO final.u VALUES (1000, 0, 5, '{x}'), (1001, 0, NULL, 'z'), (1002, 0, NULL, 'z')",
@@ -204,14 +205,14 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
         assert world.run(model, total)["agg.m"].status == "nothing"
     assert strategies == ["retract"] * 2 + ["none"] * 2 + ["retract"] * 4 + ["none", "retract"]
     assert looks == []
-    # What cannot be told from the sums is computed again from the rows.
+    # Groups in doubt are recomputed from the rows.
     world.sql("UPDATE final.u SET v = NULL WHERE s = '{x}'")
     world.sql("UPDATE final.u SET v = 0 WHERE s = 'y'")
     assert "recomputed" in world.run(model, total)["agg.m"].why
     world.sql("DELETE FROM final.u")
     world.run(model, total)
     assert world.rows("agg.m").total() == 0
-    # Rewritten files hold many rows that have not changed, and whether that is much has to be counted.
+    # Rewritten files hold many unchanged rows, so changed rows must be counted first.
     world.sql("INSERT INTO final.u SELECT id, 0, id, 'y' FROM range(20000)")
     world.run(model, total)
     looks.clear()
@@ -238,7 +239,7 @@ def test_few_changes_in_small_and_large_files_are_netted(
     assert world.run(model)["agg.m"].strategy == "retract"
 
 
-def test_changed_rows_lie_within_the_files_that_they_were_in(lake: Lake) -> None:
+def test_bounds_of_changed_rows_do_not_exceed_their_files(lake: Lake) -> None:
     spark, table = lake.spark(), TableId.parse("final.t")
     lake.ensure_namespace(("final",))
     spark.sql(
@@ -250,17 +251,17 @@ def test_changed_rows_lie_within_the_files_that_they_were_in(lake: Lake) -> None
     start = lake.table(table).metadata.current_snapshot_id
     spark.sql("UPDATE final.t SET v = id WHERE id IN (505, 700)")
     spark.sql("INSERT INTO final.t VALUES (2000, 1)")
-    found = lake.table(table)
+    loaded = lake.table(table)
     with contextlib.ExitStack() as scope:
         changed = scope.enter_context(capture(lake, table, start))
-        head = Watermark(str(found.metadata.table_uuid), found.metadata.current_snapshot_id)
+        head = Watermark(str(loaded.metadata.table_uuid), loaded.metadata.current_snapshot_id)
         window = Window(table, replace(head, snapshot=start), head)
-        sources = model_sources.Sources(lake, {table: found}, {table: window}, {table: changed}, Frames(spark, scope))
+        sources = model_sources.Sources(lake, {table: loaded}, {table: window}, {table: changed}, Frames(spark, scope))
         feed = sources.feed(table)
         assert feed is not None
         assert feed.rows == 5
         assert feed.bounds["id"].within == (500, 999)
         assert feed.bounds["id"].around() == ("500", "2016")  # not 480
-        # Of rows that are new alone nothing is known.
-        appended = scope.enter_context(capture(lake, table, found.metadata.snapshots[-2].snapshot_id))
+        # File statistics do not cover rows that are only new.
+        appended = scope.enter_context(capture(lake, table, loaded.metadata.snapshots[-2].snapshot_id))
         assert not appended.ranges_before["id"].has_values

@@ -47,7 +47,7 @@ def test_generated_models_equal_their_queries_after_any_changes(
     A failure names the queries, what differs and all statements: such a one becomes a test with a name of its own.
     """
     strategies: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
+    queries: Counter[str] = Counter()
     seeds: list[int] = []
 
     @settings(max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -56,9 +56,9 @@ def test_generated_models_equal_their_queries_after_any_changes(
         seeds.append(seed)
         proof = check(new_lake(f"lake{len(seeds)}"), seed, models=42, runs=3)
         strategies.update(proof.strategies)
-        asked.update(proof.asked)
+        queries.update(proof.asked)
 
     run()
-    assert asked["DuckDB"] > 0.8 * asked["Spark"]
+    assert queries["DuckDB"] > 0.8 * queries["Spark"]
     record_property("summary", f"strategies, first runs included: {dict(strategies.most_common())}")
-    record_property("summary", f"results compared: {dict(asked)}")
+    record_property("summary", f"results compared: {dict(queries)}")

@@ -1,4 +1,4 @@
-"""Models keep up with any change of their sources: after each step a table equals its query, computed afresh."""
+"""Models keep up with any change of their sources: after each step a table equals its recomputed query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.models.queries import ALL, FULL, KEYS, RETRACT
 from tests.support.oracle import rows_of
 
 JOINED = {"agg.joined": RETRACT["joined"]}
-# One of each kind of operator: the suite's share of what the long test does with all queries.
+# One of each kind of operator; the long test runs all queries.
 SOME = (
     "joined",
     "average",
@@ -38,7 +38,7 @@ SOME = (
 
 
 class Models:
-    """Two tables that somebody else writes, and models over them."""
+    """Two foreign tables, and models over them."""
 
     def __init__(self, lake: Lake, models: dict[str, str], mode: str = "merge-on-read") -> None:
         self.lake, self.models = lake, models
@@ -71,7 +71,7 @@ def _for_spark(sql: str) -> str:
 
 
 def change(choose: random.Random) -> str:
-    """One statement of somebody who writes the sources."""
+    """Return a random statement of another writer of the sources."""
     a, b, v = choose.randint(1, 12), choose.randint(1, 4), choose.choice(["NULL", "-1", "0", "1", "2"])
     name, g = choose.choice(["NULL", "'x'", "'X'", "''", "'y'"]), choose.choice(["NULL", "'n'", "'s'", "''"])
     return choose.choice(
@@ -188,7 +188,7 @@ def test_another_query_rebuilds_the_table(lake: Lake) -> None:
     assert same.run()["agg.m"].status == "nothing"
 
 
-def test_a_source_column_that_is_widened_is_followed(lake: Lake) -> None:
+def test_a_widened_column_of_a_source_is_absorbed(lake: Lake) -> None:
     models = Models(lake, {"agg.m": "SELECT v, max(id) AS last FROM final.a GROUP BY v"})
     models.sql(START[0])
     models.run()
@@ -198,7 +198,7 @@ def test_a_source_column_that_is_widened_is_followed(lake: Lake) -> None:
     assert dict(lake.spark().table("agg.m").dtypes)["last"] == "bigint"
 
 
-def test_what_is_wrong_with_a_model_is_told_and_nothing_is_written(lake: Lake) -> None:
+def test_a_wrong_model_raises_an_error_and_writes_nothing(lake: Lake) -> None:
     models = Models(lake, {"agg.m": "SELECT g, nope(id) AS s FROM final.b GROUP BY g"})
     models.sql(START[1])
     (outcome,) = models.pipeline.run(lake)

@@ -1,4 +1,4 @@
-"""Models over values whose types differ, or are told by the query as a whole alone: each equals its query."""
+"""Models over values whose types differ, or that only the whole query determines: each equals its query."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STEPS = [
         "DELETE FROM final.r WHERE day = '2024-01-01' OR s = ' 2'",
     ],
 ]
-# What is equal to the same value need not be equal: '01' = 1 and '1' = 1.
+# Values that equal the same value need not be equal: '01' = 1 and '1' = 1.
 KINDS = [
     "SELECT l.id, r.s FROM final.l LEFT JOIN final.r ON l.id = r.s",
     "SELECT l.id, r.s FROM final.l FULL JOIN final.r ON l.id = r.s",
@@ -80,7 +80,7 @@ KEPT = [
     "SELECT id, e FROM (SELECT id, arr AS k FROM final.l UNION ALL SELECT id, NULL FROM final.r) "
     "LATERAL VIEW OUTER explode(k) t AS e",
     "SELECT g[0] AS g, max(n) AS n FROM (SELECT arr AS g, count(*) AS n FROM final.l GROUP BY ROLLUP (arr)) GROUP BY g[0]",
-    # 0.0 and -0.0 are one group, and two texts.
+    # 0.0 and -0.0 are one group, but two texts.
     "SELECT CAST(x AS STRING) AS t, max(n) AS n FROM (SELECT abs(x) AS x, count(*) AS n FROM final.l GROUP BY abs(x)) "
     "GROUP BY CAST(x AS STRING)",
     "SELECT CAST(-x AS STRING) LIKE '%0%' AS t, max(id) AS m FROM (SELECT x, id, row_number() OVER (PARTITION BY x "
@@ -96,7 +96,7 @@ WHOLE = [
     "SELECT id, to_json(arrays_zip(arr, arr2)) AS j FROM final.l",
     "SELECT id, transform(arrays_zip(arr, arr2), y -> y.arr + y.arr2) AS j FROM final.l",
 ]
-# Spark does not take what a step makes of these; it takes the query.
+# Spark accepts these queries, but not the parts that a step runs.
 FALLEN_BACK = [
     "SELECT ok, map_from_entries(collect_list(struct(id, w))) AS m FROM final.r GROUP BY ok",
     "SELECT id, explode(map('a', v)) FROM final.l",
@@ -105,8 +105,8 @@ FALLEN_BACK = [
 
 
 def proof_of(lake: Lake, queries: list[str]) -> Proof:
-    asked = {f"agg.m{n}": Query(q, (), not_duckdb="another dialect") for n, q in enumerate(queries)}
-    proof = Proof(lake, asked, list(COLUMNS))
+    models = {f"agg.m{n}": Query(q, (), not_duckdb="another dialect") for n, q in enumerate(queries)}
+    proof = Proof(lake, models, list(COLUMNS))
     proof.sql(*TABLES)
     proof.run()
     return proof
@@ -121,7 +121,7 @@ def test_models_over_values_of_several_types_equal_their_queries(lake: Lake, que
     assert proof.strategies["keys"] + proof.strategies["retract"] > len(queries)
 
 
-def test_models_that_are_no_more_than_their_text_equal_their_queries(lake: Lake) -> None:
+def test_models_computed_from_their_original_text_equal_their_queries(lake: Lake) -> None:
     proof = proof_of(lake, [*KINDS, *WHOLE])
     for statements in STEPS:
         proof.sql(*statements)
@@ -129,12 +129,12 @@ def test_models_that_are_no_more_than_their_text_equal_their_queries(lake: Lake)
 
 
 @pytest.mark.parametrize("sql", [*KINDS[:-1], *WHOLE])
-def test_what_cannot_be_told_by_keys_is_said_beforehand(sql: str) -> None:
-    found = plan("agg.m", sql, {TableId.parse(t): columns for t, columns in COLUMNS.items()})
-    assert found.strategy == "full", found.why
+def test_keys_of_several_types_are_refused_when_planning(sql: str) -> None:
+    model_plan = plan("agg.m", sql, {TableId.parse(t): columns for t, columns in COLUMNS.items()})
+    assert model_plan.strategy == "full", model_plan.why
 
 
-def test_a_step_that_spark_does_not_take_is_computed_in_full(lake: Lake) -> None:
+def test_a_step_that_spark_does_not_accept_is_computed_in_full(lake: Lake) -> None:
     proof = proof_of(lake, FALLEN_BACK)
     proof.may_fail_in_parts = True
     proof.sql("UPDATE final.r SET w = w + 1", "UPDATE final.l SET v = v + 1 WHERE id = 1")
@@ -145,9 +145,11 @@ def test_a_key_is_claimed_where_its_types_are_certain() -> None:
     schemas = {TableId.parse(t): columns for t, columns in COLUMNS.items()}
     joined = "SELECT l.id AS l_id, q.n, q.{1} AS k FROM final.l l JOIN (SELECT {1}, count(*) AS n FROM final.r GROUP BY {1}) q ON l.{0} = q.{1}"
     keys = {frozenset({"l_id"})}
-    for left, right, known in (("id", "w", True), ("s", "s", True), ("id", "s", False), ("p", "q", True)):
-        found = plan("agg.m", joined.format(left, right), schemas, keys=lambda t: [["id"]] if t.name == "l" else [])
-        assert (frozenset(found.key) in keys) is known, (left, right, found.key)
+    for left, right, is_key in (("id", "w", True), ("s", "s", True), ("id", "s", False), ("p", "q", True)):
+        model_plan = plan(
+            "agg.m", joined.format(left, right), schemas, keys=lambda t: [["id"]] if t.name == "l" else []
+        )
+        assert (frozenset(model_plan.key) in keys) is is_key, (left, right, model_plan.key)
 
 
 def test_a_window_may_be_named_by_another() -> None:
@@ -155,11 +157,11 @@ def test_a_window_may_be_named_by_another() -> None:
         "SELECT id, v FROM final.l QUALIFY count(*) OVER w2 > 1 AND row_number() OVER (w1 ORDER BY id) = 1 "
         "WINDOW w1 AS (PARTITION BY v), w2 AS (w1)"
     )
-    found = plan("agg.m", sql, {TableId.parse(t): columns for t, columns in COLUMNS.items()})
-    assert found.query.sql("spark").count("PARTITION BY `l`.`v`") == 2
+    model_plan = plan("agg.m", sql, {TableId.parse(t): columns for t, columns in COLUMNS.items()})
+    assert model_plan.query.sql("spark").count("PARTITION BY `l`.`v`") == 2
 
 
-def test_a_type_that_the_lake_cannot_keep_is_named(lake: Lake) -> None:
+def test_a_type_that_the_lake_cannot_store_is_named(lake: Lake) -> None:
     proof = Proof(lake, {"agg.m": Query("SELECT id, parse_json(s) AS js FROM final.l", ())}, list(COLUMNS))
     proof.sql(*TABLES)
     with pytest.raises(AssertionError, match="js: of type VARIANT"):

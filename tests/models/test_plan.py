@@ -48,26 +48,26 @@ def planned(sql: str, *key: str) -> ModelPlan:
     ],
 )  # fmt: skip
 def test_the_cheapest_exact_strategy_and_the_key_are_found(sql: str, strategy: str, key: tuple[str, ...]) -> None:
-    found = planned(sql)
-    assert (found.strategy, found.key) == (strategy, key)
-    assert found.why
+    model = planned(sql)
+    assert (model.strategy, model.key) == (strategy, key)
+    assert model.why
 
 
 @pytest.mark.parametrize(
     ("sql", "strategy", "why"),
     [
         ("SELECT city_id, sum(CAST(id AS DOUBLE)) AS s FROM final.users GROUP BY city_id", "keys", "floating-point"),
-        ("SELECT city_id, max(id) AS s FROM final.users GROUP BY city_id", "keys", "cannot be told from the change alone"),
-        ("SELECT city_id, avg(city_id) AS s FROM final.users GROUP BY city_id", "keys", "sum and count"),
+        ("SELECT city_id, max(id) AS s FROM final.users GROUP BY city_id", "keys", "cannot be computed from the change alone"),
+        ("SELECT city_id, avg(city_id) AS s FROM final.users GROUP BY city_id", "keys", "needs the sum and the count"),
         ("SELECT user_id, avg(price) AS m FROM final.orders GROUP BY user_id", "keys", "rounded on the way"),
-        ("SELECT city_id, sum(id) + 1 AS s FROM final.users GROUP BY city_id", "keys", "does not show SUM"),
+        ("SELECT city_id, sum(id) + 1 AS s FROM final.users GROUP BY city_id", "keys", "lacks SUM"),
         ("SELECT city_id, rank() OVER (ORDER BY name) AS r FROM final.users", "full", "without PARTITION BY"),
         ("SELECT id FROM final.users WHERE id > (SELECT avg(id) FROM final.users)", "full", "total of all rows"),
         ("SELECT u.id, c.id AS c FROM final.users u FULL JOIN final.cities c ON u.city_id < c.id", "full", "without an equality"),
         ("SELECT id, a FROM final.users PIVOT (count(*) FOR name IN ('a'))", "full", "PIVOT"),
         ("SELECT id FROM final.users WHERE id = 1 OR EXISTS (SELECT 1 FROM final.cities)", "full", "within an expression"),
         ("SELECT id, name, city_id FROM final.users ORDER BY id, name, city_id LIMIT 3", "full", "LIMIT"),
-        ("SELECT trim(BOTH FROM name) AS p FROM final.users", "full", "as it is written"),
+        ("SELECT trim(BOTH FROM name) AS p FROM final.users", "full", "exactly as written"),
         (
             "SELECT u.id FROM final.users u LEFT SEMI JOIN final.orders o ON u.id = o.user_id "
             "RIGHT JOIN final.cities c ON u.city_id = c.id",
@@ -77,9 +77,9 @@ def test_the_cheapest_exact_strategy_and_the_key_are_found(sql: str, strategy: s
     ],
 )  # fmt: skip
 def test_the_reason_for_a_strategy_is_told(sql: str, strategy: str, why: str) -> None:
-    found = planned(sql)
-    assert found.strategy == strategy
-    assert why in found.why
+    model = planned(sql)
+    assert model.strategy == strategy
+    assert why in model.why
 
 
 @pytest.mark.parametrize("collated", ["name COLLATE UTF8_LCASE", "collate(name, 'UTF8_LCASE')"])
@@ -92,14 +92,14 @@ def test_the_reason_for_a_strategy_is_told(sql: str, strategy: str, why: str) ->
         "SELECT DISTINCT {} AS c FROM final.users",
     ],
 )
-def test_texts_that_a_collation_holds_for_equal_are_all_computed_at_once(sql: str, collated: str) -> None:
-    found = planned(sql.format(collated))
-    assert found.strategy == "full"
-    assert "texts that it compares as equal may stand for each other" in found.why
-    assert "compares different texts as equal" in found.warnings[0]
+def test_queries_with_collations_are_computed_in_full(sql: str, collated: str) -> None:
+    model = planned(sql.format(collated))
+    assert model.strategy == "full"
+    assert "texts that it compares as equal may stand for each other" in model.why
+    assert "compares different texts as equal" in model.warnings[0]
 
 
-def test_the_key_of_a_source_that_is_kept_through_is_the_key() -> None:
+def test_a_key_of_a_source_that_survives_the_query_is_its_key() -> None:
     keys = {TableId.parse("final.users"): [["id"]], TableId.parse("final.cities"): [["id"]]}
 
     def key(sql: str) -> tuple[str, ...]:
@@ -115,8 +115,8 @@ def test_the_key_of_a_source_that_is_kept_through_is_the_key() -> None:
     assert key("SELECT id FROM final.users UNION ALL SELECT id FROM final.users") == ()
 
 
-def test_a_join_over_columns_of_other_types_does_not_carry_a_key_over() -> None:
-    # '1' and '01' both equal 1: a row may meet several.
+def test_a_join_over_columns_of_other_types_does_not_preserve_a_key() -> None:
+    # '1' and '01' both equal 1: a row may match several.
     sql = "SELECT o.id FROM final.orders o JOIN final.named n ON n.code = o.user_id"
     schemas = {**SCHEMAS, TableId.parse("final.named"): {"code": "string"}}
     keys = {TableId.parse("final.orders"): [["id"]], TableId.parse("final.named"): [["code"]]}
@@ -128,20 +128,20 @@ def test_a_declared_key_that_is_the_grouping_changes_nothing() -> None:
 
 
 def test_a_declared_key_that_is_not_the_grouping_is_kept() -> None:
-    found = planned("SELECT city_id, name, count(*) AS n FROM final.users GROUP BY city_id, name", "city_id")
-    assert (found.strategy, found.key, found.key_why) == ("keys", ("city_id",), "declared")
+    model = planned("SELECT city_id, name, count(*) AS n FROM final.users GROUP BY city_id, name", "city_id")
+    assert (model.strategy, model.key, model.key_why) == ("keys", ("city_id",), "declared")
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         ("SELECT id, row_number() OVER (PARTITION BY city_id ORDER BY name) AS r FROM final.users", "ties"),
         ("SELECT city_id, first(name) AS f FROM final.users GROUP BY city_id", "order in which rows are read"),
         ("SELECT city_id, collect_list(name) AS f FROM final.users GROUP BY city_id", "order in which rows are read"),
     ],
 )
-def test_what_depends_on_the_order_of_rows_is_warned_of(sql: str, said: str) -> None:
-    assert any(said in w for w in planned(sql).warnings)
+def test_calls_that_depend_on_the_order_of_rows_give_a_warning(sql: str, message: str) -> None:
+    assert any(message in w for w in planned(sql).warnings)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_what_depends_on_the_order_of_rows_is_warned_of(sql: str, said: str) -> 
         "SELECT city_id, max(name) AS f FROM final.users GROUP BY city_id",
     ],
 )
-def test_what_does_not_is_not(sql: str) -> None:
+def test_calls_that_do_not_give_none(sql: str) -> None:
     assert planned(sql).warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         ("SELECT FROM WHERE", r"agg\.m: line 1"),
         ("SELECT id\nFROM final.users\nWHERE (", r"agg\.m: line 3"),
@@ -190,21 +190,21 @@ def test_what_does_not_is_not(sql: str) -> None:
         ("SELECT map(id) AS m FROM final.users", "cannot be read"),
         ("SELECT id, inline(array(struct(1, 2))) FROM final.users", "several columns"),
         ("SELECT id FROM other.final.users", "names a catalog"),
-        ("SELECT id FROM final.users VERSION AS OF 3", "which snapshots"),
-        ("SELECT id FROM final.users TIMESTAMP AS OF '2024-01-01'", "which snapshots"),
+        ("SELECT id FROM final.users VERSION AS OF 3", "names a version"),
+        ("SELECT id FROM final.users TIMESTAMP AS OF '2024-01-01'", "names a version"),
         ("SELECT id FROM final.users LIMIT 3", "first rows of an order"),
         ("SELECT id, name FROM final.users ORDER BY name LIMIT 3", "first rows of an order"),
         ("SELECT n FROM (SELECT name AS n FROM final.users LIMIT 3)", "first rows of an order"),
     ],
 )
-def test_a_wrong_model_is_named_with_what_is_wrong(sql: str, said: str) -> None:
-    with pytest.raises(ModelError, match=said) as caught:
+def test_the_error_of_a_wrong_model_names_it_and_the_mistake(sql: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
         planned(sql)
     assert "agg.m" in str(caught.value)
 
 
 def test_a_declared_key_must_be_an_output_column() -> None:
-    with pytest.raises(ModelError, match=r"key city is no output column; there are id, name"):
+    with pytest.raises(ModelError, match=r"key city is not an output column; the output columns are id, name"):
         planned("SELECT id, name FROM final.users", "city")
 
 
@@ -232,7 +232,7 @@ def test_texts_that_differ_in_a_literals_case_are_other_queries() -> None:
     assert len({fingerprint(parse("m", t)) for t in texts}) == 2
 
 
-def test_texts_that_sqlglot_writes_alike_are_other_queries() -> None:
+def test_texts_that_sqlglot_renders_equally_are_other_queries() -> None:
     texts = [
         "SELECT percentile(id, 0.5, city_id) AS p FROM final.users",
         "SELECT percentile(id, 0.5) AS p FROM final.users",
@@ -265,11 +265,11 @@ def test_a_cte_does_not_hide_the_table_of_a_layer_with_its_name() -> None:
         ("SELECT m.*, 1 AS One FROM final.mixed m", ["Id", "userName", "One"]),
     ],
 )
-def test_columns_are_called_as_they_are_written(sql: str, columns: list[str]) -> None:
+def test_columns_keep_their_original_case(sql: str, columns: list[str]) -> None:
     schemas = {**SCHEMAS, TableId.parse("final.mixed"): {"Id": "int", "userName": "string"}}
-    found = plan("agg.m", sql, schemas)
-    assert [s.alias_or_name for s in found.query.selects] == columns
-    assert set(found.key) <= set(columns)
+    model = plan("agg.m", sql, schemas)
+    assert [s.alias_or_name for s in model.query.selects] == columns
+    assert set(model.key) <= set(columns)
 
 
 @pytest.mark.parametrize(
@@ -291,5 +291,5 @@ def test_columns_are_called_as_they_are_written(sql: str, columns: list[str]) ->
         ),
     ],
 )
-def test_the_text_over_views_is_the_text_but_for_the_tables(sql: str, expected: str) -> None:
+def test_only_tables_change_in_the_text_over_views(sql: str, expected: str) -> None:
     assert text_over(parse("agg.m", sql), sql, lambda t: f"V_{t.name.replace(' ', '_')}") == expected

@@ -1,4 +1,4 @@
-"""Python models: whatever happens to their inputs, each table holds what its function gives over everything."""
+"""Python models: whatever happens to their inputs, each table holds the rows of its function over all input rows."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def rows_in(lake: Lake, table: str) -> Counter[Any]:
 
 
 def check(lake: Lake, p: Pipeline, history: History) -> None:
-    wanted = expected(list(history.plays.values()), history.corrections, history.genres)
+    expected_rows = expected(list(history.plays.values()), history.corrections, history.genres)
     for spec in p.specs(lake):
         if spec.table.name != "log":
-            assert rows_in(lake, str(spec.table)) == wanted[str(spec.table)], spec.table
+            assert rows_in(lake, str(spec.table)) == expected_rows[str(spec.table)], spec.table
             assert verify(lake, spec).equal, spec.table
 
 
@@ -73,17 +73,17 @@ def test_tables_equal_their_functions_over_everything_in_many_histories(lake: La
 
 @pytest.fixture
 def points(monkeypatch: pytest.MonkeyPatch) -> Points:
-    found = Points(only_after=True)
-    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, verb))
-    around_refs(found, monkeypatch)
+    points = Points(only_after=True)
+    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, verb))
+    around_refs(points, monkeypatch)
     for call in ("append", "overwrite"):
         monkeypatch.setattr(
-            DataFrameWriterV2, call, found.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
+            DataFrameWriterV2, call, points.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
         )
     monkeypatch.setattr(
-        SqlCatalog, "register_table", found.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
+        SqlCatalog, "register_table", points.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
     )
-    return found
+    return points
 
 
 def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_step_that_is_killed_anywhere_is_done_once(lake: Lake, points: Points)
     assert sum(rows_in(lake, "agg.log").values()) == appended + len(history.plays.keys() - before)
 
 
-def test_what_another_run_appends_meanwhile_is_not_appended_again(lake: Lake) -> None:
+def test_rows_that_another_run_appended_meanwhile_are_not_appended_again(lake: Lake) -> None:
     history, p = History(lake, 4, "merge-on-read"), pipeline(log)
     history.arrive()
     run(lake, p)
@@ -128,10 +128,10 @@ def test_what_another_run_appends_meanwhile_is_not_appended_again(lake: Lake) ->
     assert sum(rows_in(lake, "agg.log").values()) == len(history.plays)
 
 
-# --- what a step says, and what it costs --------------------------------------------------------------------------
+# --- reports and costs of a step ----------------------------------------------------------------------------------
 
 
-def test_an_input_whose_files_alone_changed_calls_no_function(lake: Lake) -> None:
+def test_an_input_that_was_only_compacted_calls_no_function(lake: Lake) -> None:
     history, calls = History(lake, 5, "merge-on-read"), list[int]()
     history.arrive()
     history.arrive()
@@ -205,7 +205,7 @@ def test_a_new_version_and_new_columns_rebuild_the_table(lake: Lake) -> None:
     assert rows_in(lake, "agg.daily") == Counter((a, n, 1, 1) for a, n in accounts.items())
 
 
-def test_a_job_that_ignores_what_changed_is_found_by_verify(lake: Lake) -> None:
+def test_verify_finds_a_function_that_ignores_changes(lake: Lake) -> None:
     history = History(lake, 10, "merge-on-read")
     history.arrive()
 
@@ -229,7 +229,7 @@ def failing(lake: Lake, function: Callable[..., Any], **declared: Any) -> Outcom
     return outcome
 
 
-def test_what_goes_wrong_in_a_function_is_told_with_its_place(lake: Lake) -> None:
+def test_errors_of_a_function_name_its_place(lake: Lake) -> None:
     history = History(lake, 11, "merge-on-read")
     history.arrive()
 

@@ -1,4 +1,4 @@
-"""Looking rows up by key reaches the tables: without Spark."""
+"""Key filters are pushed down to the tables, without Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sqlglot import exp
 
 from lake_assets.lake import TableId
-from lake_assets.models.operators.maintenance import everything
+from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows
 from lake_assets.models.operators.query_tree import Scan, column, text
 from lake_assets.models.sql.model_plan import plan
@@ -17,7 +17,7 @@ from tests.models.test_plan import SCHEMAS
 
 
 class Shown:
-    """Shows where a cut arrives."""
+    """Keys whose condition shows where a filter arrives."""
 
     hint = ""
 
@@ -29,7 +29,7 @@ class Shown:
 
 
 def reached(sql: str, *outputs: str) -> set[str]:
-    """The tables whose rows are cut, with the column, when the result is looked up by some of its columns."""
+    """Return the tables and columns that a key filter on some columns of the result reaches."""
     tree = plan("agg.m", sql, SCHEMAS).tree
     assert tree is not None
 
@@ -37,10 +37,10 @@ def reached(sql: str, *outputs: str) -> set[str]:
         return f"view_of_{scan.alias}"
 
     keys = tuple(column(tree.outputs[o]) for o in outputs)
-    made = Rows(view).sql(tree.root, "end", KeyFilter(keys, outputs, Shown()))
-    found = re.findall(r"FROM view_of_(\w+)\) WHERE ((?:cut\(`\w+`\)(?: AND )?)+)", made)
+    sql = Rows(view).sql(tree.root, "end", KeyFilter(keys, outputs, Shown()))
+    filtered = re.findall(r"FROM view_of_(\w+)\) WHERE ((?:cut\(`\w+`\)(?: AND )?)+)", sql)
     return {
-        f"{alias}.{re.sub(r'_[0-9]+$', '', c)}" for alias, cuts in found for c in re.findall(r"cut\(`(\w+)`\)", cuts)
+        f"{alias}.{re.sub(r'_[0-9]+$', '', c)}" for alias, cuts in filtered for c in re.findall(r"cut\(`(\w+)`\)", cuts)
     }
 
 
@@ -64,13 +64,13 @@ JOIN = "FROM final.users u JOIN final.orders o ON u.id = o.user_id"
         ("WITH c AS (SELECT u.city_id AS g, count(*) AS n FROM final.users u GROUP BY u.city_id) SELECT g AS k FROM c WHERE n > 1", "k", {"u.city_id"}),
     ],
 )  # fmt: skip
-def test_a_key_is_followed_to_the_tables(sql: str, by: str, tables: set[str]) -> None:
+def test_a_key_filter_is_pushed_down_to_the_tables(sql: str, by: str, tables: set[str]) -> None:
     assert reached(sql, by) == tables
 
 
-def test_what_touches_everything_depends_on_the_tables_that_changed() -> None:
+def test_which_changes_affect_all_rows_depends_on_their_tables() -> None:
     users, orders = TableId.parse("final.users"), TableId.parse("final.orders")
     tree = plan("agg.m", "SELECT o.id FROM final.orders o WHERE o.id > (SELECT max(id) FROM final.users)", SCHEMAS).tree
     assert tree is not None
-    assert "total of all rows" in everything(tree.root, {users})
-    assert everything(tree.root, {orders}) == ""
+    assert "total of all rows" in reason_all_rows_change(tree.root, {users})
+    assert reason_all_rows_change(tree.root, {orders}) == ""

@@ -81,11 +81,11 @@ def test_tables_equal_their_queries_over_everything(lake: Lake, tmp_path: Path) 
     for n in range(4):
         history.empty() if n == 2 else history.step()
         run(lake, p)
-        wanted = expected(list(history.plays.values()), history.corrections, history.genres)
-        wanted["agg.by_keys"] = wanted["agg.daily"]
+        expected_rows = expected(list(history.plays.values()), history.corrections, history.genres)
+        expected_rows["agg.by_keys"] = expected_rows["agg.daily"]
         for spec in p.specs(lake):
             if spec.table.name != "log":
-                assert rows_in(lake, str(spec.table)) == wanted[str(spec.table)], spec.table
+                assert rows_in(lake, str(spec.table)) == expected_rows[str(spec.table)], spec.table
                 assert verify(lake, spec).equal, spec.table
 
 
@@ -203,8 +203,8 @@ def test_a_file_that_is_named_has_to_exist(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_of_metadata_are_the_same_in_sql(spark_lake: Lake, value: Any) -> None:
-    ((found,),) = spark_lake.spark().sql(f"SELECT {sql_value(value)}").collect()
+    ((result,),) = spark_lake.spark().sql(f"SELECT {sql_value(value)}").collect()
     if isinstance(value, datetime):
-        ((found,),) = spark_lake.spark().sql(f"SELECT unix_micros({sql_value(value)})").collect()
+        ((result,),) = spark_lake.spark().sql(f"SELECT unix_micros({sql_value(value)})").collect()
         value = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    assert found == value
+    assert result == value

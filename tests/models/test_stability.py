@@ -1,4 +1,4 @@
-"""What may come out otherwise when it is computed again, and by what stored rows are found then."""
+"""Values that may differ when recomputed, and how stored rows are found despite them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def planned(sql: str, *key: str, **more: Any) -> ModelPlan:
     return plan("agg.m", sql, SCHEMAS, key, **more)
 
 
-def found(sql: str, *key: str, **more: Any) -> Identity | str:
+def identity_of(sql: str, *key: str, **more: Any) -> Identity | str:
     model = planned(sql, *key, **more)
     assert model.tree is not None
     by = identity(model.tree, model.key)
@@ -43,7 +43,7 @@ SUMS = "SELECT g, sum(x) AS s FROM final.t GROUP BY g"
         "SELECT id, sum(s) OVER (PARTITION BY g) AS s FROM (SELECT id, g, sum(v) AS s FROM final.t GROUP BY id, g)",
         "SELECT t.id, a.m FROM final.t t JOIN (SELECT g, max(x) AS m, count(x) AS n FROM final.t GROUP BY g) a ON t.g = a.g",
         "SELECT id, rank() OVER (PARTITION BY g ORDER BY v) AS r, max(x) OVER (PARTITION BY g ORDER BY v) AS m FROM final.t",
-        # Rows that tie in all columns are alike.
+        # Rows that tie in all columns are equal.
         "SELECT id, row_number() OVER (PARTITION BY g ORDER BY v, id) AS n FROM final.t",
         "SELECT id, sum(x) OVER (PARTITION BY g ORDER BY v, id, x) AS s FROM final.t",
         "SELECT t.id, s FROM final.t t JOIN (SELECT g, sort_array(collect_list(id)) AS s FROM final.t GROUP BY g) a ON t.g = a.g",
@@ -53,14 +53,14 @@ SUMS = "SELECT g, sum(x) AS s FROM final.t GROUP BY g"
         "SELECT h, count(*) AS n FROM (SELECT g, h, sum(x) AS s FROM final.t GROUP BY g, h) GROUP BY h",
     ],
 )  # fmt: skip
-def test_what_does_not_depend_on_the_order_of_rows_is_exact(sql: str) -> None:
-    assert found(sql) == "exact"
+def test_calls_that_do_not_depend_on_the_order_of_rows_are_exact(sql: str) -> None:
+    assert identity_of(sql) == "exact"
 
 
 def test_a_key_that_a_window_orders_by_breaks_ties() -> None:
     sql = "SELECT h, row_number() OVER (PARTITION BY g ORDER BY v DESC, id) AS n FROM final.t"
-    assert found(sql) == "none"
-    assert found(sql, keys=lambda t: IDS.get(t, [])) == "exact"
+    assert identity_of(sql) == "none"
+    assert identity_of(sql, keys=lambda t: IDS.get(t, [])) == "exact"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_key_that_a_window_orders_by_breaks_ties() -> None:
     ],
 )  # fmt: skip
 def test_stored_rows_are_found_by_exact_columns(sql: str, kind: str, columns: list[str]) -> None:
-    by = found(sql)
+    by = identity_of(sql)
     assert isinstance(by, Identity)
     assert (by.kind, list(by.columns)) == (kind, columns)
     model = planned(sql)
@@ -90,7 +90,7 @@ def test_stored_rows_are_found_by_exact_columns(sql: str, kind: str, columns: li
 
 def test_rows_with_an_exact_key_are_replaced_by_it() -> None:
     sql = f"SELECT t.id, a.s FROM final.t t JOIN ({SUMS}) a ON t.g = a.g"
-    by = found(sql, keys=lambda t: IDS.get(t, []))
+    by = identity_of(sql, keys=lambda t: IDS.get(t, []))
     assert isinstance(by, Identity)
     assert (by.kind, list(by.columns)) == ("key", ["id"])
 
@@ -116,7 +116,7 @@ def test_rows_with_an_exact_key_are_replaced_by_it() -> None:
         ("SELECT sum(v) AS n FROM (SELECT first(v) AS v FROM final.t GROUP BY g)", "order in which rows"),
     ],
 )  # fmt: skip
-def test_what_no_exact_column_identifies_is_computed_in_full(sql: str, why: str) -> None:
+def test_rows_that_no_exact_column_identifies_are_computed_in_full(sql: str, why: str) -> None:
     model = planned(sql)
     assert model.strategy == "full"
     assert why in model.why
@@ -157,7 +157,7 @@ def test_ranges_of_rows_that_depend_on_other_ranges_are_computed_in_full() -> No
 
 
 def test_most_generated_queries_are_exact() -> None:
-    """These have no ties; what is in doubt is a sum or an average of floating-point numbers."""
+    """Generated queries have no ties; only sums and averages of floating-point numbers are in doubt."""
     schemas = {TableId.parse(t): {n: k.lower() for n, k in c.items()} for t, c in COLUMNS.items()}
     plans = [plan("agg.m", q.sql, schemas) for q in queries(0, 120)]
     trees = [p.tree for p in plans if p.tree]

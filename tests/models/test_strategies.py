@@ -1,4 +1,4 @@
-"""What a model does beside its strategy by key: ranges, diamonds, keys that are declared, what is estimated and told."""
+"""Ranges, diamonds, declared keys, estimates, and explanations of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lake_assets.models.model_spec import ModelSpec, spec_of
 from lake_assets.models.operators.query_tree import scans, text
 from lake_assets.models.steps.cost_estimate import Estimate
 from lake_assets.models.steps.model_writer import Writer
-from lake_assets.models.steps.recomputed_ranges import followed_times, merged
+from lake_assets.models.steps.recomputed_ranges import column_expressions, merged
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.models.test_plan import SCHEMAS
@@ -24,7 +24,7 @@ from tests.support.oracle import rows_of
 
 
 class World:
-    """Tables that somebody else writes, and declared models over them."""
+    """Foreign tables, and declared models over them."""
 
     def __init__(self, lake: Lake, *tables: str) -> None:
         self.lake = lake
@@ -79,7 +79,7 @@ def test_ranges_and_cumulative_values_follow_late_days(lake: Lake) -> None:
     assert world.run(week, so_far)["agg.week"].changed == 0
 
 
-def test_a_table_without_the_time_touches_everything(lake: Lake) -> None:
+def test_a_change_of_a_table_without_the_time_recomputes_everything(lake: Lake) -> None:
     world = World(lake, "sales (day DATE, shop INT, n INT)", "shops (id INT, name STRING)")
     world.sql("INSERT INTO final.sales VALUES (DATE'2024-01-01', 1, 2)")
     world.sql("INSERT INTO final.shops VALUES (1, 'x')")
@@ -92,23 +92,23 @@ def test_a_table_without_the_time_touches_everything(lake: Lake) -> None:
     world.sql("UPDATE final.shops SET name = 'y'")
     done = world.run(model)["agg.m"]
     assert done.strategy == "full"
-    assert "final.shops changed, and none of its columns stands for day" in done.why
+    assert "final.shops changed, and none of its columns corresponds to day" in done.why
 
 
-def test_a_diamond_sees_one_snapshot_of_what_is_below_it(lake: Lake) -> None:
+def test_a_diamond_reads_one_snapshot_of_its_upstream_table(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
-    left = {"name": "agg.l", "sql": "SELECT id, v FROM final.t WHERE v > 0"}
+    left_model = {"name": "agg.l", "sql": "SELECT id, v FROM final.t WHERE v > 0"}
     right = {"name": "agg.r", "sql": "SELECT count(*) AS n FROM final.t WHERE v > 0"}
     both = {"name": "agg.b", "sql": "SELECT (SELECT count(*) FROM agg.l) AS l, r.n FROM agg.r r"}
     world.sql("INSERT INTO final.t VALUES (1, 1), (2, 2)")
-    world.run(left, right, both)
+    world.run(left_model, right, both)
     world.sql("INSERT INTO final.t VALUES (3, 3)")
-    # One side alone goes on: the model over both stays where they agree.
-    pipeline = world.pipeline(left, right, both)
+    # Only one side is updated: the model over both stays where they agree.
+    pipeline = world.pipeline(left_model, right, both)
     pipeline.run(lake, ["agg.l"])
     pipeline.run(lake, ["agg.b"])
     assert world.rows("agg.b") == Counter({(2, 2): 1})
-    world.run(left, right, both)
+    world.run(left_model, right, both)
     assert world.rows("agg.b") == Counter({(3, 3): 1})
 
 
@@ -135,7 +135,7 @@ def test_a_column_that_is_dropped_under_a_query_is_named_before_anything_runs(la
     assert "final.t has id" in str(outcome.exception)
 
 
-def test_columns_that_come_and_are_renamed_are_followed(lake: Lake) -> None:
+def test_added_and_renamed_columns_of_a_source_are_absorbed(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t VALUES (1, 1), (2, 2)")
     world.run({"name": "agg.m", "sql": "SELECT id, v FROM final.t"})
@@ -147,7 +147,7 @@ def test_columns_that_come_and_are_renamed_are_followed(lake: Lake) -> None:
     assert world.run(model)["agg.m"].deleted == 1
 
 
-def test_a_source_that_is_rolled_back_is_followed(lake: Lake) -> None:
+def test_a_rollback_of_a_source_is_absorbed(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t VALUES (1, 1)")
     before = lake.table("final.t").metadata.current_snapshot_id
@@ -171,21 +171,21 @@ def test_a_declared_key_that_two_rows_share_is_an_error_and_nothing_is_written(l
     assert world.rows("agg.m") == Counter({(1, 5): 1, (2, 2): 1})
 
 
-def test_floating_numbers_are_told_apart_as_they_are(lake: Lake) -> None:
+def test_zeros_of_both_signs_null_and_nan_are_distinct_values(lake: Lake) -> None:
     world = World(lake, "t (id INT, d DOUBLE)")
     world.sql("INSERT INTO final.t VALUES (1, 0.0D), (2, -0.0D), (3, double('NaN')), (4, double('NaN')), (5, NULL)")
     model = {"name": "agg.m", "sql": "SELECT d FROM final.t"}
 
-    def said() -> list[str]:
+    def values() -> list[str]:
         return sorted(str(r.d) for r in lake.spark().table("agg.m").collect())
 
     world.pipeline(model).run(lake)
     world.sql("DELETE FROM final.t WHERE id IN (2, 3)")
     world.pipeline(model).run(lake)
-    assert said() == ["0.0", "None", "nan"]
+    assert values() == ["0.0", "None", "nan"]
     world.sql("UPDATE final.t SET d = -0.0D WHERE id = 1")
     world.pipeline(model).run(lake)
-    assert said() == ["-0.0", "None", "nan"]
+    assert values() == ["-0.0", "None", "nan"]
 
 
 def test_a_large_change_is_recomputed_and_a_declared_share_decides(lake: Lake) -> None:
@@ -202,7 +202,7 @@ def test_a_large_change_is_recomputed_and_a_declared_share_decides(lake: Lake) -
     assert (done.strategy, "30,000 of 80,000 rows changed" in str(done.details["estimate"])) == ("retract", True)
 
 
-def test_explain_tells_the_operators_the_key_and_what_is_pending(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_the_operators_the_key_and_pending_changes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(lake, "t (id INT, v INT)", "u (id INT, name STRING)")
     world.sql("INSERT INTO final.t VALUES (1, 1)")
     world.sql("INSERT INTO final.u VALUES (1, 'x')")
@@ -212,27 +212,32 @@ def test_explain_tells_the_operators_the_key_and_what_is_pending(lake: Lake, mon
     assert isinstance(spec, ModelSpec)
     assert explain(lake, spec).state == "current"
     world.sql("INSERT INTO final.t VALUES (2, 1)")
-    found = explain(lake, spec)
-    assert (found.strategy, found.now, found.state, found.key) == ("retract", "retract", "pending", ("name",))
-    assert found.lineage == {"name": ("final.u.name",), "n": ()}
-    assert found.operators is not None
-    assert [o.what.split(" ")[0] for o in found.operators.below] == ["INNER"]
+    explanation = explain(lake, spec)
+    assert (explanation.strategy, explanation.now, explanation.state, explanation.key) == (
+        "retract",
+        "retract",
+        "pending",
+        ("name",),
+    )
+    assert explanation.lineage == {"name": ("final.u.name",), "n": ()}
+    assert explanation.operators is not None
+    assert [o.what.split(" ")[0] for o in explanation.operators.below] == ["INNER"]
     from lake_assets.cli import application
     from lake_assets.commands import explain as command
 
     monkeypatch.setattr(command.Lake, "load", classmethod(lambda *_: lake))
-    shown = CliRunner().invoke(application(), ["explain", "agg.m"])
-    assert shown.exit_code == 0, shown.output
+    output = CliRunner().invoke(application(), ["explain", "agg.m"])
+    assert output.exit_code == 0, output.output
 
 
 # --- without Spark --------------------------------------------------------------------------------------------------
 
 
-def test_ranges_that_meet_become_one() -> None:
+def test_adjacent_ranges_are_merged() -> None:
     assert merged([(5, 7), (1, 2), (3, 4), (9, 9), (6, 6)]) == [(1, 7), (9, 9)]
 
 
-def test_the_time_is_followed_through_groups_and_joins() -> None:
+def test_the_time_is_traced_through_groups_and_joins() -> None:
     from lake_assets.models.sql.model_plan import plan
 
     sql = (
@@ -241,7 +246,7 @@ def test_the_time_is_followed_through_groups_and_joins() -> None:
     )
     tree = plan("agg.m", sql, SCHEMAS).tree
     assert tree is not None
-    times = followed_times(tree, "day")
+    times = column_expressions(tree, "day")
     assert [text(times[id(s)]).split("_")[0] if id(s) in times else None for s in scans(tree.root)] == [
         "`day",
         "`day",
@@ -253,7 +258,7 @@ def test_past_runs_count_for_more_than_the_share() -> None:
     assert Estimate(300_000, 1_000_000, True, 0.25).prefers_full
     assert not Estimate(300_000, 1_000_000, True, 0.25, incremental=1.0, full=9.0).prefers_full
     assert Estimate(30_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
-    # A small change is absorbed whatever past runs took: else one slow run would decide for ever.
+    # A small change is absorbed whatever past runs took: otherwise one slow run would decide forever.
     assert not Estimate(3_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
     assert not Estimate(5, 8, True, 0.25).prefers_full  # a handful of rows
 
@@ -279,7 +284,7 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
     overtaken: list[str] = []
 
     def overtake(name: str) -> None:
-        """The other run does the whole of it, before this one, which has read the sources, begins to write."""
+        """Let another run finish after this one has read the sources and before it writes."""
         if name not in overtaken:
             overtaken.append(name)
             if more:
@@ -291,16 +296,16 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
     for write in ("replace", "count_copies", "overwrite"):
         called = getattr(Writer, write)
 
-        def late(self: Writer, *args: Any, _called: Any = called, **said: Any) -> None:
+        def late(self: Writer, *args: Any, _called: Any = called, **kwargs: Any) -> None:
             overtake(str(self.table))
-            _called(self, *args, **said)
+            _called(self, *args, **kwargs)
 
         monkeypatch.setattr(Writer, write, late)
     world.sql(
         "INSERT INTO final.t VALUES (4, 'b', 9), (5, 'c', 5)",
     )
     world.sql("UPDATE final.t SET g = 'b' WHERE id = 2")
-    # What came in between is absorbed by the next run at the latest.
+    # Rows that arrived in between are absorbed by the next run at the latest.
     world.pipeline(*models).run(lake)
     assert sorted(overtaken) == sorted(f"agg.{name}" for name in TWO_RUNS)
     outcomes = world.run(*models)

@@ -1,4 +1,4 @@
-"""Models whose values depend on the order of rows: their tables are always a result that the query can give."""
+"""Models whose values depend on the order of rows: each table is always a possible result of its query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.oracle import rows_of
 
 
 class History:
-    """Models over tables that somebody else writes and compacts.
+    """Models over tables that another writer changes and compacts.
 
     Args:
         lake: where the tables are.
@@ -30,7 +30,7 @@ class History:
 
     def __init__(self, lake: Lake, names: Collection[str], magnitude: str, *first: str) -> None:
         self.lake, self.names, self.statements = lake, names, list[str]()
-        # Whatever values meet, their sums are wrong by no more than this.
+        # Rounding errors of sums are at most this large.
         self.error = 1e-15 * 200 * max(map(abs, MAGNITUDES[magnitude]))
         queries = {n: ROUNDED[n].sql if n in ROUNDED else ARBITRARY[n][0] for n in names}
         models = [{"name": f"agg.{n}", "sql": sql} for n, sql in queries.items()]
@@ -49,7 +49,8 @@ class History:
             outcome = outcomes[f"agg.{name}"]
             if outcome.exception:
                 raise outcome.exception
-            assert "as often" not in (outcome.why or ""), outcome.why  # nobody else writes the tables of the models
+            # Nobody else writes the tables of the models.
+            assert "missing in the table" not in (outcome.why or ""), outcome.why
             table = self.lake.spark().table(f"agg.{name}").collect()
             try:
                 if query := ROUNDED.get(name):
@@ -63,9 +64,9 @@ class History:
 
     def _same_but_for_rounding(self, query: Rounded, table: Sequence[Any]) -> None:
         expected = _by_exact(self.lake.spark().sql(query.sql).collect(), query.floats)
-        found = _by_exact(table, query.floats)
-        assert found.keys() == expected.keys()
-        for key, values in found.items():
+        results = _by_exact(table, query.floats)
+        assert results.keys() == expected.keys()
+        for key, values in results.items():
             if query.is_set:
                 assert all(any(self._near(a, b) for b in expected[key]) for a in values), (key, values, expected[key])
                 assert all(any(self._near(a, b) for b in values) for a in expected[key]), (key, values, expected[key])
@@ -79,11 +80,11 @@ class History:
 
 
 def _by_exact(rows: Sequence[Any], floats: Collection[str]) -> dict[Any, list[tuple[float, ...]]]:
-    found: dict[Any, list[tuple[float, ...]]] = defaultdict(list)
+    results: dict[Any, list[tuple[float, ...]]] = defaultdict(list)
     for row in rows:
         values = tuple(-1.5 if row[f] is None else float(row[f]) for f in floats)
-        found[tuple(row[c] for c in row.__fields__ if c not in floats)].append(values)
-    return found
+        results[tuple(row[c] for c in row.__fields__ if c not in floats)].append(values)
+    return results
 
 
 def check(lake: Lake, seed: int, names: Collection[str], runs: int) -> History:
@@ -95,7 +96,7 @@ def check(lake: Lake, seed: int, names: Collection[str], runs: int) -> History:
     return history
 
 
-def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_come_out_otherwise(lake: Lake) -> None:
+def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_differ(lake: Lake) -> None:
     choose = random.Random(2)
     names = ["window", "average_joined", "other_table", "keyed_both", "distinct"]
     history = History(lake, names, "alike", *fill(choose, MAGNITUDES["alike"]))
@@ -105,16 +106,16 @@ def test_rows_without_a_key_are_neither_gained_nor_lost_when_sums_come_out_other
         rewrite.format("t", "x"), rewrite.format("c", "y"), "DELETE FROM final.t WHERE id IN (3, 30)",
         "UPDATE final.t SET x = 0.9D, g = 2 WHERE id = 7", "INSERT INTO final.c VALUES (2, 'n', 0.3D)",
     )  # fmt: skip
-    found = {name: outcomes[f"agg.{name}"].strategy for name in names}
-    assert found == {**dict.fromkeys(names, "keys"), "distinct": "full"}
+    results = {name: outcomes[f"agg.{name}"].strategy for name in names}
+    assert results == {**dict.fromkeys(names, "keys"), "distinct": "full"}
 
 
-def test_a_sum_that_rows_are_grouped_by_does_not_find_the_rows_that_it_made(lake: Lake) -> None:
+def test_rows_grouped_by_a_sum_are_not_found_by_it(lake: Lake) -> None:
     names = ["distinct_beside", "grouped_by_sum"]
     history = History(
         lake, names, "alike", "INSERT INTO final.t VALUES (1, 1, 1, 0.1D), (2, 1, 2, 0.2D), (3, 1, 1, 0.3D)"
     )
-    # Added up in this order, the numbers give 0.6 and no longer 0.6000000000000001.
+    # Added in this order, the numbers give 0.6 instead of 0.6000000000000001.
     history.run(
         "CALL lake.system.rewrite_data_files(table => 'final.t', strategy => 'sort', sort_order => 'x DESC', "
         "options => map('rewrite-all', 'true'))"
@@ -156,16 +157,16 @@ def test_a_removal_that_does_not_find_its_rows_recomputes_everything(lake: Lake,
     for statement in (TABLES[0], "INSERT INTO final.t VALUES (1, 1, 4, 0.5D), (2, 1, 5, 0.25D), (3, 2, 6, 0.125D)"):
         spark.sql(statement)
     pipeline.run(lake)
-    # Somebody else takes away what the next change is to remove.
+    # Another writer deletes the rows that the next change removes.
     spark.sql("DELETE FROM agg.m WHERE true")
     spark.sql("UPDATE final.t SET v = 7, x = 1.5D WHERE id = 1")
     (outcome,) = pipeline.run(lake)
     assert outcome.strategy == "full"
-    assert "not in the table as often" in outcome.why
+    assert "missing in the table" in outcome.why
     assert rows_of(spark.table("agg.m")) == rows_of(spark.sql(sql))
 
 
-def test_rows_that_go_one_after_the_other_from_one_file_are_all_found(lake: Lake) -> None:
+def test_rows_deleted_one_after_the_other_from_one_file_are_all_found(lake: Lake) -> None:
     lake.ensure_namespace(("final",))
     model = {"name": "agg.m", "sql": "SELECT id, v FROM final.t", "key": ["id"]}
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "models": [model]}))

@@ -1,4 +1,4 @@
-"""What models tell people has the names of their queries, never those that the compiler gives columns."""
+"""Messages of models use the names of their queries, never the compiler's column names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lake_assets.lake import TableId
-from lake_assets.models.operators.maintenance import describe, everything, maintained
+from lake_assets.models.operators.maintenance import describe, maintained, reason_all_rows_change
 from lake_assets.models.operators.query_tree import walk
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan
 from lake_assets.models.sql.sql_errors import column_problems
@@ -41,42 +41,42 @@ QUERIES = [
 ]  # fmt: skip
 
 
-def texts(found: ModelPlan) -> Iterator[str]:
-    """All that people are shown of a plan."""
-    yield from (found.why, found.key_why, *found.warnings)
-    if found.tree:
-        for node in walk(found.tree.root):
+def texts(model_plan: ModelPlan) -> Iterator[str]:
+    """Yield all texts of a plan that users see."""
+    yield from (model_plan.why, model_plan.key_why, *model_plan.warnings)
+    if model_plan.tree:
+        for node in walk(model_plan.tree.root):
             yield from (describe(node), maintained(node))
-        yield everything(found.tree.root, set(FLIGHTS))
+        yield reason_all_rows_change(model_plan.tree.root, set(FLIGHTS))
 
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_names_are_those_of_the_query(sql: str) -> None:
-    shown = list(texts(plan("agg.m", sql, FLIGHTS)))
-    known = {*re.findall(r"\w+", sql)}
-    assert {word for text in shown for word in re.findall(r"\w+_\d+", text)} <= known, shown
+    messages = list(texts(plan("agg.m", sql, FLIGHTS)))
+    words = {*re.findall(r"\w+", sql)}
+    assert {word for text in messages for word in re.findall(r"\w+_\d+", text)} <= words, messages
 
 
 def test_columns_are_shown_with_the_alias_of_their_table() -> None:
     tree = plan("agg.m", QUERIES[0], FLIGHTS).tree
     assert tree is not None
-    shown = [describe(node) for node in walk(tree.root)]
-    assert "GROUP BY a.name" in shown
-    assert "INNER JOIN ON f.carrier = a.carrier" in shown
-    assert "filter f.miles > 3" in shown
+    descriptions = [describe(node) for node in walk(tree.root)]
+    assert "GROUP BY a.name" in descriptions
+    assert "INNER JOIN ON f.carrier = a.carrier" in descriptions
+    assert "filter f.miles > 3" in descriptions
 
 
 @pytest.mark.parametrize("seed", [7, *(pytest.param(n, marks=pytest.mark.long) for n in range(20))])
 def test_random_queries_show_their_own_names(seed: int) -> None:
     schemas = {TableId.parse(t): {c: TYPES[k].lower() for c, k in kinds.items()} for t, kinds in TABLES.items()}
     for query in queries(seed, 40):
-        known = set(re.findall(r"\w+", query.sql))
-        found = plan("agg.m", query.sql, schemas)
-        assert {w for text in texts(found) for w in re.findall(r"\w+_\d+", text)} <= known, query.sql
+        words = set(re.findall(r"\w+", query.sql))
+        model_plan = plan("agg.m", query.sql, schemas)
+        assert {w for text in texts(model_plan) for w in re.findall(r"\w+_\d+", text)} <= words, query.sql
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         (
             "SELECT nmae FROM final.airlines",
@@ -90,5 +90,5 @@ def test_random_queries_show_their_own_names(seed: int) -> None:
         ("SELECT w.m FROM (SELECT id AS n FROM final.users) w", "no column m in w: it has n"),
     ],
 )
-def test_a_column_that_is_missing_is_named_with_the_nearest_one(sql: str, said: str) -> None:
-    assert [text for _, text in column_problems(parse("agg.m", sql), FLIGHTS)] == [said]
+def test_a_column_that_is_missing_is_named_with_the_nearest_one(sql: str, message: str) -> None:
+    assert [text for _, text in column_problems(parse("agg.m", sql), FLIGHTS)] == [message]

@@ -1,4 +1,4 @@
-"""Joins by name: what they are written as gives the rows and columns, in their order, that Spark gives for the text."""
+"""Joins by name: their rewritten form gives the rows and columns, in order, that Spark gives for the original text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.sql.model_plan import looked_up, parse
+from lake_assets.models.sql.model_plan import parse, qualified_query
 from lake_assets.models.sql.query_text import replace_tables
 from tests.support.models import bag
 
-# Of one name they differ in type and place.
+# Columns of the same name differ in type and position.
 TABLES = {
     "a": ({"k": "int", "g": "string", "v": "int"}, "(1, '1', 1), (2, '2', NULL), (3, NULL, 2), (NULL, '01', 3)"),
     "b": ({"g": "string", "w": "int", "k": "bigint"}, "('1', 1, 1), ('3', 2, 2), (NULL, 3, 4), ('2', NULL, NULL)"),
@@ -28,7 +28,7 @@ JOINS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT
 
 
 def _query(choose: random.Random) -> str:
-    """A random SELECT with such joins; some of them Spark does not take."""
+    """Return a random SELECT with joins by name; Spark does not accept all of them."""
     names: set[str] = set()
     aliases: list[str] = []
 
@@ -69,7 +69,8 @@ def _query(choose: random.Random) -> str:
     for _ in range(choose.randint(1, 3)):
         more, names = joined(names)
         text += more
-    # A join in parentheses that begins with a subquery, or has a semi or anti join, is refused: sqlglot does not read it.
+    # A join in parentheses that begins with a subquery, or has a semi or anti join, is refused: sqlglot does not parse
+    # it.
     if text.startswith("final.") and "SEMI" not in text and "ANTI" not in text and choose.random() < 0.2:
         inner, right = source()
         by = sorted(names & right)
@@ -91,7 +92,7 @@ def _query(choose: random.Random) -> str:
     )
     table = choose.choice(aliases)
     listed = ", ".join(choose.sample(sorted(names), min(2, len(names))))
-    said = choose.choice(
+    select = choose.choice(
         [
             f"SELECT * FROM {text}{where}",
             f"SELECT * FROM {text}{where}",
@@ -112,17 +113,17 @@ def _query(choose: random.Random) -> str:
     )
     match choose.randrange(8):
         case 0:
-            return f"WITH q AS ({said}) SELECT * FROM q"
+            return f"WITH q AS ({select}) SELECT * FROM q"
         case 1:
-            return f"WITH q AS ({said}) SELECT count(*) AS n FROM q NATURAL JOIN final.a"
+            return f"WITH q AS ({select}) SELECT count(*) AS n FROM q NATURAL JOIN final.a"
         case 2:
-            return f"SELECT * FROM ({said}) UNION ALL SELECT * FROM ({said})"
+            return f"SELECT * FROM ({select}) UNION ALL SELECT * FROM ({select})"
         case _:
-            return said
+            return select
 
 
 @pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.long)])
-def test_joins_by_name_are_what_spark_makes_of_them(spark_lake: Lake, count: int) -> None:
+def test_rewritten_joins_by_name_equal_spark_s_result(spark_lake: Lake, count: int) -> None:
     spark = spark_lake.spark()
     for table, (columns, rows) in TABLES.items():
         values = ", ".join(f"CAST({c} AS {kind}) AS {c}" for c, kind in columns.items())
@@ -134,36 +135,36 @@ def test_joins_by_name_are_what_spark_makes_of_them(spark_lake: Lake, count: int
         text = _query(choose)
         try:
             expected = spark.sql(text.replace("final.", "using_"))
-            known = bag(expected.collect())
+            expected_rows = bag(expected.collect())
         except AnalysisException:
             continue
         if len({c.lower() for c in expected.columns}) < len(expected.columns):
             continue
         seen["asked"] += 1
         try:
-            query, unlike = looked_up("agg.m", parse("agg.m", text), SCHEMAS)
+            query, unlike = qualified_query("agg.m", parse("agg.m", text), SCHEMAS)
         except ModelError as e:
             wrong.append(f"{text}\n  {e}")
             continue
         if unlike:
             seen["unlike"] += 1
             continue
-        written = replace_tables(query, lambda t: f"using_{t.name}").sql(DIALECT)
+        rewritten = replace_tables(query, lambda t: f"using_{t.name}").sql(DIALECT)
         try:
-            found = spark.sql(written)
-            rows = bag(found.collect())
+            result = spark.sql(rewritten)
+            rows = bag(result.collect())
         except Exception as e:
-            wrong.append(f"{text}\n{written}\n  {str(e)[:300]}")
+            wrong.append(f"{text}\n{rewritten}\n  {str(e)[:300]}")
             continue
         of_text, of_written = (
             [
                 ("" if "(" in f.name or f.name.startswith("_col") else f.name.lower(), f.dataType.simpleString())
                 for f in s
             ]
-            for s in (expected.schema, found.schema)
+            for s in (expected.schema, result.schema)
         )
-        if rows != known or of_text != of_written:
-            wrong.append(f"{text}\n{written}\n  {of_text} {sorted(map(repr, known - rows))[:9]}\n"
-                         f"  {of_written} {sorted(map(repr, rows - known))[:9]}")  # fmt: skip
+        if rows != expected_rows or of_text != of_written:
+            wrong.append(f"{text}\n{rewritten}\n  {of_text} {sorted(map(repr, expected_rows - rows))[:9]}\n"
+                         f"  {of_written} {sorted(map(repr, rows - expected_rows))[:9]}")  # fmt: skip
     assert not wrong, "\n\n".join([f"{len(wrong)} of {seen}", *wrong[:8]])
     assert seen["unlike"] < 0.25 * count, seen

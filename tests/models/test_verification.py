@@ -1,4 +1,4 @@
-"""`verify`: a table beside its query at the snapshots that the table has absorbed."""
+"""`verify`: compare a table with its query at the snapshots that it has absorbed."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ class World:
         return verify(self.lake, spec, sample=sample, limit=limit)
 
 
-def test_a_table_is_compared_at_what_it_has_absorbed_not_at_what_is_there_now(lake: Lake) -> None:
+def test_a_table_is_compared_at_the_snapshots_that_it_has_absorbed(lake: Lake) -> None:
     world = World(lake, m=COUNT, rows="SELECT * FROM final.t")
     world.run()
     world.sql("DELETE FROM final.t WHERE id = 1")
     for name, rows in (("m", 2), ("rows", 3)):
-        found = world.verify(name)
-        assert (found.equal, found.expected, found.found) == (True, rows, rows)
+        result = world.verify(name)
+        assert (result.equal, result.expected, result.found) == (True, rows, rows)
     world.run()
     assert world.verify("rows").found == 2
 
 
-def test_rows_that_differ_are_told_with_their_counts(lake: Lake) -> None:
+def test_differing_rows_are_reported_with_their_counts(lake: Lake) -> None:
     world = World(lake, m="SELECT g, id % 2 AS odd FROM final.t")
     world.run()
     world.sql("INSERT INTO agg.m VALUES (NULL, 1), ('more', 7)")
     world.sql("DELETE FROM agg.m WHERE odd = 0")
-    found = world.verify("m")
-    assert (found.expected, found.found, found.different) == (3, 4, 3)
-    assert found.differences == (
+    result = world.verify("m")
+    assert (result.expected, result.found, result.different) == (3, 4, 3)
+    assert result.differences == (
         Difference({"g": None, "odd": 1}, 1, 2),
         Difference({"g": "a", "odd": 0}, 1, 0),
         Difference({"g": "more", "odd": 7}, 0, 1),
@@ -87,11 +87,11 @@ def test_floats_may_differ_in_their_last_digits_only(lake: Lake) -> None:
     world.sql(f"UPDATE agg.m SET x = {math.nextafter(0.1, 1)!r}D WHERE id = 1")
     assert world.verify("m").equal
     world.sql("UPDATE agg.m SET x = 0.1000001D WHERE id = 1")
-    found = world.verify("m")
-    assert [(d.row["x"], d.expected, d.found) for d in found.differences] == [(0.1, 2, 0), (0.1000001, 0, 2)]
+    result = world.verify("m")
+    assert [(d.row["x"], d.expected, d.found) for d in result.differences] == [(0.1, 2, 0), (0.1000001, 0, 2)]
     world.sql("UPDATE agg.m SET x = 0.1D WHERE id = 1")
     world.sql("UPDATE agg.m SET x = 1.0D WHERE id = 3")
-    assert world.verify("m").different == 2  # NaN is no number that 1.0 could be near
+    assert world.verify("m").different == 2  # 1.0 is never close to NaN
 
 
 def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
@@ -102,20 +102,22 @@ def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
         nothing_else="SELECT collect_list(id) AS ids FROM final.t",
     )
     world.run()
-    # Another computation numbers them otherwise, and takes the other row of `a`.
+    # Another computation numbers them differently, and takes the other row of `a`.
     world.sql("UPDATE agg.numbered SET n = 5 - n WHERE n > 1")
     world.sql("UPDATE agg.one SET id = 3 - id WHERE g = 'a'")
-    found = world.verify("numbered")
-    assert found.equal
-    assert "row_number() depends on how ties are broken" in found.not_compared["n"].lower()
+    result = world.verify("numbered")
+    assert result.equal
+    assert "row_number() depends on how ties are broken" in result.not_compared["n"].lower()
     one = world.verify("one")
     assert (one.different, list(one.not_compared)) == (2, [])
     assert "depends on how ties are broken" in one.doubt
     assert world.verify("nothing_else").equal
     world.sql("UPDATE agg.nothing_else SET ids = reverse(ids)")
-    with pytest.raises(ModelError, match="each of its columns may come out otherwise .* depends on the order"):
+    with pytest.raises(
+        ModelError, match="every column may have other values in each computation .* depends on the order"
+    ):
         world.verify("nothing_else")
-    # What does not depend on ties is compared as ever.
+    # Columns that do not depend on ties are compared as usual.
     world.sql("UPDATE agg.numbered SET g = 'b' WHERE id = 1")
     assert world.verify("numbered").different == 2
     assert world.verify("numbered").doubt == ""
@@ -131,9 +133,9 @@ def test_a_sample_picks_the_same_keys_on_both_sides(lake: Lake) -> None:
         assert first.equal
         assert 100 < first.found < 300
     world.sql("UPDATE agg.m SET n = 2")
-    found = world.verify("m", sample=0.2)
-    assert found.different == 2 * found.found > 200
-    with pytest.raises(PipelineError, match="is none"):
+    result = world.verify("m", sample=0.2)
+    assert result.different == 2 * result.found > 200
+    with pytest.raises(PipelineError, match="is not valid"):
         world.verify("m", sample=0)
 
 
@@ -146,13 +148,13 @@ def test_what_cannot_be_verified_is_named(lake: Lake) -> None:
         (lambda: world.sql("ALTER TABLE agg.m ALTER COLUMN n DROP NOT NULL"), None, ""),
         (lambda: world.sql("ALTER TABLE agg.m RENAME COLUMN n TO m"), DefinitionChangedError, "n bigint"),
         (lambda: world.sql("ALTER TABLE agg.m RENAME COLUMN m TO n"), None, ""),
-        (lambda: world.sql("DROP TABLE final.t"), LakeError, "final.t, which the lake does not have"),
-        (lambda: world.__init__(lake, m=COUNT), TableReplacedError, "dropped and made again"),
+        (lambda: world.sql("DROP TABLE final.t"), LakeError, "final.t, which neither exists in the lake"),
+        (lambda: world.__init__(lake, m=COUNT), TableReplacedError, "dropped and created again"),
     ]
-    for prepare, error, said in cases:
+    for prepare, error, message in cases:
         prepare()
         if error:
-            with pytest.raises(error, match=said):
+            with pytest.raises(error, match=message):
                 world.verify("m")
         else:
             assert world.verify("m").equal
@@ -162,7 +164,7 @@ def test_an_expired_snapshot_is_named(lake: Lake) -> None:
     world = World(lake, m=COUNT)
     world.run()
     world.sql("INSERT INTO final.t VALUES (9, 'z', 1)")
-    # The tag that keeps what was absorbed is taken away by somebody else.
+    # Another process removes the tag that protects the absorbed snapshot.
     for tag in set(lake.table("final.t").refs()) - {"main"}:
         world.sql(f"ALTER TABLE final.t DROP TAG `{tag}`")
     world.sql(
@@ -172,7 +174,7 @@ def test_an_expired_snapshot_is_named(lake: Lake) -> None:
         world.verify("m")
 
 
-def test_the_command_exits_with_one_where_the_table_differs(
+def test_the_command_exits_with_one_if_the_table_differs(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(lake)
@@ -190,17 +192,17 @@ def test_the_command_exits_with_one_where_the_table_differs(
             raise result.exception
         return result.exit_code, result.stdout
 
-    code, said = called("--pipeline", str(file))
-    assert (code, "equal: 2 rows" in said) == (0, True)
+    code, output = called("--pipeline", str(file))
+    assert (code, "equal: 2 rows" in output) == (0, True)
     world.sql("UPDATE agg.m SET n = 5 WHERE g = 'a'")
     monkeypatch.setenv("LAKE_PIPELINES", str(tmp_path))
-    code, said = called("--sample", "100%")
-    assert (code, "2 rows differ" in said) == (1, True)
-    code, said = called("--json")
+    code, output = called("--sample", "100%")
+    assert (code, "2 rows differ" in output) == (1, True)
+    code, output = called("--json")
     assert code == 1
-    assert [d["row"] for d in json.loads(said)["differences"]] == [{"g": "a", "n": 2}, {"g": "a", "n": 5}]
+    assert [d["row"] for d in json.loads(output)["differences"]] == [{"g": "a", "n": 2}, {"g": "a", "n": 5}]
     monkeypatch.delenv("LAKE_PIPELINES")
     with pytest.raises(PipelineError, match="--pipeline"):
         called()
-    with pytest.raises(PipelineError, match="no share"):
+    with pytest.raises(PipelineError, match="is not a share"):
         called("--sample", "150%")

@@ -100,19 +100,19 @@ def test_a_patterns_audits_are_those_of_each_of_its_tables(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("audit", "said"),
     [
-        ("uniqe", "'uniqe' says too little"),
+        ("uniqe", "'uniqe' is incomplete"),
         ("{uniqe: id}", "uniqe"),
-        ("{unique: id, not_null: id}", "this one is of 2"),
-        ("{severity: warn}", "this one is of 0"),
+        ("{unique: id, not_null: id}", "this one has 2"),
+        ("{severity: warn}", "this one has 0"),
         ("{not_null: []}", "`not_null` names no column"),
         ("{accepted_values: {a: []}}", "`accepted_values` of a: list at least one"),
-        ("{relationships: {a: cities.id}}", "'cities.id' names no column of a table"),
-        ("{row_count_change: many}", "'many' is no limit"),
+        ("{relationships: {a: cities.id}}", "'cities.id' is not a column of a table"),
+        ("{row_count_change: many}", "'many' is not a limit"),
         ("{sql: 'SELECT 1 FROM {table}'}", "needs a `name`"),
-        ("{name: s, sql: 'SELECT 1 FROM final.t'}", "is about {table}"),
+        ("{name: s, sql: 'SELECT 1 FROM final.t'}", "has to contain {table}"),
         ("{name: s, sql: 'SELECT 1 FROM {table} WHERE ('}", "line 1 of its SQL"),
-        ('{name: s, sql: "SELECT \'x FROM {table}"}', "not closed"),
-        ("{name: s, sql: 'DELETE FROM {table}'}", "is one SELECT"),
+        ('{name: s, sql: "SELECT \'x FROM {table}"}', "an unclosed quote"),
+        ("{name: s, sql: 'DELETE FROM {table}'}", "has to be one SELECT"),
         ("{name: s, sql: 'SELECT 1 FROM {table}, users'}", "names table users: write layer.table"),
         ("{not_null: a, severity: bad}", "'error' or 'warn'"),
         ("{not_null: a, name: a-b}", "name"),
@@ -131,7 +131,10 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, audit: str, said: str)
     ("audits", "said"),
     [
         ("[{not_null: a}, {not_null: [a, b]}]", "two audits are called not_null_a"),
-        ("[{name: s, sql: 'SELECT 1 FROM {table} JOIN final.users'}]", "audit s reads final.users, which is what was"),
+        (
+            "[{name: s, sql: 'SELECT 1 FROM {table} JOIN final.users'}]",
+            "audit s reads final.users, which has only the rows",
+        ),
     ],
 )
 def test_what_needs_the_tables_name_is_told_when_they_are_listed(
@@ -186,6 +189,6 @@ def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain
         "final.users: audit relationships_id: no column code: final.cities has id",
         "final.users: audit not_null_nope names nope, and the table has id, __deleted",
         "final.users: audit not_null__op names _op, and the table has id, __deleted",
-        "final.users: audit gone reads final.gone, which the lake does not have and no declaration makes",
+        "final.users: audit gone reads final.gone, which neither exists in the lake nor is declared",
         "agg.m: audit not_null_id names id, and the table has k",
     ]

@@ -79,7 +79,7 @@ def test_a_broken_file_is_named_and_stops_its_table_alone(
     found = FILES[what](lake, broken)
     for file in found:
         how(file)
-    monkeypatch.setattr(caching_catalog, "_known", caching_catalog.Known())  # as in a new process
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())  # as in a new process
     began = time.monotonic()
     outcomes = people.run()
     assert time.monotonic() - began < 60, "nobody waits for a file to come back"
@@ -163,7 +163,7 @@ def test_a_broken_file_that_landing_reads_is_named_and_its_advice_works(
         file.unlink()
     else:
         file.write_bytes(content[:length])
-    monkeypatch.setattr(caching_catalog, "_known", caching_catalog.Known())
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())
     people.land()
     outcome = people.run("raw.events")["raw.events"]
     if outcome.exception:  # the raw table's own files are only written
@@ -190,7 +190,7 @@ def test_a_table_whose_own_manifests_are_gone_is_rebuilt(
     people.check()
     for file in FILES[what](lake, own):
         file.unlink()
-    monkeypatch.setattr(caching_catalog, "_known", caching_catalog.Known())
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())
     assert faults.command(f"rebuild {own}"), faults.done
     people.land(30)
     faults.finish()

@@ -62,7 +62,7 @@ def test_sql_comes_from_a_file_beside_the_yaml(tmp_path: Path, lake: Lake, monke
 def test_exactly_one_of_the_two_is_needed(tmp_path: Path, model: str) -> None:
     (said,) = refused(write(tmp_path, f"    - {{name: agg.m, {model}}}\n", m="SELECT id FROM final.users"))
     assert said.startswith("defs.yaml, line 5")
-    assert "exactly one of them" in said
+    assert "exactly one of" in said
 
 
 def test_files_that_are_not_there_are_all_named(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake
         ("defs.yaml, line 11: ", "no column zip in final.users"),
         ("defs.yaml, line 15: ", "agg.b: no column l: w has k"),
         ("c.sql, line 3: ", "no column who"),
-        ("defs.yaml, line 18: ", "key nokey is no output column"),
+        ("defs.yaml, line 18: ", "key nokey is not an output column"),
         ("defs.yaml, line 19: ", "agg.e: no column o: agg.good has n"),
         ("defs.yaml, line 21: ", "two output columns share a name"),
     ]:
@@ -225,8 +225,8 @@ def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tm
     said = sorted(line.replace(f"{file.parent}/", "") for line in found.mistakes)
     assert said == [
         "agg.c: `partitions` names nam, and the table has name",
-        "defs.yaml, line 5: model agg.a: key usr is no output column (did you mean user?); there are user",
-        "defs.yaml, line 6: model agg.b: range column cty is no output column (did you mean city?); there are city",
+        "defs.yaml, line 5: model agg.a: key usr is not an output column (did you mean user?); the output columns are user",
+        "defs.yaml, line 6: model agg.b: range column cty is not an output column (did you mean city?); the output columns are city",
         "defs.yaml, line 8: model agg.d: no column usr (did you mean user?): agg.e has user",
     ]
     assert "key, range of agg.f: agg.f does not exist before the first run" in found.open
@@ -235,7 +235,7 @@ def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tm
 def test_a_source_that_nothing_makes_is_named_with_the_nearest_table(tmp_path: Path, lake: Lake) -> None:
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM finall.users}\n")
     (said,) = told(file, lake)
-    assert "agg.a reads finall.users, which the lake does not have and no declaration makes" in said
+    assert "agg.a reads finall.users, which neither exists in the lake nor is declared" in said
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM final.user}\n")
     assert "(did you mean final.users?)" in told(file, lake)[0]
 
@@ -250,7 +250,7 @@ def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, 
     wrong = "key: idd, order_by: [agee], track: [ctiy, age], partition_by: [days(at)], sort_by: [cty]"
     file = write(tmp_path, stream + table.format(wrong) + "\n")
     assert told(file, lake) == [
-        f"final.people: `{setting}` names {missing}, and there are {there}"
+        f"final.people: `{setting}` names {missing}, and the columns are {there}"
         for setting, missing, there in (
             ("key", "idd (did you mean id?)", "age, city, id, later"),
             ("order_by", "agee (did you mean age?)", "age, city, id, later"),

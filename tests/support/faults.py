@@ -108,7 +108,7 @@ class Faults:
         else:
             file.write_bytes(content[: self.choose.choice([0, len(content) // 2, len(content) - 8])])
             how = "was cut"
-        self._patch.setattr(caching_catalog, "_known", caching_catalog.Known())  # as in a new process
+        self._patch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())  # as in a new process
         return f"{part} of {table} {how}: {file.name}"
 
     def rolled_back(self) -> str:

@@ -73,9 +73,9 @@ class Proof:
                 outcome = outcomes[name]
                 self.strategies[outcome.strategy or outcome.status] += 1
                 said = outcome.error or self._differs(name, q, connection, spark=spark)
-                if not self.may_fail_in_parts and "did not take a part" in (outcome.why or ""):
+                if not self.may_fail_in_parts and "did not accept a part" in (outcome.why or ""):
                     said = said or "it was to be computed by parts"
-                if "as often" in (outcome.why or ""):
+                if "missing in the table" in (outcome.why or ""):
                     said = said or "its table was to hold what was removed"
                 if said:
                     wrong.append(f"{name} ({outcome.strategy}: {outcome.why})\n{q.sql}\n{said}")

@@ -25,7 +25,7 @@ import yaml
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.orchestration.runs.run_history import AT_WORK
+from lake_assets.orchestration.runs.run_history import ACTIVE
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import Rows, bag, final_rows
 from tests.system.processes import SMALL_SPARK
@@ -226,7 +226,7 @@ class History:
 
     def at_work(self) -> list[dg.DagsterRun]:
         """Runs that are not over."""
-        return list(self.instance.get_runs(dg.RunsFilter(statuses=AT_WORK)))
+        return list(self.instance.get_runs(dg.RunsFilter(statuses=ACTIVE)))
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Whether it is done within so many seconds."""

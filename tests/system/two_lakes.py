@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lake_assets import Lake, LakeConfig, Pipeline
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     failed: list[str] = []
 
     def run(some: Sequence[Lake]) -> None:
-        kept = [(lake, held(lake.spark().range(n, n + 3).toDF("n"))) for n, lake in enumerate(some)]
+        kept = [(lake, checkpoint(lake.spark().range(n, n + 3).toDF("n"))) for n, lake in enumerate(some)]
         for lake in some:
             failed.extend(f"{o.table} {o.error}" for o in pipeline.run(lake) if o.error)
         for n, (_, frame) in enumerate(kept):

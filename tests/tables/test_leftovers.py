@@ -201,7 +201,7 @@ def test_a_table_that_cannot_be_read_stops_neither_the_run_nor_the_sweep_of_othe
         broken.unlink()
     else:
         broken.write_bytes(broken.read_bytes()[:length])
-    monkeypatch.setattr(caching_catalog, "_known", caching_catalog.Known())
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())
     assert sweep(plain_lake, NOW) == [str(left)]
 
 

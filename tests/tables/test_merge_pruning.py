@@ -62,7 +62,7 @@ def test_keys_of_several_columns_are_told_by_their_hashes(lake: Lake, monkeypatc
     keys = "SELECT CAST(id % 100 AS INT) AS a, CAST(id DIV 100 AS STRING) AS b FROM range(0, 40000, 100)"
     changed = spark.sql(f"{keys} UNION ALL SELECT NULL, 'x' UNION ALL SELECT 1, NULL").persist()
     found = prune(changed, ["a", "b"], lake.table("final.t"))
-    assert found.why == "402 keys, pruned by their range and told by their hashes"
+    assert found.why == "402 keys, pruned by their range and their hashes"
     kept = spark.sql(f"SELECT a, b FROM {table} t WHERE {found.condition}", args=found.values)
     assert kept.intersect(changed).count() == 400
     assert kept.count() < 2_500  # the others that share a bit with a key

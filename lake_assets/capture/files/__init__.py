@@ -1,1 +1,1 @@
-"""Manifests, data files, delete files and their bounds: what a snapshot is made of, without Spark."""
+"""Manifests, data files, delete files and their bounds, read without Spark."""

@@ -1,7 +1,7 @@
-"""Avro files of Iceberg's metadata, read and written with every value as it is stored.
+"""Read and write the Avro files of Iceberg's metadata without converting values.
 
-Dates stay days and decimals stay bytes, so that an entry that is written again is the entry that was read, whatever
-the format version and the partition spec.
+Dates stay days and decimals stay bytes, so a rewritten entry equals the entry that was read, whatever the format
+version and the partition spec.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADER = fastavro.parse_schema(
 )
 # The length of the marker between blocks.
 _SYNC = 16
-# What parsers of JSON and Avro raise on a broken file.
+# Errors of the JSON and Avro parsers for a broken file.
 _UNREADABLE = (
     ValueError,
     EOFError,
@@ -50,12 +50,12 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class AvroKind:
-    """The schema and the key-value metadata of an Avro file: what is needed to write another of its kind."""
+    """The schema and key-value metadata of an Avro file, as needed to write a similar file."""
 
     schema: dict[str, Any]
     metadata: dict[str, str]
     text: str = field(repr=False)
-    """The schema as it was written."""
+    """The schema as text, as stored in the file."""
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -69,7 +69,7 @@ class AvroKind:
 
 
 class unreadable:
-    """Turns what a broken file makes a parser raise into CorruptMetadataError."""
+    """Context that converts parser errors caused by a broken file to CorruptMetadataError."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -85,47 +85,47 @@ class unreadable:
             ) from e
 
 
-def decode(content: bytes, path: str, leaving_out: Collection[str] = ()) -> tuple[Iterator[dict[str, Any]], AvroKind]:
-    """The records of an Avro file.
+def decode(content: bytes, path: str, omitted: Collection[str] = ()) -> tuple[Iterator[dict[str, Any]], AvroKind]:
+    """Return the records of an Avro file, and its kind.
 
     Args:
-        content: the file.
-        path: what errors call it.
-        leaving_out: fields of `data_file` that are skipped.
+        content: content of the file.
+        path: path of the file, for errors.
+        omitted: fields of `data_file` to skip.
 
     Raises:
-        CorruptMetadataError: it is no Avro file, or broken; also while the records are read.
+        CorruptMetadataError: it is not an Avro file, or broken; also raised while iterating over the records.
     """
     with unreadable(path):
-        kind, header, plain, at = _opened(content)
-        wanted = _without_fields(plain, leaving_out) if leaving_out else None
+        kind, header, plain, at = _read_header(content)
+        reader_schema = _without_fields(plain, omitted) if omitted else None
         file = io.BytesIO(header + memoryview(content)[at:])
-        return _checked(fastavro.reader(file, reader_schema=wanted), path), kind
+        return _checked(fastavro.reader(file, reader_schema=reader_schema), path), kind
 
 
-def decode_blocks(content: bytes, path: str, leaving_out: Collection[str] = ()) -> Iterator[tuple[int, int, list[Any]]]:
-    """The records of an Avro file, with the first and last byte of the block that they are in; see `decode`."""
+def decode_blocks(content: bytes, path: str, omitted: Collection[str] = ()) -> Iterator[tuple[int, int, list[Any]]]:
+    """Yield start, end and records of each block of an Avro file; see `decode`."""
     with unreadable(path):
-        _, header, plain, at = _opened(content)
-        wanted = _without_fields(plain, leaving_out) if leaving_out else None
-        # Offsets count the header that was put in place of the file's own.
-        moved = at - len(header)
-        for block in fastavro.block_reader(io.BytesIO(header + memoryview(content)[at:]), reader_schema=wanted):
-            start = block.offset + moved
+        _, header, plain, at = _read_header(content)
+        reader_schema = _without_fields(plain, omitted) if omitted else None
+        # Offsets include the header that replaces the file's own.
+        shift = at - len(header)
+        for block in fastavro.block_reader(io.BytesIO(header + memoryview(content)[at:]), reader_schema=reader_schema):
+            start = block.offset + shift
             yield start, start + block.size, list(block)
 
 
 def header_of(content: bytes, path: str) -> tuple[AvroKind, bytes]:
-    """The kind of an Avro file, and what `decode_block` needs of its header; one object for all files with the same."""
+    """Return the kind of an Avro file and its header for `decode_block`; files with equal headers share one object."""
     with unreadable(path):
-        kind, header, _, _ = _opened(content)
+        kind, header, _, _ = _read_header(content)
         return _same_header(kind, header[:-_SYNC])
 
 
 def decode_block(header: bytes, block: bytes, path: str) -> list[Any]:
-    """The records of one block of an Avro file; see `decode`."""
+    """Return the records of one block of an Avro file; see `decode`."""
     with unreadable(path):
-        # Every block ends with the marker that the header of its file ends with.
+        # Every block ends with the same marker as the header of its file.
         return list(fastavro.reader(io.BytesIO(header + block[-_SYNC:] + block)))
 
 
@@ -134,17 +134,17 @@ def _same_header(kind: AvroKind, header: bytes) -> tuple[AvroKind, bytes]:
     return kind, header
 
 
-def _opened(content: bytes) -> tuple[AvroKind, bytes, dict[str, Any], int]:
-    """An Avro file's kind, a header without logical types, the schema in that header, and where the file's own ends."""
+def _read_header(content: bytes) -> tuple[AvroKind, bytes, dict[str, Any], int]:
+    """Return an Avro file's kind, a header without logical types and its schema, and the end of the original header."""
     at = io.BytesIO(content)
     header: Any = fastavro.schemaless_reader(at, _HEADER, None)
     if header["magic"] != b"Obj\x01":
-        raise ValueError("no Avro file")
+        raise ValueError("not an Avro file")
     text = header["meta"]["avro.schema"].decode()
     metadata = {k: v.decode() for k, v in header["meta"].items() if not k.startswith("avro.")}
     kind = AvroKind(json.loads(text), metadata, text)
-    # fastavro has no switch for logical types, so that the file is given another header. They would turn dates
-    # and decimals into Python objects, which costs time, and fail on years that Python does not have.
+    # fastavro cannot ignore logical types, so the header is replaced. Logical types would convert dates and decimals to
+    # Python objects, which takes time and fails for years that Python does not support.
     plain = _without_logical_types(kind.schema)
     other = io.BytesIO()
     meta = {**header["meta"], "avro.schema": json.dumps(plain).encode()}
@@ -153,7 +153,7 @@ def _opened(content: bytes) -> tuple[AvroKind, bytes, dict[str, Any], int]:
 
 
 def encode(kind: AvroKind, records: Sequence[dict[str, Any]], metadata: dict[str, str] | None = None) -> bytes:
-    """An Avro file of `kind` that holds `records`."""
+    """Return the content of an Avro file of `kind` with `records`."""
     out = io.BytesIO()
     fastavro.writer(out, kind.schema, records, metadata=metadata or kind.metadata, codec="deflate")
     return out.getvalue()
@@ -173,7 +173,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 def _without_fields(schema: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The schema of manifest entries with some fields of `data_file` left out."""
+    """Return the schema of manifest entries without some fields of `data_file`."""
     fields: list[dict[str, Any]] = []
     for f in schema["fields"]:
         if f["name"] == "data_file":

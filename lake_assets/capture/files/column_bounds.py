@@ -35,35 +35,35 @@ from pyiceberg.types import (
 )
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (columns without a zone)
-# Writers cut bounds of these to a prefix (16 by default), and round the upper one up.
-CUT = (StringType, BinaryType)
+# Writers truncate the bounds of these types to a prefix (16 by default), and round the upper bound up.
+TRUNCATED = (StringType, BinaryType)
 NANOS = (TimestampNanoType, TimestamptzNanoType)
 ZONED = (TimestamptzType, TimestamptzNanoType)
 TIMESTAMPS = (TimestampType, TimestamptzType, *NANOS)
 
 
 def bound(kind: IcebergType, raw: bytes | None, *, upper: bool) -> Any:
-    """A bound of a column; None where there is none, or none that Python can hold."""
+    """Return a bound of a column; None if it is missing, or Python cannot represent it."""
     if raw is None or not isinstance(kind, PrimitiveType):
         return None
     if isinstance(kind, (IntegerType, LongType, DateType, TimeType, *TIMESTAMPS)):
-        # Four bytes where eight are expected were written before the column was widened (date to timestamp too).
+        # Four bytes instead of eight: written before the column was widened (possibly from date to timestamp).
         days = isinstance(kind, TIMESTAMPS) and len(raw) == 4
         n = int.from_bytes(raw, "little", signed=True)
         return _from_day(kind, n) if days else from_int(kind, n, upper=upper)
-    if not isinstance(kind, (BooleanType, FloatType, DoubleType, DecimalType, UUIDType, FixedType, *CUT)):
+    if not isinstance(kind, (BooleanType, FloatType, DoubleType, DecimalType, UUIDType, FixedType, *TRUNCATED)):
         return None
     try:
         value: Any = from_bytes(kind, raw)
     except UnicodeDecodeError:
         return None
     if isinstance(value, float) and math.isnan(value):
-        return None  # says nothing: readers ignore it as well
+        return None  # not a bound: readers ignore it too
     return UUID(bytes=raw) if isinstance(kind, UUIDType) else value
 
 
 def from_int(kind: IcebergType, n: int, *, upper: bool) -> Any:
-    """The value that `n` stands for in a column of `kind`; None before year 1 and after 9999."""
+    """Convert `n` as stored in a column of `kind` to its value; None before year 1 and after 9999."""
     try:
         if isinstance(kind, DateType):
             return date(1970, 1, 1) + timedelta(days=n)
@@ -80,17 +80,17 @@ def from_int(kind: IcebergType, n: int, *, upper: bool) -> Any:
 
 
 def of_partition(kind: IcebergType, field: PartitionField, value: Any) -> tuple[Any, Any]:
-    """The hull of the source values that a partition value stands for; None: unbounded on that side.
+    """Return the hull of the source values in a partition; None if unbounded on that side.
 
     Args:
         kind: the source column's type.
         field: the partition field.
-        value: its value as Avro stores it; not null.
+        value: the partition value as stored in Avro; not null.
     """
     if isinstance(field.transform, IdentityTransform):
         same = _identity(kind, value)
         return same, same
-    # Iceberg up to 0.10, and DuckDB for a while, rounded times before 1970 up: a file may hold what is one unit lower.
+    # Iceberg up to 0.10 and some versions of DuckDB rounded times before 1970 up, so values may be one unit lower.
     lowest = value - 1 if isinstance(value, int) and value <= 0 else value
     match field.transform:
         case DayTransform():
@@ -115,13 +115,13 @@ def _identity(kind: IcebergType, value: Any) -> Any:
     if isinstance(kind, UUIDType) and isinstance(value, bytes):
         return UUID(bytes=value)
     if isinstance(value, int) and not isinstance(value, bool):
-        # A value of a type with nanoseconds has no exact Python counterpart: it is left to the bounds.
+        # Python cannot represent nanoseconds exactly: use the column's bounds instead.
         return None if isinstance(kind, NANOS) and value % 1000 else from_int(kind, value, upper=False)
     return value
 
 
 def _month(n: int) -> timedelta | None:
-    """From 1970 to the first of the month `n` months later."""
+    """Return the time from 1970-01-01 to the start of the month `n` months later; None out of Python's range."""
     year = 1970 + n // 12
     return timedelta(days=(date(year, n % 12 + 1, 1) - date(1970, 1, 1)).days) if 1 <= year <= 9999 else None
 

@@ -1,7 +1,7 @@
-"""Which delete files apply to which data files.
+"""Find the delete files that apply to data files.
 
-The rules of the specification ("Scan Planning"), with the pruning by bounds that readers do too: a delete that
-cannot hold a row of a file does not change what is seen of it. Where bounds leave it open, the delete applies.
+Follows the specification ("Scan Planning"), including the pruning by bounds that readers do: a delete whose bounds
+exclude a file does not change its visible rows. If the bounds are inconclusive, the delete applies.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Iterable
 from lake_assets.capture.files.manifests import EQUALITY_DELETES, Entry, Manifest
 from lake_assets.capture.files.partition_keys import PartitionKey, Value, may_hold, partition_key, partition_values
 
-# Deletes in more partitions than this are looked up in every manifest of their specs.
+# If deletes are in more partitions than this, every manifest of their specs is searched.
 MANY_PARTITIONS = 1_000
 # Reserved field id of the column `file_path` in position delete files.
 FILE_PATH_ID = 2147483546
 
 
 class DeleteIndex:
-    """Delete files of a snapshot, found by the data file they may apply to."""
+    """Index of the delete files of a snapshot by the data files to which they may apply."""
 
     def __init__(self, entries: Iterable[Entry], unpartitioned: frozenset[int]) -> None:
         """
         Args:
             entries: delete files.
-            unpartitioned: ids of the specs that partition nothing; equality deletes written under one are global.
+            unpartitioned: ids of the specs without partition fields; their equality deletes apply to all files.
         """
         self._by_path: dict[str, list[Entry]] = {}
         self._by_partition: dict[PartitionKey, list[Entry]] = {}
@@ -34,7 +34,7 @@ class DeleteIndex:
         self.max_sequence_number = -1
         for e in entries:
             self.max_sequence_number = max(self.max_sequence_number, e.sequence_number)
-            # A delete is of the partition that its data files are in, whichever way it names them.
+            # A delete has the partition of its data files, whether it names them or not.
             self._partitions.setdefault(e.spec_id, set()).add(partition_values(e))
             if path := only_file(e):
                 self._by_path.setdefault(path, []).append(e)
@@ -45,11 +45,11 @@ class DeleteIndex:
 
     @property
     def paths(self) -> set[str] | None:
-        """The data files that the deletes apply to, or None where they are not all known by name."""
+        """The data files to which the deletes apply; None if not all deletes name their files."""
         return None if self._global or self._by_partition else set(self._by_path)
 
     def may_reach(self, manifest: Manifest) -> bool:
-        """Whether a manifest of data files may list one that the deletes apply to, by what its snapshot says of it."""
+        """Whether a manifest may list a data file to which the deletes apply, judging by the manifest list."""
         if manifest.min_sequence_number > self.max_sequence_number:
             return False
         if self._global:
@@ -60,19 +60,19 @@ class DeleteIndex:
         return any(may_hold(manifest.partitions, values) for values in partitions)
 
     def applying_to(self, data: Entry) -> list[Entry]:
-        """The deletes that may remove rows of `data`."""
-        found = [e for e in self._by_path.get(data.path, ()) if e.sequence_number >= data.sequence_number]
+        """Return the deletes that may delete rows of `data`."""
+        applying = [e for e in self._by_path.get(data.path, ()) if e.sequence_number >= data.sequence_number]
         for e in (*self._global, *self._by_partition.get(partition_key(data), ())):
             if e.content == EQUALITY_DELETES:
                 if e.sequence_number > data.sequence_number:
-                    found.append(e)
+                    applying.append(e)
             elif e.sequence_number >= data.sequence_number and _may_name(e, data.path):
-                found.append(e)
-        return found
+                applying.append(e)
+        return applying
 
 
 def only_file(delete: Entry) -> str | None:
-    """The one data file that a deletion vector or a position delete file is about, if it is about one."""
+    """Return the data file of a deletion vector or position delete file; None if it may have several."""
     if delete.content == EQUALITY_DELETES:
         return None
     if path := delete.file.get("referenced_data_file"):
@@ -84,7 +84,7 @@ def only_file(delete: Entry) -> str | None:
 def _may_name(delete: Entry, path: str) -> bool:
     low, high = _path_bounds(delete)
     name = path.encode()
-    # An upper bound that was cut short was rounded up, a lower bound that was cut is a prefix: both stay bounds.
+    # Truncated bounds are still bounds: upper ones are rounded up, lower ones are prefixes.
     return (low is None or low <= name) and (high is None or name <= high)
 
 

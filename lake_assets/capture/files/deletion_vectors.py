@@ -1,7 +1,7 @@
-"""Deletion vectors: which rows of a data file a snapshot does not show.
+"""Deletion vectors: bitmaps of the deleted rows of a data file.
 
-The rows that a window deleted from a file are those that the end's vector names and the start's does not. A vector
-that names all the others makes readers give exactly these rows, by position and without comparing anything.
+A window deleted the rows that are in the end's vector but not in the start's. To read exactly these rows, a new vector
+deletes all others: readers then select rows by position, without comparing values.
 
 Source: https://iceberg.apache.org/puffin-spec/#deletion-vector-v1-blob-type
 """
@@ -26,19 +26,19 @@ from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError
 
 _MAGIC, _PUFFIN = b"\xd1\xd3\x39\x64", b"PFA1"
 _BLOB = "deletion-vector-v1"
-# Reserved field id of a row's position, which a vector is about.
+# Reserved field id of a row's position.
 _POSITION_ID = 2147483645
 
 
 @dataclass(frozen=True)
 class DeletedRows:
-    """What has to be read to know which rows of the start the end does not have.
+    """The files to read to find the rows of the start that are missing at the end.
 
     Attributes:
-        before: files of the start, of those that the end has too with the rows alone that it does not show.
-        after: files of the end in which rows of the start may be carried along.
-        puffin: the content of the file that the new vectors are in.
-        is_restored: whether rows came back, so that more has to be compared than what went; nothing else is told then.
+        before: files of the start; if the end has a file too, only its rows that were deleted since.
+        after: files of the end into which rows of the start may have been carried over.
+        puffin: content of the file with the new vectors.
+        is_restored: whether deleted rows came back, so all rows have to be compared; the other attributes are empty.
     """
 
     before: Side = field(default_factory=Side)
@@ -50,53 +50,56 @@ class DeletedRows:
 def deleted_rows(
     io: FileIO, planned: Plan, unpartitioned: frozenset[int], path: str, ids: RowIds
 ) -> DeletedRows | None:
-    """What went, by vectors; None: no file has rows that vectors tell.
+    """Find the deleted rows by vectors; None if no file's deleted rows are identified by vectors.
 
     Args:
         io: reads the vectors.
-        planned: a plan in which rows have lineage.
+        planned: a plan whose rows have lineage.
         unpartitioned: ids of the partition specs without fields.
-        path: where the new vectors are going to be.
-        ids: what row ids say about the window.
+        path: path of the file in which the new vectors will be stored.
+        ids: row ids in the window.
 
     Raises:
         MissingDataFileError, CorruptMetadataError: a vector cannot be read.
     """
-    was, now = DeleteIndex(planned.before.deletes, unpartitioned), DeleteIndex(planned.after.deletes, unpartitioned)
-    ends = {e.path: e for e in planned.after.data}
+    deletes_before, deletes_after = (
+        DeleteIndex(planned.before.deletes, unpartitioned),
+        DeleteIndex(planned.after.deletes, unpartitioned),
+    )
+    by_path = {e.path: e for e in planned.after.data}
     pairs: dict[str, tuple[Entry, list[Entry], list[Entry]]] = {}
     for e in planned.before.data:
-        if e.path in planned.shared and e.path in ends:
-            applying = was.applying_to(e), now.applying_to(ends[e.path])
+        if e.path in planned.shared and e.path in by_path:
+            applying = deletes_before.applying_to(e), deletes_after.applying_to(by_path[e.path])
             if all(is_vector(d) for ds in applying for d in ds) and all(len(ds) <= 1 for ds in applying):
                 pairs[e.path] = (e, *applying)
-            elif {_place(d) for d in applying[0]} - {_place(d) for d in applying[1]}:
+            elif {_blob_key(d) for d in applying[0]} - {_blob_key(d) for d in applying[1]}:
                 return DeletedRows(is_restored=True)
     bitmaps = _read(io, [d for _, *both in pairs.values() for ds in both for d in ds])
-    puffin, vectors, told = _Puffin(path), list[Entry](), set[str]()
+    puffin, vectors, covered = _Puffin(path), list[Entry](), set[str]()
     empty = BitMap64()
     for name, (e, before, after) in pairs.items():
-        then, here = (bitmaps[_place(ds[0])] if ds else empty for ds in (before, after))
-        if not then <= here:
+        deleted_then, deleted_now = (bitmaps[_blob_key(ds[0])] if ds else empty for ds in (before, after))
+        if not deleted_then <= deleted_now:
             return DeletedRows(is_restored=True)
-        told.add(name)
-        if went := here - then:
+        covered.add(name)
+        if newly_deleted := deleted_now - deleted_then:
             rest = BitMap64(range(e.records))
-            rest -= went
+            rest -= newly_deleted
             vectors.append(puffin.add(e, (after or before)[0], rest))
-    if not told:
+    if not covered:
         return None
-    changed = {v.file["referenced_data_file"] for v in vectors}
-    kept = [e for e in planned.before.data if e.path not in told]
-    standing = {_place(d): d for e in kept for d in was.applying_to(e)}
-    data = (*kept, *(e for e in planned.before.data if e.path in changed))
-    before_side = replace(planned.before, data=data, deletes=(*standing.values(), *vectors)) if data else Side()
-    carried = tuple(e for e in planned.after.data if e.path not in told and ids.may_carry(e))
-    applying_there = {_place(d): d for e in carried for d in now.applying_to(e)}
-    after_side = replace(planned.after, data=carried, deletes=tuple(applying_there.values())) if carried else Side()
+    with_vectors = {v.file["referenced_data_file"] for v in vectors}
+    uncovered = [e for e in planned.before.data if e.path not in covered]
+    kept_deletes = {_blob_key(d): d for e in uncovered for d in deletes_before.applying_to(e)}
+    data = (*uncovered, *(e for e in planned.before.data if e.path in with_vectors))
+    before_side = replace(planned.before, data=data, deletes=(*kept_deletes.values(), *vectors)) if data else Side()
+    carried = tuple(e for e in planned.after.data if e.path not in covered and ids.may_carry(e))
+    carried_deletes = {_blob_key(d): d for e in carried for d in deletes_after.applying_to(e)}
+    after_side = replace(planned.after, data=carried, deletes=tuple(carried_deletes.values())) if carried else Side()
     content = puffin.content()
-    return DeletedRows(replace(before_side, deletes=tuple(_sized(d, path, len(content)) for d in before_side.deletes)),
-                after_side, content)  # fmt: skip
+    deletes = tuple(_with_size(d, path, len(content)) for d in before_side.deletes)
+    return DeletedRows(replace(before_side, deletes=deletes), after_side, content)
 
 
 def is_vector(e: Entry) -> bool:
@@ -108,7 +111,7 @@ def is_vector(e: Entry) -> bool:
     )
 
 
-def _place(e: Entry) -> tuple[str, int]:
+def _blob_key(e: Entry) -> tuple[str, int]:
     return e.path, e.offset
 
 
@@ -116,13 +119,13 @@ def _read(io: FileIO, vectors: Iterable[Entry]) -> Mapping[tuple[str, int], BitM
     by_file: dict[str, list[Entry]] = {}
     for e in vectors:
         by_file.setdefault(e.path, []).append(e)
-    found: dict[tuple[str, int], BitMap64] = {}
+    bitmaps: dict[tuple[str, int], BitMap64] = {}
     for path, entries in by_file.items():
         with io.new_input(path).open() as f:
             for e in entries:
                 f.seek(e.offset)
-                found[_place(e)] = _decoded(f.read(e.file["content_size_in_bytes"]), e)
-    return found
+                bitmaps[_blob_key(e)] = _decoded(f.read(e.file["content_size_in_bytes"]), e)
+    return bitmaps
 
 
 def _decoded(blob: bytes, e: Entry) -> BitMap64:
@@ -138,7 +141,7 @@ def _decoded(blob: bytes, e: Entry) -> BitMap64:
 
 
 class _Puffin:
-    """A file of vectors."""
+    """Builds a Puffin file of deletion vectors."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -146,7 +149,7 @@ class _Puffin:
         self._blobs: list[dict[str, object]] = []
 
     def add(self, data: Entry, like: Entry, deleted: BitMap64) -> Entry:
-        """Put in a vector for a data file; returns its entry, made like that of another vector."""
+        """Add a vector for a data file; return its manifest entry, modelled on the entry of another vector."""
         body = _MAGIC + deleted.serialize()
         blob = struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
         offset, rows = len(self._content), len(deleted)
@@ -170,19 +173,19 @@ class _Puffin:
             "content_size_in_bytes": len(blob),
             "referenced_data_file": data.path,
         }
-        # As old as the file itself, so that no snapshot is too old to see it.
+        # The sequence number of the data file, so the vector applies in every snapshot.
         number = data.sequence_number
         raw = {**like.raw, "sequence_number": number, "file_sequence_number": number, "data_file": file}
         return replace(like, raw=raw)
 
     def content(self) -> bytes:
-        """The whole file."""
+        """Return the content of the file."""
         footer = json.dumps({"blobs": self._blobs, "properties": {"created-by": "lake_assets"}}).encode()
         return bytes(self._content) + _PUFFIN + footer + struct.pack("<i", len(footer)) + bytes(4) + _PUFFIN
 
 
-def _sized(e: Entry, path: str, size: int) -> Entry:
-    """With the size of the file that it is in."""
+def _with_size(e: Entry, path: str, size: int) -> Entry:
+    """Set the file size of the entries in the Puffin file `path`."""
     if e.path != path:
         return e
     return replace(e, raw={**e.raw, "data_file": {**e.file, "file_size_in_bytes": size}})

@@ -1,7 +1,7 @@
-"""Where in a manifest a data file is listed, so that a delete of one file does not read the entries of all others.
+"""Index of the data files in a manifest, so that finding a few files does not read all entries.
 
-Manifests never change: what one lists is remembered for the life of the process, some bytes per file. An index is
-made when a manifest is first searched.
+Manifests are immutable. An index is built when a manifest is first searched, and kept in memory with a few bytes per
+file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from lake_assets.capture.files.avro_files import AvroKind
 
-# So many files are remembered in all manifests together, 12 bytes each.
-MOST_FILES = 4_000_000
+# Most files in all indexes together, 12 bytes each.
+MAX_FILES = 4_000_000
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a manifest's Avro file: from byte `start` to `end`; ids of its new rows begin at `first_row_id`."""
+    """A block of a manifest's Avro file: bytes `start` to `end`; `first_row_id` is the first id it assigns to rows."""
 
     start: int
     end: int
@@ -29,13 +29,13 @@ class Block:
 
 
 class ManifestIndex:
-    """The blocks of one manifest, found by the paths of the files that they list."""
+    """Finds the blocks of one manifest that list given files."""
 
     def __init__(self, header: tuple[AvroKind, bytes], blocks: Iterable[tuple[Block, Iterable[str]]]) -> None:
         """
         Args:
-            header: of the Avro file.
-            blocks: each with the paths of the live files in it.
+            header: kind and header of the Avro file.
+            blocks: each block with the paths of its live files.
         """
         self.header = header
         self._blocks: list[Block] = []
@@ -50,41 +50,41 @@ class ManifestIndex:
         return len(self._hashes)
 
     def find(self, paths: Collection[str]) -> list[Block]:
-        """The blocks that list any of `paths`, and perhaps others: hashes are compared."""
-        found: set[int] = set()
+        """Return the blocks that list any of `paths`, and possibly others, since only hashes are compared."""
+        numbers: set[int] = set()
         for path in paths:
-            wanted = hash(path)
-            at = bisect_left(self._hashes, wanted)
-            while at < len(self._hashes) and self._hashes[at] == wanted:
-                found.add(self._numbers[at])
+            target = hash(path)
+            at = bisect_left(self._hashes, target)
+            while at < len(self._hashes) and self._hashes[at] == target:
+                numbers.add(self._numbers[at])
                 at += 1
-        return [self._blocks[n] for n in sorted(found)]
+        return [self._blocks[n] for n in sorted(numbers)]
 
 
 class Indexes:
-    """The indexes of the manifests that were searched last; for all threads of a process."""
+    """Cache of the most recently used indexes, shared by all threads of a process."""
 
-    def __init__(self, most: int = MOST_FILES) -> None:
-        """`most`: how many files are kept together."""
-        self._most, self._held = most, 0
-        self._of: OrderedDict[tuple[str, int], ManifestIndex] = OrderedDict()
+    def __init__(self, most: int = MAX_FILES) -> None:
+        """Keep indexes with at most `most` files in total."""
+        self._max_size, self._size = most, 0
+        self._by_manifest: OrderedDict[tuple[str, int], ManifestIndex] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, path: str, length: int) -> ManifestIndex | None:
-        """The index of a manifest; None: it is not known."""
+        """Return the index of a manifest; None if it is not cached."""
         with self._lock:
-            if (path, length) in self._of:
-                self._of.move_to_end((path, length))
-            return self._of.get((path, length))
+            if (path, length) in self._by_manifest:
+                self._by_manifest.move_to_end((path, length))
+            return self._by_manifest.get((path, length))
 
     def put(self, path: str, length: int, index: ManifestIndex) -> ManifestIndex:
-        """Keep an index; returns it."""
+        """Cache an index, and return it."""
         with self._lock:
-            if (path, length) not in self._of:
-                self._of[path, length] = index
-                self._held += len(index)
-            while self._held > self._most and len(self._of) > 1:
-                self._held -= len(self._of.popitem(last=False)[1])
+            if (path, length) not in self._by_manifest:
+                self._by_manifest[path, length] = index
+                self._size += len(index)
+            while self._size > self._max_size and len(self._by_manifest) > 1:
+                self._size -= len(self._by_manifest.popitem(last=False)[1])
         return index
 
 

@@ -1,6 +1,6 @@
-"""Manifest lists and manifests: what a snapshot says that its files are.
+"""Read the files of a snapshot from its manifest list and manifests.
 
-What the format leaves to be inherited (snapshot id, sequence numbers, first row ids) is filled in while reading.
+Inherited values (snapshot id, sequence numbers, first row ids) are filled in while reading.
 
 Source: https://iceberg.apache.org/spec/#manifests, "Manifest Entry Fields" and "Sequence Number Inheritance".
 """
@@ -22,17 +22,17 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 THREADS = 16
-# Above this many bytes a manifest is first read without its column statistics, which are most of it, and again for
-# the entries that turn out to be captured: a merged manifest of 100,000 files would otherwise take gigabytes.
-LARGE = 512 * 1024
+# Larger manifests are first read without column statistics, which are most of their content, and then again for the
+# captured entries: otherwise a merged manifest of 100,000 files would take gigabytes of memory.
+LARGE_BYTES = 512 * 1024
 
 DELETED = 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 
-# Seen of DuckDB 1.5: an INSERT into a table of format v1 counts 0 entries in the manifests that it carries over.
-_MISCOUNTED = (
-    "the writer of the snapshot counted wrongly (DuckDB does in tables of format v1), so that engines disagree about "
-    "which rows are there: Spark skips a manifest without entries, PyIceberg reads it"
+# Observed with DuckDB 1.5: an INSERT into a table of format v1 reports 0 entries for existing manifests.
+_WRONG_COUNT = (
+    "the writer of the snapshot reported a wrong count (as DuckDB does in tables of format v1), so engines disagree "
+    "about the rows of the table: Spark skips a manifest without entries, PyIceberg reads it"
 )
 
 _STATISTICS = {
@@ -46,7 +46,7 @@ _STATISTICS = {
     "split_offsets",
     "sort_order_id",
 }
-# An index of a manifest needs the paths, and record counts to give row ids.
+# Fields that an index does not need: it needs paths, and record counts to assign row ids.
 _UNINDEXED = _STATISTICS | {
     "partition",
     "file_format",
@@ -61,7 +61,7 @@ _UNINDEXED = _STATISTICS | {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The values of one partition field in a manifest; bounds as they are stored, None where all values are null."""
+    """Summary of one partition field in a manifest; bounds are serialized, None if all values are null."""
 
     has_null: bool
     has_nan: bool
@@ -82,20 +82,20 @@ class Manifest:
     snapshot_id: int | None
     first_row_id: int | None
     entries: int | None
-    """How many entries the list says that it has; None where a v1 list does not say."""
+    """Number of entries according to the list; None if a v1 list does not tell."""
     partitions: tuple[Summary, ...] | None = None
-    """What values the partition fields have in it, in the spec's order; None where the list does not say."""
+    """Summaries of the partition fields, in the spec's order; None if the list has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A live file of a snapshot, with everything inherited filled in."""
+    """A live file of a snapshot, with inherited values filled in."""
 
     manifest: Manifest
     kind: AvroKind
     raw: dict[str, Any]
     complete: bool
-    """Whether the column statistics were read too."""
+    """Whether column statistics were read."""
 
     @property
     def file(self) -> dict[str, Any]:
@@ -104,12 +104,12 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
         return self.file["file_path"]
 
     @property
     def content(self) -> int:
-        """DATA, POSITION_DELETES (deletion vectors too) or EQUALITY_DELETES."""
+        """DATA, POSITION_DELETES (including deletion vectors) or EQUALITY_DELETES."""
         return self.file.get("content") or DATA
 
     @property
@@ -119,37 +119,37 @@ class Entry:
 
     @property
     def sequence_number(self) -> int:
-        """The data sequence number: deletes apply by it."""
+        """The data sequence number, which determines the deletes that apply."""
         return self.raw.get("sequence_number") or 0
 
     @property
     def records(self) -> int:
-        """Rows in the file, before deletes."""
+        """Number of rows in the file, before deletes."""
         return self.file["record_count"]
 
     @property
     def bytes(self) -> int:
-        """Its size; that of the one vector where a Puffin file holds several."""
+        """The size of the file; for a deletion vector, its size within the Puffin file."""
         return self.file.get("content_size_in_bytes") or self.file["file_size_in_bytes"]
 
     @property
     def spec_id(self) -> int:
-        """The partition spec that it was written under."""
+        """The id of the file's partition spec."""
         return self.manifest.spec_id
 
     @property
     def partition(self) -> tuple[Any, ...]:
-        """Its partition values in the spec's order, as Avro stores them."""
+        """The partition values in the spec's order, as stored in Avro."""
         return tuple((self.file.get("partition") or {}).values())
 
     @property
     def first_row_id(self) -> int | None:
-        """The id of its first row; None: the file has no row lineage."""
+        """The id of the first row; None if the file has no row lineage."""
         return self.file.get("first_row_id")
 
     @property
     def offset(self) -> int:
-        """Where a deletion vector starts in its Puffin file, which may hold several."""
+        """The offset of a deletion vector in its Puffin file, which may contain several."""
         return self.file.get("content_offset") or 0
 
 
@@ -159,55 +159,57 @@ class ManifestReader:
     def __init__(self, file_io: FileIO) -> None:
         self._io = file_io
         self.opened = 0
-        """How many manifests were opened: what planning costs."""
+        """Number of opened manifests, the main cost of planning."""
 
     def manifest_list(self, path: str) -> tuple[list[Manifest], AvroKind]:
-        """The manifests of a snapshot and the list's own Avro schema."""
+        """Return the manifests of a snapshot, and the kind of the manifest list."""
         records, kind = decode(self._read(path), path)
         return [_manifest(r, path) for r in records], kind
 
     def entries(self, manifests: Iterable[Manifest], keep: Callable[[Entry], object] | None = None) -> list[Entry]:
-        """The live entries of `manifests`, read by several threads; large manifests without column statistics.
+        """Return the live entries of `manifests`, read by several threads; large manifests without column statistics.
 
         Args:
-            manifests: what to open.
-            keep: which entries to keep; they are asked for one by one, so that memory follows what is kept.
+            manifests: the manifests to read.
+            keep: whether to keep an entry; applied while reading, so memory is needed only for kept entries.
         """
-        parts = _each(lambda m: self._entries(m, light=m.length > LARGE, keep=keep), list(manifests))
+        parts = _map_threaded(lambda m: self._entries(m, light=m.length > LARGE_BYTES, keep=keep), list(manifests))
         return [e for part in parts for e in part]
 
     def completed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """`entries` in their order, the statistics of those that were read without them added."""
-        wanted: dict[Manifest, set[str]] = {}
+        """Return `entries` in their order, with missing column statistics added."""
+        incomplete: dict[Manifest, set[str]] = {}
         for e in entries:
             if not e.complete:
-                wanted.setdefault(e.manifest, set()).add(e.path)
-        if not wanted:
+                incomplete.setdefault(e.manifest, set()).add(e.path)
+        if not incomplete:
             return list(entries)
 
         def read(m: Manifest) -> list[Entry]:
-            return self._entries(m, light=False, keep=lambda e: e.path in wanted[m])
+            return self._entries(m, light=False, keep=lambda e: e.path in incomplete[m])
 
-        parts = _each(read, list(wanted))
+        parts = _map_threaded(read, list(incomplete))
         full = {(e.manifest.path, e.path, e.offset, e.sequence_number): e for part in parts for e in part}
         return [e if e.complete else full[e.manifest.path, e.path, e.offset, e.sequence_number] for e in entries]
 
     def entries_of(
         self, manifests: Iterable[Manifest], paths: Collection[str], keep: Callable[[Entry], object]
     ) -> list[Entry]:
-        """The live entries of data files in `manifests`, complete.
+        """Return the live entries of some data files, with column statistics.
 
         Args:
-            manifests: where to look; one that is known not to list any of the files is not opened.
-            paths: of the data files.
-            keep: which entries to keep.
+            manifests: the manifests to search; not opened if their index shows that they list none of the files.
+            paths: paths of the data files.
+            keep: whether to keep an entry.
         """
-        todo = list(manifests)
-        known = {m.path: INDEXES.get(m.path, m.length) for m in todo}
-        unknown = [m for m in todo if known[m.path] is None]
-        known |= zip((m.path for m in unknown), _each(self._index, unknown), strict=True)
-        found = [(m, index, blocks) for m in todo if (index := known[m.path]) and (blocks := index.find(paths))]
-        parts = _each(lambda at: self._entries_in(at[0], at[1], at[2], keep), found)
+        candidates = list(manifests)
+        indexes = {m.path: INDEXES.get(m.path, m.length) for m in candidates}
+        unindexed = [m for m in candidates if indexes[m.path] is None]
+        indexes |= zip((m.path for m in unindexed), _map_threaded(self._index, unindexed), strict=True)
+        matches = [
+            (m, index, blocks) for m in candidates if (index := indexes[m.path]) and (blocks := index.find(paths))
+        ]
+        parts = _map_threaded(lambda match: self._entries_in(match[0], match[1], match[2], keep), matches)
         return [e for part in parts for e in part]
 
     def _index(self, manifest: Manifest) -> ManifestIndex:
@@ -215,7 +217,7 @@ class ManifestReader:
         live = _Live(manifest, manifest.first_row_id)
 
         def blocks() -> Iterator[tuple[Block, list[str]]]:
-            for start, end, records in decode_blocks(content, manifest.path, leaving_out=_UNINDEXED):
+            for start, end, records in decode_blocks(content, manifest.path, omitted=_UNINDEXED):
                 block = Block(start, end, live.next_row_id)
                 yield block, [raw["data_file"]["file_path"] for raw in records if live.fill_in(raw)]
 
@@ -235,14 +237,14 @@ class ManifestReader:
                 records = decode_block(header, f.read(block.end - block.start), manifest.path)
                 live = _Live(manifest, block.first_row_id)
                 entries = (Entry(manifest, kind, raw, complete=True) for raw in records if live.fill_in(raw))
-                out += [_plain(e) for e in entries if keep(e)]
+                out += [_unencrypted(e) for e in entries if keep(e)]
         return out
 
     def _entries(self, manifest: Manifest, *, light: bool, keep: Callable[[Entry], object] | None) -> list[Entry]:
-        # Deletes are matched to files by their bounds, so that they are needed whole.
+        # Deletes are matched to files by their bounds, so their statistics are needed.
         light = light and not manifest.holds_deletes
         content = self._content(manifest)
-        records, kind = decode(content, manifest.path, leaving_out=_STATISTICS if light else ())
+        records, kind = decode(content, manifest.path, omitted=_STATISTICS if light else ())
         out: list[Entry] = []
         live = _Live(manifest, manifest.first_row_id)
         for raw in records:
@@ -250,7 +252,7 @@ class ManifestReader:
                 continue
             entry = Entry(manifest, kind, raw, complete=not light)
             if keep is None or keep(entry):
-                out.append(_plain(entry))
+                out.append(_unencrypted(entry))
         live.check_count()
         return out
 
@@ -259,8 +261,8 @@ class ManifestReader:
         content = self._read(manifest.path)
         if len(content) != manifest.length:
             raise CorruptMetadataError(
-                f"manifest {manifest.path} has {len(content)} bytes where its snapshot says {manifest.length}: it was "
-                f"cut or replaced. Nothing was captured. {LOST_FILE_ADVICE}"
+                f"manifest {manifest.path} has {len(content)} bytes, but its snapshot says {manifest.length}: it was "
+                f"truncated or replaced. Nothing was captured. {LOST_FILE_ADVICE}"
             )
         return content
 
@@ -273,21 +275,21 @@ class ManifestReader:
             return self._io.new_input(path).open()
         except FileNotFoundError as e:
             raise MissingDataFileError(
-                f"metadata file {path} is gone. {LOST_FILE_ADVICE}. Where it belongs to the past alone, a full capture "
+                f"metadata file {path} is gone. {LOST_FILE_ADVICE}. If only old snapshots name it, a full capture "
                 "(start=None) does not need it"
             ) from e
 
 
-def _each(read: Callable[[_T], _R], todo: Sequence[_T]) -> list[_R]:
-    """What `read` gives for each, by several threads where there is more than one."""
-    if len(todo) <= 1:
-        return [read(one) for one in todo]
+def _map_threaded(read: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Return the result of `read` for each item, in several threads if there is more than one."""
+    if len(items) <= 1:
+        return [read(item) for item in items]
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(read, todo))
+        return list(pool.map(read, items))
 
 
 class _Live:
-    """Goes through the raw entries of a manifest and fills in what they inherit."""
+    """Fills in the inherited values of a manifest's entries, one after the other."""
 
     def __init__(self, manifest: Manifest, next_row_id: int | None) -> None:
         self._manifest = manifest
@@ -295,14 +297,14 @@ class _Live:
         self._seen = 0
 
     def fill_in(self, raw: dict[str, Any]) -> bool:
-        """Whether an entry is live; fills in what it lacks."""
+        """Return whether an entry is live; if so, fill in its inherited values."""
         manifest, file = self._manifest, raw["data_file"]
         self._seen += 1
         if raw["status"] == DELETED:
             return False
         if raw.get("snapshot_id") is None:
             raw["snapshot_id"] = manifest.snapshot_id
-        # Only an added entry may lack them, and all of a v1 manifest, whose own number is 0.
+        # Only added entries may lack them, and all entries of a v1 manifest, whose own number is 0.
         for name in ("sequence_number", "file_sequence_number"):
             if raw.get(name) is None:
                 raw[name] = manifest.sequence_number
@@ -314,31 +316,31 @@ class _Live:
         return True
 
     def check_count(self) -> None:
-        """Raise where the manifest has not as many entries as its snapshot says."""
+        """Raise CorruptMetadataError if the manifest has another number of entries than its snapshot says."""
         if self._manifest.entries is not None and self._seen != self._manifest.entries:
             raise CorruptMetadataError(
-                f"manifest {self._manifest.path} has {self._seen} entries where its snapshot says "
-                f"{self._manifest.entries}: it was cut or replaced, or {_MISCOUNTED}. Nothing was captured. "
+                f"manifest {self._manifest.path} has {self._seen} entries, but its snapshot says "
+                f"{self._manifest.entries}: it was truncated or replaced, or {_WRONG_COUNT}. Nothing was captured. "
                 f"{LOST_FILE_ADVICE}"
             )
 
 
 def check_counts(starts: Iterable[Manifest], ends: Iterable[Manifest]) -> None:
-    """Check that two manifest lists agree about the manifests that both have, which need not be opened then.
+    """Check that two manifest lists agree about their common manifests, so that these need not be opened.
 
     Raises:
-        CorruptMetadataError: they count the entries of one differently.
+        CorruptMetadataError: the lists report different numbers of entries for a manifest.
     """
-    counted = {m.path: m.entries for m in starts if m.entries is not None}
+    counts = {m.path: m.entries for m in starts if m.entries is not None}
     for m in ends:
-        if m.entries is not None and (before := counted.get(m.path, m.entries)) != m.entries:
+        if m.entries is not None and (start_count := counts.get(m.path, m.entries)) != m.entries:
             raise CorruptMetadataError(
-                f"manifest {m.path} has {before} entries as the window's start says and {m.entries} as its end says: "
-                f"{_MISCOUNTED}. Nothing was captured. {LOST_FILE_ADVICE}"
+                f"manifest {m.path} has {start_count} entries according to the window's start, but {m.entries} "
+                f"according to its end: {_WRONG_COUNT}. Nothing was captured. {LOST_FILE_ADVICE}"
             )
 
 
-def _plain(entry: Entry) -> Entry:
+def _unencrypted(entry: Entry) -> Entry:
     if entry.file.get("key_metadata"):
         raise UnsupportedCaptureError(f"{entry.path} is encrypted: it cannot be captured without its key")
     return entry
@@ -349,7 +351,7 @@ def _manifest(r: dict[str, Any], path: str) -> Manifest:
         counts: list[int | None] = [
             r.get(f"{what}_files_count", r.get(f"{what}_data_files_count")) for what in ("added", "existing", "deleted")
         ]
-        known = [n for n in counts if n is not None]
+        reported = [n for n in counts if n is not None]
         return Manifest(
             path=r["manifest_path"],
             length=r["manifest_length"],
@@ -359,7 +361,7 @@ def _manifest(r: dict[str, Any], path: str) -> Manifest:
             min_sequence_number=r.get("min_sequence_number") or 0,
             snapshot_id=r.get("added_snapshot_id"),
             first_row_id=r.get("first_row_id"),
-            entries=sum(known) if len(known) == len(counts) else None,
+            entries=sum(reported) if len(reported) == len(counts) else None,
             partitions=_summaries(r.get("partitions")),
         )
 
@@ -368,7 +370,7 @@ def _summaries(partitions: Sequence[dict[str, Any]] | None) -> tuple[Summary, ..
     if partitions is None:
         return None
     return tuple(
-        # Without a word about NaN there may be some.
+        # If NaN is not mentioned, it may occur.
         Summary(p["contains_null"], p.get("contains_nan") is not False, p.get("lower_bound"), p.get("upper_bound"))
         for p in partitions
     )

@@ -1,7 +1,7 @@
-"""Partition values of files, compared the way Iceberg compares them.
+"""Compare partition values of files like Iceberg does.
 
-NaN equals itself and -0.0 is not 0.0, as in Java's comparison. A decimal is compared as a number: its length in Avro
-follows the precision, which may have been widened between two files.
+NaN equals itself, and -0.0 differs from 0.0, as in Java. Decimals are compared as numbers: their length in Avro depends
+on the precision, which may have been widened between two files.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from lake_assets.capture.files.avro_files import AvroKind
 from lake_assets.capture.files.manifests import Entry, Summary
 
 PartitionKey = tuple[int, tuple[Any, ...]]
-# A value as Avro stores it, and its logical type.
+# A value as stored in Avro, and its logical type.
 Value = tuple[Any, str | None]
 
 
 def unpartitioned_specs(specs: Mapping[int, PartitionSpec]) -> frozenset[int]:
-    """Ids of the specs that partition nothing: without fields, or with void transforms only.
+    """Return the ids of specs without partitioning: without fields, or with void transforms only.
 
-    A format v1 table keeps a partition field that is dropped, as a void transform.
+    In format v1, a dropped partition field stays as a void transform.
     """
     return frozenset(i for i, spec in specs.items() if all(isinstance(f.transform, VoidTransform) for f in spec.fields))
 
 
 def partition_key(e: Entry) -> PartitionKey:
-    """The partition of a file: equal for two files where Iceberg takes their partitions for equal."""
+    """Return the partition of a file; equal for two files if Iceberg considers their partitions equal."""
     values: dict[str, Any] = e.file.get("partition") or {}
     return e.spec_id, tuple(_comparable(values[name], kind) for name, kind, _ in _by_field_id(e.kind))
 
 
 def partition_values(e: Entry) -> tuple[Value, ...]:
-    """The partition of a file in the spec's order, to be compared with the summaries of manifests."""
+    """Return the partition values of a file in the spec's order, for comparison with summaries of manifests."""
     values: dict[str, Any] = e.file.get("partition") or {}
     return tuple((values[name], kind) for name, kind, _ in _partition_fields(e.kind))
 
@@ -54,8 +54,8 @@ def _may_hold(summary: Summary, value: Any, kind: str | None) -> bool:
         return summary.has_null
     if isinstance(value, float) and value != value:
         return summary.has_nan
-    # Bounds are missing where all values are null, but also where a writer leaves them out. UUIDs are ordered by their
-    # bytes or as two signed numbers, depending on the writer.
+    # Bounds are missing if all values are null, but also if a writer leaves them out. Writers order UUIDs either by
+    # bytes or as two signed numbers.
     if summary.low is None or summary.high is None or kind == "uuid":
         return True
     try:
@@ -63,11 +63,11 @@ def _may_hold(summary: Summary, value: Any, kind: str | None) -> bool:
         low, high = (_decoded(end, value, kind) for end in (summary.low, summary.high))
         return low <= comparable <= high
     except (struct.error, TypeError):
-        return True  # a bound that is not of the value's type tells nothing
+        return True  # a bound of another type than the value is inconclusive
 
 
 def _decoded(stored: Any, like: Any, kind: str | None) -> Any:
-    """A serialized bound, or a value as Avro stores it, in a form that is ordered like the values of its type."""
+    """Return a serialized bound, or a value as stored in Avro, in a form that sorts like the values of its type."""
     if not isinstance(stored, bytes):
         return stored.encode() if isinstance(stored, str) else stored
     if isinstance(like, bool):
@@ -89,7 +89,7 @@ def _comparable(value: Any, logical_type: str | None) -> Any:
 
 @lru_cache(maxsize=256)
 def _partition_fields(kind: AvroKind) -> tuple[tuple[str, str | None, int], ...]:
-    """The partition fields of a manifest: name, logical type and field id."""
+    """Return name, logical type and field id of the partition fields in a manifest."""
     data_file = next(f["type"] for f in kind.schema["fields"] if f["name"] == "data_file")
     partition = next((f["type"] for f in data_file["fields"] if f["name"] == "partition"), {"fields": []})
     return tuple((f["name"], _logical_type(f["type"]), f.get("field-id", 0)) for f in partition["fields"])
@@ -102,5 +102,5 @@ def _by_field_id(kind: AvroKind) -> tuple[tuple[str, str | None, int], ...]:
 
 def _logical_type(kind: Any) -> str | None:
     if isinstance(kind, list):
-        return next((found for k in kind if (found := _logical_type(k))), None)
+        return next((name for k in kind if (name := _logical_type(k))), None)
     return kind.get("logicalType") if isinstance(kind, dict) else None

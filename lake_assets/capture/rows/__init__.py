@@ -1,1 +1,1 @@
-"""Changed rows as DataFrames: by row id, by value, as upserts, feed, keys or change events."""
+"""Changed rows as DataFrames: compared by row id or value; as upserts, feed, keys or change events."""

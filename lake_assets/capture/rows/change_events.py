@@ -1,4 +1,4 @@
-"""Changed rows as change events: one row a change, with what the row was before and after it."""
+"""Changed rows as change events: one per changed row, with its values before and after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPS = {INSERT: "c", DELETE: "d", AFTER: "u"}
 
 
 def events(view: View, by: Sequence[str] | None, source: str) -> DataFrame:
-    """`op` (c, u, d), `before`, `after` and `source.table`, as in Debezium's envelope.
+    """Return events with `op` (c, u, d), `before`, `after` and `source.table`, as in Debezium's envelope.
 
     Args:
         view: the captured window.
@@ -27,9 +27,9 @@ def events(view: View, by: Sequence[str] | None, source: str) -> DataFrame:
     rows = feed(view, by, pairs=True)
     image = F.struct(*named(view.columns))
     commits = view.output[len(view.columns) :]
-    alone = rows.where(F.col(PAIR).isNull())
+    unpaired = rows.where(F.col(PAIR).isNull())
     is_insert = F.col(CHANGE) == INSERT
-    single = alone.select(
+    single = unpaired.select(
         F.when(is_insert, F.lit(OPS[INSERT])).otherwise(F.lit(OPS[DELETE])).alias("op"),
         F.when(~is_insert, image).alias("before"),
         F.when(is_insert, image).alias("after"),
@@ -45,7 +45,7 @@ def events(view: View, by: Sequence[str] | None, source: str) -> DataFrame:
 
 
 def reduced(frame: DataFrame, keys: Sequence[str], *, keep_before: bool) -> DataFrame:
-    """`frame` (a feed, or events) with keys only, and whole before-images where they are kept."""
+    """Reduce a feed or events to the keys, and whole before-images if `keep_before` is set."""
     kinds = {f.name: f.dataType for f in frame.schema.fields}
     if "op" in kinds and isinstance(kinds.get("after"), T.StructType):
         frame = frame.withColumn("after", _key_struct("after", keys))
@@ -53,7 +53,7 @@ def reduced(frame: DataFrame, keys: Sequence[str], *, keep_before: bool) -> Data
     if not keep_before:
         own = [c for c in frame.columns if c in keys or c.startswith(("_change_", "_commit_"))]
         return frame.select(*named(own))
-    # An update is told by its before-image; of an insert, which has none, the key is left.
+    # An update is represented by its before-image, an insert, which has none, by its key.
     has_before = F.col(CHANGE).isin(BEFORE, DELETE)
     columns = [
         F.col(quote(c))

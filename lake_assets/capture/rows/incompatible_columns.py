@@ -1,7 +1,7 @@
-"""Columns whose stored values cannot be read with the type that they have at the window's end.
+"""Columns whose stored values cannot be read as their type at the window's end.
 
-`REPLACE TABLE` keeps the field id of a column that keeps its name, whatever its type was. Files from before it are read
-with the type that they were written for, and cast.
+`REPLACE TABLE` keeps the field id of a column with the same name, even if its type changes. Older files are read with
+the type for which they were written, and cast.
 
 Source: https://iceberg.apache.org/spec/#schema-evolution ("Valid type promotions")
 """
@@ -33,23 +33,25 @@ _PROMOTIONS: dict[type[IcebergType], tuple[type[IcebergType], ...]] = {
 }
 
 
-def incompatible_columns(former: Schema, schema: Schema) -> dict[int, NestedField]:
-    """Top-level fields of `former` that a reader with `schema` would misread, by field id."""
-    there = {f.field_id: f for f in former.fields}
-    found: dict[int, NestedField] = {}
+def incompatible_columns(old: Schema, schema: Schema) -> dict[int, NestedField]:
+    """Top-level fields of `old` that a reader with `schema` would misread, by field id."""
+    old_fields = {f.field_id: f for f in old.fields}
+    incompatible: dict[int, NestedField] = {}
     for f in schema.fields:
-        was = there.get(f.field_id)
-        if was is not None and not reads_as(was.field_type, f.field_type):
-            found[f.field_id] = was
-    return found
+        old_field = old_fields.get(f.field_id)
+        if old_field is not None and not reads_as(old_field.field_type, f.field_type):
+            incompatible[f.field_id] = old_field
+    return incompatible
 
 
 def reads_as(stored: IcebergType, kind: IcebergType) -> bool:
-    """Whether values of type `stored` are read as `kind` by every reader: same, or promoted."""
+    """Whether every reader reads values of type `stored` as `kind`: the types are equal, or promotion is allowed."""
     match stored, kind:
         case StructType(), StructType():
-            there = {f.field_id: f.field_type for f in stored.fields}
-            return all(reads_as(there[f.field_id], f.field_type) for f in kind.fields if f.field_id in there)
+            stored_types = {f.field_id: f.field_type for f in stored.fields}
+            return all(
+                reads_as(stored_types[f.field_id], f.field_type) for f in kind.fields if f.field_id in stored_types
+            )
         case ListType(), ListType():
             return reads_as(stored.element_type, kind.element_type)
         case MapType(), MapType():

@@ -1,7 +1,7 @@
-"""Which rows differ between two sides, where rows can be told apart by a number.
+"""Find the rows that differ between two sides, if rows are identified by a number.
 
-64 numbers at a time become one bitmap. The bitmaps of one side, a few bytes for 64 rows, are broadcast to where the
-other side is read, and drop the rows that both have: no row that was carried over is ever shuffled.
+Each 64 consecutive numbers become one bitmap. The bitmaps of one side, a few bytes per 64 rows, are broadcast to the
+scan of the other side, where they remove the common rows: rows that were only carried over are never shuffled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.lake import quote
 
-# Bitmaps of this many captured rows (some tens of bytes for 64 of them) are broadcast; beyond, they are shuffled.
+# Bitmaps of up to this many rows (some dozens of bytes per 64 rows) are broadcast; more are shuffled.
 BROADCAST_ROWS = 200_000_000
 
 NUMBER = "__lake_number"
@@ -22,46 +22,50 @@ _BUCKET, _BIT, _BITS, _VERSION, _FILE = "__lake_bucket", "__lake_bit", "__lake_b
 
 @dataclass(frozen=True)
 class Identity:
-    """How rows are told apart: by a number, in the whole table or within a file."""
+    """How rows are identified: by a number, unique in the table or within a file."""
 
     number: str
     within_file: bool = False
     version: Column | None = None
-    """Where a row may look different on both sides: a column that tells its versions apart."""
+    """Column that identifies the version of a row, if a row may differ between the sides."""
 
 
 def differences(
     before: DataFrame, after: DataFrame, columns: list[str], identity: Identity, rows: int
 ) -> tuple[DataFrame, DataFrame]:
-    """The rows that only `before` has (or in another version), and those that only `after` has; see `absent`."""
-    gone = absent(before, after, columns, identity, rows)
-    return gone, absent(after, before, columns, identity, rows)
+    """Return the rows (or versions) that only `before` has, and the rows that only `after` has; see `absent`."""
+    removed = absent(before, after, columns, identity, rows)
+    return removed, absent(after, before, columns, identity, rows)
 
 
 def absent(side: DataFrame, other: DataFrame, columns: list[str], identity: Identity, rows: int) -> DataFrame:
-    """The rows of `side` that `other` does not have, with `columns` and their `NUMBER`.
+    """Return the rows of `side` that `other` does not have, with `columns` and their `NUMBER`.
 
     Args:
-        side: what to read, with the columns that `identity` names.
-        other: what to compare with.
-        columns: what to read.
-        identity: how rows are told apart.
-        rows: how many both sides have, at most.
+        side: the rows to filter, with the columns of `identity`.
+        other: the rows to compare with.
+        columns: the columns to return.
+        identity: how rows are identified.
+        rows: upper limit of the number of rows on both sides.
     """
     keys = [F.shiftright(identity.number, 6).alias(_BUCKET)]
     if identity.within_file:
         keys.append(F.col("_file").alias(_FILE))
     if identity.version is not None:
         keys.append(identity.version.alias(_VERSION))
-    names = [_BUCKET, *([_FILE] if identity.within_file else []), *([_VERSION] if identity.version is not None else [])]
+    join_columns = [
+        _BUCKET,
+        *([_FILE] if identity.within_file else []),
+        *([_VERSION] if identity.version is not None else []),
+    ]
     bit = F.expr(f"shiftleft(1L, CAST({quote(identity.number)} & 63 AS INT))").alias(_BIT)
-    book = other.select(*keys, bit).groupBy(*names).agg(F.bit_or(_BIT).alias(_BITS))
-    book = F.broadcast(book) if rows <= BROADCAST_ROWS else book
+    bitmaps = other.select(*keys, bit).groupBy(*join_columns).agg(F.bit_or(_BIT).alias(_BITS))
+    bitmaps = F.broadcast(bitmaps) if rows <= BROADCAST_ROWS else bitmaps
     numbered = side.select(*named(columns), F.col(identity.number).alias(NUMBER), *keys, bit)
-    is_there = F.coalesce(F.col(_BITS), F.lit(0)).bitwiseAND(F.col(_BIT)) != 0
-    return numbered.join(book, names, "left").where(~is_there).select(*named(columns), F.col(NUMBER))
+    exists = F.coalesce(F.col(_BITS), F.lit(0)).bitwiseAND(F.col(_BIT)) != 0
+    return numbered.join(bitmaps, join_columns, "left").where(~exists).select(*named(columns), F.col(NUMBER))
 
 
 def named(columns: list[str]) -> list[str]:
-    """The columns of these very names, whatever characters they hold."""
+    """Quote column names, which may contain any characters."""
     return [quote(c) for c in columns]

@@ -1,4 +1,4 @@
-"""Iceberg's types as Spark names them: for DataFrames of a table's shape that no table is read for."""
+"""Names of Iceberg's types in Spark, to create DataFrames with the schema of a table without reading it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _NAMES: dict[type[IcebergType], str] = {
 
 
 def spark_types(schema: Schema) -> str:
-    """The columns of `schema` as a schema string of Spark."""
+    """Return the columns of `schema` as a Spark schema string."""
     return ", ".join(f"{quote(f.name)} {spark_type(f.field_type)}" for f in schema.fields)
 
 
 def spark_type(kind: IcebergType) -> str:
-    """The name that Spark has for `kind`.
+    """Return Spark's name of an Iceberg type.
 
     Raises:
         UnsupportedCaptureError: Spark has no such type.

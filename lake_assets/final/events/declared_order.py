@@ -1,7 +1,8 @@
-"""The order of changes by columns that the owner declares (`order_by`), for formats that say none, or a coarse one.
+"""The order of changes by declared columns (`order_by`), for formats without an order, or with a coarse one.
 
-Their values become one text that sorts as they do: numbers as numbers and moments as moments, whatever their texts look
-like, and whatever wider type a column gets later. Events with the same values stay in the order of the stream.
+The values are encoded as one text that sorts in their order: numerically for numbers, by time for dates and timestamps,
+whatever their text form, and whatever wider type a column gets later. Events with equal values keep the order of the
+stream.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 _DIGITS = "0123456789"
 _MOMENTS = {
     "timestamp": "unix_micros({c})",
-    # Both as if they were UTC's, whatever the session's time zone is.
+    # Both are read as UTC, whatever the session's time zone.
     "timestamp_ntz": "timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {c})",
     "date": "CAST(unix_date({c}) AS BIGINT) * 86400000000",
 }
@@ -20,9 +21,9 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
 def kind_of(type_: str) -> str | None:
-    """What values of a type sort as: `number`, `moment`, `text`; None: they cannot be an order.
+    """Return how values of a type sort: `number`, `moment` or `text`; None: the type cannot be used for ordering.
 
-    Floating-point numbers cannot: their texts are not exact.
+    Floating-point numbers cannot, since their texts are not exact.
     """
     if type_ in ("tinyint", "smallint", "int", "bigint", "boolean") or _DECIMAL.fullmatch(type_):
         return "number"
@@ -32,12 +33,12 @@ def kind_of(type_: str) -> str | None:
 
 
 def sequence_of(columns: Sequence[tuple[str, str]]) -> str:
-    """SQL of a text that sorts as the values of all columns do, the first first; NULL where one of them is.
+    """Return SQL of a text that sorts like the values of the columns, by the first column first; NULL if one is NULL.
 
     Args:
-        columns: SQL and type of each.
+        columns: SQL and type of each column.
     """
-    # A space is less than whatever stands in the texts, so that none is cut off by the one after it.
+    # A space sorts before all characters of the texts, so a shorter text sorts before its extensions.
     texts = ", ' ', ".join(_sortable(sql, kind) for sql, kind in columns)
     return f"concat({texts})"
 
@@ -45,22 +46,21 @@ def sequence_of(columns: Sequence[tuple[str, str]]) -> str:
 def _sortable(sql: str, type_: str) -> str:
     match kind_of(type_):
         case "text":
-            # Any text, without characters that the text of the next column could be taken for.
+            # Hexadecimal digits sort like the bytes and contain no separator.
             return f"hex({sql})"
         case "moment":
             return _number(f"CAST({_MOMENTS[type_].format(c=sql)} AS DECIMAL(20, 0))", 0)
         case "number":
-            found = _DECIMAL.fullmatch(type_)
-            if found:
-                return _number(sql, int(found[2]))
+            if decimal := _DECIMAL.fullmatch(type_):
+                return _number(sql, int(decimal[2]))
             return _number(f"CAST(CAST({sql} AS BIGINT) AS DECIMAL(20, 0))", 0)
         case _:
             raise ValueError(f"values of type {type_} do not sort")
 
 
 def _number(sql: str, scale: int) -> str:
-    """Sign, length of the whole part, whole part, fraction; of a negative one every digit is what it lacks of 9."""
-    # Not as a CAST has it: that writes small numbers with an exponent.
+    """Return SQL of sign, length of the integer part, integer part, fraction; with 9 minus each digit if negative."""
+    # Not a CAST, which writes small numbers with an exponent.
     text = f"format_number(abs({sql}), '{'0.' + '0' * scale if scale else '0'}')"
     whole, fraction = f"split_part({text}, '.', 1)", f"rtrim('0', split_part({text}, '.', 2))"
     body = f"concat(lpad(CAST(length({whole}) AS STRING), 2, '0'), {whole}, '.', {fraction})"

@@ -1,8 +1,8 @@
-"""Deletes that say another one of the declared keys than the one that a table has.
+"""Deletes that identify their row by another declared key than the table's key.
 
-`key: [[id], [email]]` declares that either identifies a row. A delete by `email` takes the row that had this email
-then: the one of the last event before it that says this email, unless that row has been given another email, or was
-deleted, in between. The delete is then read as if it had said the `id`.
+`key: [[id], [email]]` declares that either column identifies a row. A delete by `email` removes the row that had this
+email at the time: the row of the last earlier event with this email, unless the row's email was changed, or the row was
+deleted, in between. The delete is then read as if it had the `id` of that row.
 """
 
 from __future__ import annotations
@@ -15,75 +15,75 @@ from pyspark.sql import functions as F
 from lake_assets.final.events.reduction import order
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, TRUNCATE, UNAVAILABLE
 from lake_assets.lake import quote
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 
 _PLACE = [POSITION, INDEX]
 _AT = "_at"
 
 
-def says_other_key(key: Sequence[str], others: Sequence[Sequence[str]]) -> Column:
-    """Whether an event is a delete that does not say the key, and says all of another one."""
-    lacking, said = F.lit(False), F.lit(False)
+def has_other_key(key: Sequence[str], others: Sequence[Sequence[str]]) -> Column:
+    """Whether an event is a delete that lacks a value of the key and has all values of another key."""
+    lacks_key, has_other = F.lit(False), F.lit(False)
     for k in key:
-        lacking = lacking | F.col(quote(k)).isNull()
+        lacks_key = lacks_key | F.col(quote(k)).isNull()
     for other in others:
-        whole = F.lit(True)
+        is_complete = F.lit(True)
         for c in other:
-            whole = whole & F.col(quote(c)).isNotNull()
-        said = said | whole
-    return (F.col(OP) == DELETE) & lacking & said
+            is_complete = is_complete & F.col(quote(c)).isNotNull()
+        has_other = has_other | is_complete
+    return (F.col(OP) == DELETE) & lacks_key & has_other
 
 
-def identified(
+def identify_deletes(
     events: DataFrame, history: DataFrame, key: Sequence[str], others: Sequence[Sequence[str]]
 ) -> tuple[DataFrame, int]:
-    """Return the events with the key in each, and how many deletes were left out because no row had their key.
+    """Fill in the key of each event; return them, and the number of deletes left out because no row had their key.
 
     Args:
         events: rows of staging.
-        history: all rows of staging up to the last of them.
-        key: columns of the key that the table has.
-        others: the other declared keys whose columns are there.
+        history: all rows of staging up to the last of the events.
+        key: columns of the table's key.
+        others: the other declared keys whose columns exist.
     """
-    strange = events.where(says_other_key(key, others))
-    asking = held(strange.select(*_PLACE, order().alias(_AT), *_columns(others)))
-    if asking.isEmpty():
+    unidentified = events.where(has_other_key(key, others))
+    deletes = checkpoint(unidentified.select(*_PLACE, order().alias(_AT), *_columns(others)))
+    if deletes.isEmpty():
         return events, 0
-    found: DataFrame | None = None
+    matches: DataFrame | None = None
     for other in others:
-        rows = _rows_with(asking, history, key, other)
-        found = rows if found is None else found.unionByName(rows.join(found, _PLACE, "left_anti"))
-    assert found is not None
-    found = held(found)
-    filled = strange.drop(*key).join(found, _PLACE).select(*(F.col(quote(c)) for c in events.columns))
-    lost = asking.count() - found.count()
-    return events.where(~says_other_key(key, others)).unionByName(filled), lost
+        rows = _rows_with(deletes, history, key, other)
+        matches = rows if matches is None else matches.unionByName(rows.join(matches, _PLACE, "left_anti"))
+    assert matches is not None
+    matches = checkpoint(matches)
+    filled = unidentified.drop(*key).join(matches, _PLACE).select(*(F.col(quote(c)) for c in events.columns))
+    lost = deletes.count() - matches.count()
+    return events.where(~has_other_key(key, others)).unionByName(filled), lost
 
 
 def _columns(keys: Sequence[Sequence[str]]) -> list[Column]:
     return [F.col(quote(c)) for c in dict.fromkeys(c for key in keys for c in key)]
 
 
-def _rows_with(asking: DataFrame, history: DataFrame, key: Sequence[str], other: Sequence[str]) -> DataFrame:
-    """The place of each delete, and the key of the row that had its other key when it came."""
+def _rows_with(deletes: DataFrame, history: DataFrame, key: Sequence[str], other: Sequence[str]) -> DataFrame:
+    """Return the position of each delete, and the key of the row that had its other key at that time."""
     names: Mapping[str, str] = {c: f"_said_{i}" for i, c in enumerate(other)}
-    said = asking.select(*_PLACE, _AT, *(F.col(quote(c)).alias(n) for c, n in names.items())).dropna(
+    values = deletes.select(*_PLACE, _AT, *(F.col(quote(c)).alias(n) for c, n in names.items())).dropna(
         subset=list(names.values())
     )
     place = F.struct(*(F.col(p) for p in _PLACE)).alias("_place")
-    told = history.where(F.col(OP) != TRUNCATE).select(
+    earlier = history.where(F.col(OP) != TRUNCATE).select(
         *(F.col(quote(k)) for k in key), order().alias("_then"), OP, UNAVAILABLE,
         *(F.col(quote(c)).alias(f"_has_{i}") for i, c in enumerate(other)),
     ).dropna(subset=list(key))  # fmt: skip
-    matches, says = F.lit(True), F.lit(True)
+    matches, has_value = F.lit(True), F.lit(True)
     for i, c in enumerate(other):
         matches = matches & F.col(f"_has_{i}").eqNullSafe(F.col(names[c]))
-        says = says & ~F.coalesce(F.array_contains(UNAVAILABLE, F.lit(c)), F.lit(False))
-    # The keys that ever had the other key before, and the last that each of them says of it.
-    asked = said.select(place, _AT, *names.values())
-    once = told.where(F.col(OP) != DELETE).join(asked, matches & (F.col("_then") < F.col(_AT)))
-    keys = held(once.select("_place", _AT, *names.values(), *(F.col(quote(k)) for k in key)).distinct())
-    later = told.join(keys, list(key)).where((F.col("_then") < F.col(_AT)) & ((F.col(OP) == DELETE) | says))
+        has_value = has_value & ~F.coalesce(F.array_contains(UNAVAILABLE, F.lit(c)), F.lit(False))
+    # The keys that ever had the other key before, and the last value of it that each of them had.
+    deleted_keys = values.select(place, _AT, *names.values())
+    candidates = earlier.where(F.col(OP) != DELETE).join(deleted_keys, matches & (F.col("_then") < F.col(_AT)))
+    keys = checkpoint(candidates.select("_place", _AT, *names.values(), *(F.col(quote(k)) for k in key)).distinct())
+    later = earlier.join(keys, list(key)).where((F.col("_then") < F.col(_AT)) & ((F.col(OP) == DELETE) | has_value))
     last = Window.partitionBy("_place", *(F.col(quote(k)) for k in key)).orderBy(F.desc("_then"))
     now = later.withColumn("_n", F.row_number().over(last)).where("_n = 1").where((F.col(OP) != DELETE) & matches)
     newest = Window.partitionBy("_place").orderBy(F.desc("_then"))

@@ -1,4 +1,4 @@
-"""Events of staging: those of a window, all of them, and the states that they make."""
+"""Events of staging: the events of a window, all events, and the row states that follow from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture
 from lake_assets.errors import LostEventsError
-from lake_assets.final.events.deletes_by_other_keys import identified, says_other_key
+from lake_assets.final.events.deletes_by_other_keys import has_other_key, identify_deletes
 from lake_assets.final.events.key_changes import states
 from lake_assets.final.events.staging_projection import source_name
 from lake_assets.final.target import Target
@@ -24,7 +24,7 @@ from lake_assets.tables.table_ddl import (
 
 
 def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:
-    """The window's events, and how many deletes say another key than the table's and mean no row.
+    """Return the window's events, and how many deletes by another key were left out because they match no row.
 
     Raises:
         LostEventsError: staging was rolled back, and lacks events that are in the final table.
@@ -35,19 +35,19 @@ def window_events(target: Target, captured: Capture) -> tuple[DataFrame, int]:
     events = target.projection.events(rows)
     if window_.is_forward or window_.start is None or window_.end is None:
         return events, without_row
-    # Staging was rolled back and has caught up: what it took in again are new rows of the same events.
+    # Staging was rolled back and has caught up: reingested events are new rows.
     place = [POSITION, INDEX]
-    known, held = (staging_at(target, p.snapshot_id).select(*place) for p in (window_.start, window_.end))
-    if lost := known.join(held, place, "left_anti").count():
+    before, after = (staging_at(target, p.snapshot_id).select(*place) for p in (window_.start, window_.end))
+    if lost := before.join(after, place, "left_anti").count():
         raise LostEventsError(
-            f"{target.spec.table}: {target.spec.staging} was rolled back and has not taken in again {lost} events that "
+            f"{target.spec.table}: {target.spec.staging} was rolled back and has not reingested {lost} events that "
             f"{target.spec.table} has absorbed"
         )
-    return events.join(known, place, "left_anti"), without_row
+    return events.join(before, place, "left_anti"), without_row
 
 
 def history_of(target: Target, snapshot: int | None) -> DataFrame:
-    """All that staging holds: events of the source where `is_computed_late`, else of the table."""
+    """Return all events of staging: as events of the source if `is_computed_late`, else of the table."""
     rows, _ = _identified(target, staging_at(target, snapshot), snapshot)
     if target.projection.is_computed_late:
         return target.projection.source_events(rows, target.key, target.source_key)
@@ -55,7 +55,7 @@ def history_of(target: Target, snapshot: int | None) -> DataFrame:
 
 
 def staging_at(target: Target, snapshot: int | None) -> DataFrame:
-    """The staging table as of a snapshot; columns that came later are null."""
+    """Return the rows of staging as of a snapshot; columns that were added later are null."""
     reader = target.lake.spark().read.option("versionAsOf", str(snapshot))
     rows = reader.table(target.lake.sql_name(target.spec.staging))
     later = {n: t for n, t in columns_of(target.lake, target.spec.staging).items() if n not in rows.columns}
@@ -63,43 +63,43 @@ def staging_at(target: Target, snapshot: int | None) -> DataFrame:
 
 
 def has_other_keys(target: Target, snapshot: int | None) -> bool:
-    """Whether some delete in staging says another declared key: which row it means depends on other rows."""
+    """Whether some delete in staging has another declared key: its row then depends on other events."""
     if not _other_keys(target):
         return False
-    return not staging_at(target, snapshot).where(says_other_key(target.source_key, _other_keys(target))).isEmpty()
+    return not staging_at(target, snapshot).where(has_other_key(target.source_key, _other_keys(target))).isEmpty()
 
 
 def keys_of(target: Target, events: DataFrame) -> DataFrame:
-    """The keys that events are about; a truncate is about none."""
+    """Return the distinct keys of events (a truncate has no key)."""
     return events.where(F.col(OP) != TRUNCATE).select(*(F.col(quote(k)) for k in target.key)).distinct()
 
 
 def states_of(target: Target, events: DataFrame, *, moved: bool, of_source: bool = False) -> DataFrame:
-    """See `key_changes.states`.
+    """Return each event with the whole row of its key after it (see `key_changes.states`).
 
     Args:
-        events: of the table, or of its source.
-        moved: whether some inserts leave values out.
-        of_source: whether they are of the source (see `history_of`).
+        events: events of the table, or of its source.
+        moved: whether some inserts omit values.
+        of_source: whether they are events of the source (see `history_of`).
     """
     if not of_source:
         return states(events, target.key, target.columns, target.ordering, moved=moved)
-    of = [c for c in events.columns if c.startswith(source_name(""))]
-    found = states(events, target.key, [*target.key, *of], target.ordering, moved=moved)
+    source_columns = [c for c in events.columns if c.startswith(source_name(""))]
+    rows = states(events, target.key, [*target.key, *source_columns], target.ordering, moved=moved)
     values = (
         F.col(quote(name)) if name in target.key else F.expr(item.sql(source_name)).alias(name)
         for name, item in target.items.items()
     )
-    return found.select(*values, *(F.col(c) for c in found.columns if c not in (*target.key, *of)))
+    return rows.select(*values, *(F.col(c) for c in rows.columns if c not in (*target.key, *source_columns)))
 
 
 def _other_keys(target: Target) -> list[tuple[str, ...]]:
-    """The declared keys beside the one that the table has, by which deletes may say a row."""
-    there = target.projection.source.keys()
-    return [k for k in target.spec.keys if set(k) != set(target.source_key) and set(k) <= there]
+    """Return the declared keys besides the table's key: deletes may identify rows by them."""
+    existing = target.projection.source.keys()
+    return [k for k in target.spec.keys if set(k) != set(target.source_key) and set(k) <= existing]
 
 
 def _identified(target: Target, rows: DataFrame, snapshot: int | None) -> tuple[DataFrame, int]:
     if not _other_keys(target):
         return rows, 0
-    return identified(rows, staging_at(target, snapshot), target.source_key, _other_keys(target))
+    return identify_deletes(rows, staging_at(target, snapshot), target.source_key, _other_keys(target))

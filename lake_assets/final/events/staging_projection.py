@@ -1,4 +1,4 @@
-"""Rows of staging as events of a final table: columns chosen, renamed, cast and computed."""
+"""Rows of staging as events of a final table: columns selected, renamed, cast and computed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from lake_assets.tables.table_ddl import (
 )
 
 TECHNICAL = (OP, SEQUENCE, POSITION, INDEX, UNAVAILABLE, EVENT_TIME, ARRIVED_AT)
-# Whether an event leaves out some of the columns that one column is computed of: neither the old value of that one is
-# right then, nor can the new one be computed.
+# Whether an event omits some source columns of a computed column: then its old value is outdated, and its new value
+# cannot be computed from the event.
 PARTIAL = "_partial"
 
 
 def source_name(name: str) -> str:
-    """What a column of the source is called beside those of the table."""
+    """Return the name of a source column where it stands beside the table's columns."""
     return f"_of_{name}"
 
 
@@ -49,11 +49,11 @@ def _or_null(names: Column) -> Column:
 
 
 class Projection:
-    """The columns that a final table makes of those of staging.
+    """The columns of a final table as expressions over staging.
 
     Attributes:
-        source: type and SQL over rows of staging, by column of the source.
-        items: the table's columns, without those of soft deletes and SCD2.
+        source: type and SQL over rows of staging, by source column.
+        items: the table's columns, without the columns that soft deletes and SCD2 add.
     """
 
     def __init__(self, lake: LakeBase, spec: FinalSpec) -> None:
@@ -65,18 +65,18 @@ class Projection:
             self.items[COPY] = FIRST_COPY
 
     def _technical(self) -> dict[str, Column]:
-        """The columns of events beside those of the table, of rows of staging."""
+        """Return the technical columns of events, over rows of staging."""
         return {c: F.col(c) for c in TECHNICAL} | {SEQUENCE: F.expr(self._sequence)}
 
     @property
     def _sequence(self) -> str:
-        """SQL of the place in the order of changes."""
+        """SQL of the position in the order of changes."""
         if self._spec.order_by:
             return sequence_of([(self.source[c][1], self.source[c][0]) for c in self._spec.order_by])
         return event_format(self._spec.format).stored
 
     def types(self) -> dict[str, str]:
-        """Spark SQL types of the table's columns, without those that it adds itself.
+        """Return the Spark SQL types of the table's columns, without the columns that it adds itself.
 
         Raises:
             PipelineError: Spark does not accept a declared column.
@@ -92,56 +92,58 @@ class Projection:
 
     @property
     def is_as_source(self) -> bool:
-        """Whether the table has the columns of staging as they are."""
+        """Whether the table has exactly the columns of staging."""
         return not self._spec.columns and not self._spec.by_row
 
     @property
     def is_computed_late(self) -> bool:
-        """Whether some column is computed of several: of events that leave some of these out it cannot be."""
+        """Whether some column is computed from several: an event may omit some of them."""
         return any(len(i.sources) > 1 for i in self.items.values() if i.name != ROW)
 
     def events(self, rows: DataFrame) -> DataFrame:
-        """Rows of staging as events of the table: its columns, and the technical ones."""
+        """Return rows of staging as events of the table: its columns, and the technical columns."""
         if self.is_as_source:
             every = [f"{sql} AS {quote(name)}" for name, (_, sql) in self.source.items()]
             if not self._spec.rename:
                 technical = (f"{self._sequence} AS {c}" if c == SEQUENCE else c for c in TECHNICAL)
                 return rows.selectExpr(*every, *technical, f"false AS {PARTIAL}")
-            technical = self._technical() | {UNAVAILABLE: self._left_out()}
+            technical = self._technical() | {UNAVAILABLE: self._omitted()}
             more = (c.alias(n) for n, c in technical.items())
             return rows.select(*map(F.expr, every), *more, F.lit(False).alias(PARTIAL))
-        gone = self._left_out()
-        left_out = F.array(*(F.when(F.arrays_overlap(gone, _names(i.sources)), F.lit(i.name)) for i in self._made()))
+        omitted = self._omitted()
+        omitted_items = F.array(
+            *(F.when(F.arrays_overlap(omitted, _names(i.sources)), F.lit(i.name)) for i in self._from_source())
+        )
         partial = F.lit(False)
-        for item in self._made():
+        for item in self._from_source():
             if len(item.sources) > 1:
                 these = _names(item.sources)
-                partial = partial | (F.arrays_overlap(gone, these) & (F.size(F.array_except(these, gone)) > 0))
+                partial = partial | (F.arrays_overlap(omitted, these) & (F.size(F.array_except(these, omitted)) > 0))
         technical = self._technical() | {
-            UNAVAILABLE: F.when(gone.isNotNull(), _or_null(F.array_compact(left_out))),
+            UNAVAILABLE: F.when(omitted.isNotNull(), _or_null(F.array_compact(omitted_items))),
             PARTIAL: F.coalesce(partial, F.lit(False)),
         }
         return self._selected(rows, technical)
 
-    def _left_out(self) -> Column:
-        """What an event leaves out, by the names that columns have now: it was staged with those of its time.
+    def _omitted(self) -> Column:
+        """Return the columns that an event omits, by their current names (staging has the names of its time).
 
-        Staging may have a column for either name, of the time when the rename was not declared: events leave out the
-        other one then. They say the value if they say one of the two; that it is null cannot be told from leaving it
-        out.
+        Staging may have columns for both names, if it existed before the rename was declared: each event then omits
+        one of them. An event has the value if it has one of the two; a null cannot be distinguished from an omitted
+        value.
         """
         names, rename = F.col(UNAVAILABLE), self._spec.rename
         if not rename:
             return names
-        there = columns_of(self._lake, self._spec.staging)
-        # A condition per name: expressions that hold each other's lists would grow threefold with each rename.
+        existing = columns_of(self._lake, self._spec.staging)
+        # One condition per name: nested list expressions would triple in size with each rename.
         missing = {name: F.array_contains(names, name) for pair in rename.items() for name in pair}
         for old, new in rename.items():
             old_missing, new_missing = missing[old], missing[new]
             either = old_missing | new_missing
-            if old in there and new in there:
-                unsaid = F.col(quote(old)).isNull() & F.col(quote(new)).isNull()
-                missing[new] = either & ((old_missing & new_missing) | unsaid)
+            if old in existing and new in existing:
+                both_null = F.col(quote(old)).isNull() & F.col(quote(new)).isNull()
+                missing[new] = either & ((old_missing & new_missing) | both_null)
             else:
                 missing[new] = either
             missing[old] = F.lit(False)
@@ -150,7 +152,7 @@ class Projection:
             F.array_union(others, F.array_compact(F.array(*(F.when(m, F.lit(n)) for n, m in missing.items()))))
         )
 
-    def _made(self) -> list[Item]:
+    def _from_source(self) -> list[Item]:
         return [i for i in self.items.values() if i.sources]
 
     def _selected(self, rows: DataFrame, more: Mapping[str, Column]) -> DataFrame:
@@ -159,18 +161,18 @@ class Projection:
         return rows.select(*own, *(c.alias(name) for name, c in more.items())).select(*values, *more)
 
     def source_events(self, rows: DataFrame, key: Sequence[str], source_key: Sequence[str]) -> DataFrame:
-        """Rows of staging as events of the source: the key as the table calls it, and what columns are made of.
+        """Return rows of staging as events of the source: the key by its names in the table, and all used columns.
 
         Args:
-            rows: of staging.
-            key: by the names that it has in the table.
-            source_key: the same, by the names that it has in the source.
+            rows: rows of staging.
+            key: names of the key columns in the table.
+            source_key: names of the key columns in the source.
         """
         names = dict.fromkeys(s for i in self.items.values() for s in i.sources)
         keys = zip(key, source_key, strict=True)
-        gone = F.array_intersect(self._left_out(), _names(tuple(names)))
+        omitted = F.array_intersect(self._omitted(), _names(tuple(names)))
         technical = self._technical()
-        technical[UNAVAILABLE] = F.transform(_or_null(gone), lambda c: F.concat(F.lit(source_name("")), c))
+        technical[UNAVAILABLE] = F.transform(_or_null(omitted), lambda c: F.concat(F.lit(source_name("")), c))
         return rows.select(
             *(F.expr(self.source[source][1]).alias(name) for name, source in keys),
             *(F.expr(self.source[name][1]).alias(source_name(name)) for name in names),

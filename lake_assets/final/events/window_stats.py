@@ -1,4 +1,4 @@
-"""The window of a step: its events and what is to be known of them before anything is done."""
+"""The window of a step: its events, and counts of them that decide how they are applied."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ from lake_assets.lake.names import literal
 
 @dataclass(frozen=True)
 class Stats:
-    """What is to be known of a window before anything is done.
+    """Counts of the events of a window.
 
     Attributes:
+        events: the number of all events; the counts below are numbers of events as well.
         high: the greatest (sequence, position).
-        latest: the latest time of an event, in microseconds.
-        transaction: that of the last event, where it is another one than that of `high`.
-        late: how many events need the history of their keys: they are not entirely after what was absorbed before, or
-            leave out some of what a column is computed of.
-        old: how many are older than the horizon.
-        unavailable: how many leave values out.
-        moved: how many of these are inserts.
-        inserts, deletes: how many there are.
-        others: how many are no inserts.
-        truncated: place and time of the last truncate.
-        keyless: how many have no value in a column of the key.
-        unordered: how many have no value in a column of the declared order.
+        latest: the latest time of an event, in microseconds since 1970.
+        transaction: the transaction of the last event, if it differs from the transaction of `high`.
+        late: events that need the history of their keys: they are not strictly after the events absorbed before, or
+            omit some source columns of a computed column.
+        old: events older than the horizon.
+        unavailable: events that omit values.
+        moved: inserts that omit values.
+        inserts, deletes: inserts, deletes.
+        others: events other than inserts.
+        truncated: position of the last truncate in the order of events; None: no truncate.
+        keyless: events without a value in a key column.
+        unordered: events without a value in a column of the declared order.
     """
 
     events: int
@@ -72,11 +73,11 @@ class Batch:
     """The window of a step.
 
     Attributes:
-        before: how far the table has come; None: it has not begun.
-        head: the staging table as it is now.
-        marks: what the commit records.
-        base: what the table records now.
-        details: what the outcome is to say.
+        before: the table's watermark before the step; None: it has absorbed nothing.
+        head: the newest watermark of staging in the window.
+        marks: watermarks that the commit stores.
+        base: watermarks that the table stores now.
+        details: details for the outcome.
     """
 
     events: DataFrame
@@ -89,7 +90,7 @@ class Batch:
 
 
 def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Stats:
-    """One look at the window."""
+    """Count the events of the window in one query."""
     transaction = f"({target.ordering.transaction})"
     last, of_high = (f"max_by({transaction}, {by})" for by in (f"struct({POSITION}, {INDEX})", ORDER))
     aggregates = (
@@ -117,51 +118,51 @@ def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Sta
 
 
 def check_stats(target: Target, stats: Stats) -> None:
-    """Refuse a window with events that do not say their key, or their place in the declared order.
+    """Refuse a window with events that lack their key, or their position in the declared order.
 
     Raises:
-        KeyMissingError, UnsupportedEventError: it has some.
+        KeyMissingError: some events lack a key value.
+        UnsupportedEventError: some events lack a value of the declared order.
     """
     if stats.unordered and not target.spec.order_by:
         raise UnsupportedEventError(
             f"{target.spec.table}: {stats.unordered} of {stats.events} events of {target.spec.staging} were accepted "
-            "because `order_by` was declared, and do not say otherwise where they belong in the order of changes: "
+            "because `order_by` was declared, and have no other position in the order of changes: "
             "declare `order_by` again"
         )
     if stats.unordered:
         raise UnsupportedEventError(
             f"{target.spec.table}: {stats.unordered} of {stats.events} events of {target.spec.staging} have no value "
-            f"in a column of the declared order {', '.join(target.spec.order_by)}: before and after which others "
-            "they happened cannot be told. Declare columns that every event says, deletes too, or leave `order_by` "
-            "out"
+            f"in a column of the declared order {', '.join(target.spec.order_by)}: their position among the other "
+            "changes is unknown. Declare columns that every event contains, also deletes, or remove `order_by`"
         )
     if stats.keyless:
         spec = target.spec
         raise KeyMissingError(
             f"{spec.table}: {stats.keyless} of {stats.events} events of {spec.staging} have no value in a column "
-            f"of the key {', '.join(target.key)}: which rows they mean cannot be told. Declare a key whose columns "
-            "every event says (deletes too: let the source log whole rows, as REPLICA IDENTITY FULL)"
+            f"of the key {', '.join(target.key)}: it is unknown which rows they change. Declare a key whose "
+            "columns every event contains (also deletes: let the source log whole rows, as REPLICA IDENTITY FULL)"
         )
 
 
 def is_late(target: Target, before: Watermark | None) -> Column:
-    """Whether an event is not entirely after what was absorbed before."""
+    """Whether an event is not strictly after the events absorbed before."""
     late = F.col(PARTIAL)
     if before and before.high:
         late = late | target.ordering.is_late(*before.high)
         if COPY in target.key:
-            # Of rows that share a sequence, those that follow may be the same ones again.
+            # Later rows with the same sequence may repeat earlier ones.
             late = late | F.expr(f"({target.same_again}) AND {SEQUENCE} = {literal(before.high[0])}")
     if before and before.transaction:
         late = late | F.expr(f"coalesce(({target.ordering.transaction}) = {literal(before.transaction)}, false)")
     if before and before.time is not None and target.mode == "scd2":
-        # Versions are told apart by time.
+        # Versions are ordered by time.
         late = late | (F.unix_micros(happened()) < before.time)
     return late
 
 
 def _is_keyless(target: Target) -> Column:
-    """Whether an event that matters does not say the whole key: which row it is about cannot be told."""
+    """Whether an applied event lacks a key value, so that its row is unknown."""
     if target.mode == "append" or not target.key:
         return F.lit(False)
     keyless = " OR ".join(f"{quote(k)} IS NULL" for k in target.key)

@@ -1,4 +1,4 @@
-"""Stored versions of rows (SCD2), of which neighbours may have become the same."""
+"""Stored row versions (SCD2) whose neighbours may have become equal."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from lake_assets.lake import quote
 
 
-def joined(
+def merge_equal_versions(
     rows: str, key: Sequence[str], columns: Sequence[str], tracked: Sequence[str], begins: str, ends: str
 ) -> str:
-    """SQL of versions, those that continue the one before them without a difference being one with it.
+    """Return SQL that merges each version into the previous one if they are adjacent and do not differ.
 
-    Two columns that became one may have held the same value one after the other.
+    After two columns are combined into one, consecutive versions may have the same value.
 
     Args:
         rows: SQL of the versions.
         key: columns that identify a row of the source.
-        columns: all columns, in the order that is wanted.
-        tracked: those whose change opens a new version; of the others the last value counts.
-        begins: the column with the time from which a version is valid.
-        ends: the column with the time until which it is.
+        columns: all columns of the result, in order.
+        tracked: columns whose change opens a new version; the others have the last value of merged versions.
+        begins: the column with the start of a version's validity.
+        ends: the column with the end of a version's validity.
     """
     keys, window = ", ".join(map(quote, key)), f"PARTITION BY {', '.join(map(quote, key))} ORDER BY {quote(begins)}"
     rest = [c for c in columns if c not in (*key, begins)]

@@ -1,4 +1,4 @@
-"""Tables that rows are appended to: one row an insert."""
+"""Append tables: one row per insert."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _IDENTITY = "_identity"
 
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
-    """Append the window's inserts; returns strategy and reason.
+    """Append the window's inserts; return strategy and reason.
 
     Raises:
-        UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
+        UnsupportedEventError: the window has updates or deletes, and the table is not declared to ignore them.
     """
     rows = rebuild(target, batch)
     if target.is_new:
@@ -31,37 +31,37 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
 
 
 def rebuild(target: Target, batch: Batch) -> DataFrame:
-    """The rows that the window adds; of a window of all that staging held, all there are.
+    """Return the rows that the window adds: all rows of the table for a window over all of staging.
 
     Raises:
-        UnsupportedEventError: it holds updates or deletes, and the table is not declared to ignore them.
+        UnsupportedEventError: the window has updates or deletes, and the table is not declared to ignore them.
     """
     spec, others = target.spec, batch.stats.others
     if others and spec.on_change == "stop":
         if target.key:
             raise UnsupportedEventError(
-                f"{spec.table}: {others} new events of {spec.staging} are no inserts, and the table is declared to "
-                "hold inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or another "
-                "mode"
+                f"{spec.table}: {others} new events of {spec.staging} are not inserts, and the table is declared to "
+                "contain inserts only (`mode: append`). Declare `on_change: ignore` to leave such events out, or "
+                "another mode"
             )
         raise UnsupportedEventError(
-            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are no inserts: which rows they "
-            "mean cannot be told. Give the source table a primary key, declare `key`, or declare `on_change: ignore` "
-            "to leave such events out"
+            f"{spec.table}: {spec.staging} has no key, and {others} of its new events are not inserts: it is unknown "
+            "which rows they change. Give the source table a primary key, declare `key`, or declare "
+            "`on_change: ignore` to leave such events out"
         )
     events = batch.events.where(F.col(OP).isin(INSERT, READ))
     if others:
         batch.details["ignored"] = others
     if target.key:
-        # Delivered again, an insert is known by its place in the source and its key.
-        numbered, same = F.expr(target.ordering.numbered), [_IDENTITY, *target.key]
+        # A repeated insert is recognized by its position in the source and its key.
+        numbered, identifying = F.expr(target.ordering.numbered), [_IDENTITY, *target.key]
         identity = F.expr(target.ordering.identity).alias(_IDENTITY)
         events = events.select("*", identity)
         if batch.stats.late and batch.before:
             before = history_of(target, batch.before.snapshot).where(F.col(OP).isin(INSERT, READ) & numbered)
-            known = before.select(identity, *(F.col(quote(c)) for c in target.key))
-            events = events.join(known, same, "left_anti")
-        once = events.where(numbered).dropDuplicates(same)
+            existing = before.select(identity, *(F.col(quote(c)) for c in target.key))
+            events = events.join(existing, identifying, "left_anti")
+        once = events.where(numbered).dropDuplicates(identifying)
         events = once.unionByName(events.where(~numbered))
     types = target.types
     return events.select(*(F.col(quote(c)).cast(types[c]).alias(c) for c in target.columns))

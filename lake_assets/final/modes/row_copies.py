@@ -1,12 +1,12 @@
-"""Tables without a key (`key: "*"`): how many copies of each row there are.
+"""Tables without a key (`key: "*"`): the number of copies of each row.
 
-Every insert adds one copy of its row and every delete takes one away, so that equal rows are as many as at the source.
-A final table numbers them: `__row` is the hash of the values, `__copy` counts from 1. The copies of a row are those
-with the lowest numbers; what a change writes are the numbers that come or go.
+Every insert adds one copy of its row and every delete removes one, so the table has as many equal rows as the source.
+The copies are numbered: `__row` is the hash of the values, `__copy` counts from 1. A row with `n` copies has the
+numbers 1 to `n`; a change writes only the numbers that are added or removed.
 
-A change that is delivered twice counts once. It is told by its sequence, as far as that goes: all rows of a COPY, or of
-a snapshot, share theirs. Equal events of one sequence that come one after the other are therefore so many copies; where
-the stream comes back to a sequence, it repeats what it said before.
+A change that is delivered twice counts once. It is recognized by its sequence, with a limit: all rows of a COPY, or of
+a snapshot, share one sequence. So consecutive equal events of one sequence count as that many copies, and if the stream
+returns to an earlier sequence, it repeats earlier events.
 """
 
 from __future__ import annotations
@@ -25,76 +25,80 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import ARRIVED_AT, DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE, UPDATE
 from lake_assets.lake import quote
 from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 
-# What becomes of a stored copy that never was, as late events show.
+# The operation that removes a stored copy which never existed, according to late events.
 REMOVE = "remove"
 _BY, _BEFORE, _MOST = "_by", "_before", "_most"
 
 
 def changed_copies(target: Target, batch: Batch) -> tuple[DataFrame, list[str]]:
-    """Return one row per copy that the window adds or takes away, as `scd1` writes them, and reasons for people.
+    """Return one row per copy that the window adds or removes, in the form that `scd1` writes, and readable reasons.
 
-    Where the window holds a truncate, and where the table is made anew, these are all copies of its rows.
+    If the window has a truncate, or the table is rebuilt, these are all copies of all rows.
     """
     stats, deletes, why = batch.stats, target.spec.deletes, ["each event adds or removes one copy of its row"]
     emptied = bool(stats.truncated) and deletes != "ignore"
     late, events = None, batch.events
     if stats.late:
-        why.append("late or repeated events: the copies of their rows are counted from all of their history")
+        why.append("late or repeated events: the copies of their rows are counted from their whole history")
         history = _once(target, history_of(target, batch.head.snapshot))
-        late = None if emptied else held(_rows_of(batch.events.where(is_late(target, batch.before))))
+        late = None if emptied else checkpoint(_rows_of(batch.events.where(is_late(target, batch.before))))
         events = history
     else:
         events = _once(target, events)
-    counted = held(_counted(target, events, late, batch, emptied=emptied))
+    counted = checkpoint(_count(target, events, late, batch, emptied=emptied))
     if lost := counted.agg(F.sum("lost")).collect()[0][0]:
         batch.details["deletes_without_row"] = int(lost)
     return _as_changes(target, counted, everything=emptied or target.is_new), why
 
 
 def _rows_of(events: DataFrame) -> DataFrame:
-    """The rows that events are about; a truncate is about none."""
+    """Return the distinct rows that events insert or delete (a truncate has no row)."""
     return events.where(F.col(OP) != TRUNCATE).select(ROW).distinct()
 
 
 def _once(target: Target, events: DataFrame) -> DataFrame:
-    """Events without those that were delivered again."""
-    told = F.expr(f"({target.same_again}) AND {OP} <> '{TRUNCATE}'")
+    """Return the events without repeated deliveries."""
+    is_numbered = F.expr(f"({target.same_again}) AND {OP} <> '{TRUNCATE}'")
     stream = Window.orderBy(POSITION, INDEX)
     begins = ~F.lag(SEQUENCE).over(stream).eqNullSafe(F.col(SEQUENCE))
     so_far = stream.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     rows = events.withColumn("_run", F.sum(begins.cast("int")).over(so_far))
-    # A run may go on in the next batch of files; one that says the same as the part before it is that part again.
+    # A run may continue in the next batch of files; a part with the same content as an earlier part repeats it.
     part = Window.partitionBy("_run", ARRIVED_AT)
     content = F.struct(F.count("*").over(part), F.sum(F.xxhash64(ROW, OP).cast("decimal(38,0)")).over(part))
     rows = rows.withColumn("_part", content)
-    again = F.dense_rank().over(Window.partitionBy("_run", "_part").orderBy(ARRIVED_AT)) > 1
-    rows = rows.withColumn("_again", again).where(~told | ~F.col("_again"))
-    same = [ROW, OP, SEQUENCE]
-    nth = F.row_number().over(Window.partitionBy(*same, "_run").orderBy(POSITION, INDEX))
-    first = F.row_number().over(Window.partitionBy(*same, "_nth").orderBy(POSITION, INDEX))
+    repeated = F.dense_rank().over(Window.partitionBy("_run", "_part").orderBy(ARRIVED_AT)) > 1
+    rows = rows.withColumn("_again", repeated).where(~is_numbered | ~F.col("_again"))
+    equal = [ROW, OP, SEQUENCE]
+    nth = F.row_number().over(Window.partitionBy(*equal, "_run").orderBy(POSITION, INDEX))
+    first = F.row_number().over(Window.partitionBy(*equal, "_nth").orderBy(POSITION, INDEX))
     rows = rows.withColumn("_nth", nth).withColumn("_first", first)
-    return rows.where(~told | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
+    return rows.where(~is_numbered | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
 
 
-def _counted(target: Target, events: DataFrame, late: DataFrame | None, batch: Batch, *, emptied: bool) -> DataFrame:
-    """Per row that the window is about: its values, the copies `n` that there are and `most` that there ever were, both
-    also as they are stored (`n0`, `most0`), and how many deletes found none."""
+def _count(target: Target, events: DataFrame, late: DataFrame | None, batch: Batch, *, emptied: bool) -> DataFrame:
+    """Count the copies of each row that the window changes.
+
+    Returns:
+        One row per `__row`: `image` with its values, `n` copies now and `most` copies ever, `n0` and `most0` the same
+        as stored, and `lost` the number of deletes without a copy to remove.
+    """
     deletes = target.spec.deletes
-    keys = held(_rows_of(events if emptied else batch.events))
+    keys = checkpoint(_rows_of(events if emptied else batch.events))
     is_stored = not (emptied or target.is_new)
-    stored = held(_stored(target, keys)) if is_stored else None
+    stored = checkpoint(_stored(target, keys)) if is_stored else None
     rows = events.join(keys, ROW, "left_semi")
     if late is not None:
-        # Of the others, what is stored stands for all before the window.
+        # For other rows, the stored copies replace all events before the window.
         since = _once(target, batch.events).join(late, ROW, "left_anti")
         rows = rows.join(late, ROW, "left_semi").unionByName(since)
     truncates = events.where(F.col(OP) == TRUNCATE)
     if deletes == "ignore":
         rows = rows.where(F.col(OP) != DELETE)
     elif deletes == "soft":
-        # What is stored of the others came after all truncates.
+        # Stored copies of other rows came after all earlier truncates.
         rows = with_truncates(rows, keys if late is None else late, truncates, [ROW])
     elif (last := truncates.agg(F.max(F.expr(ORDER)).alias("last")).collect()[0]["last"]) is not None:
         rows = rows.where(order() > place(last))
@@ -113,10 +117,10 @@ def _counted(target: Target, events: DataFrame, late: DataFrame | None, batch: B
                 F.col("n0").alias(_BY),
             )
         )  # fmt: skip
-    found = _folded(steps)
+    counts = _fold(steps)
     if stored is None:
-        return found.withColumns({"n0": F.lit(0).cast("bigint"), "most0": F.lit(0).cast("bigint")})
-    both = found.join(stored, ROW, "left")
+        return counts.withColumns({"n0": F.lit(0).cast("bigint"), "most0": F.lit(0).cast("bigint")})
+    both = counts.join(stored, ROW, "left")
     both = both.withColumns({c: F.coalesce(F.col(c), F.lit(0).cast("bigint")) for c in ("n0", "most0")})
     if late is None:
         return both.withColumn("most", F.greatest("most", "most0"))
@@ -124,15 +128,15 @@ def _counted(target: Target, events: DataFrame, late: DataFrame | None, batch: B
     return recounted.unionByName(both.join(late, ROW, "left_anti").withColumn("most", F.greatest("most", "most0")))
 
 
-def _folded(steps: DataFrame) -> DataFrame:
-    """Per row, the number of copies after all steps: one more or one less each, never below zero."""
+def _fold(steps: DataFrame) -> DataFrame:
+    """Return per row the number of copies after all steps; each adds or removes one, never going below zero."""
     ordered = Window.partitionBy(ROW).orderBy(SEQUENCE, POSITION, INDEX)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     epochs = steps.withColumn("_epoch", F.sum((F.col(OP) == TRUNCATE).cast("int")).over(so_far))
     within = Window.partitionBy(ROW, "_epoch").orderBy(SEQUENCE, POSITION, INDEX)
     within = within.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     summed = epochs.withColumn("_sum", F.sum(_BY).over(within))
-    # Deletes of rows that are not there change nothing: what is below zero is not made up for.
+    # Deletes of missing rows change nothing: a negative sum is not carried over.
     below = F.least(F.lit(0).cast("bigint"), F.min("_sum").over(within))
     counts = summed.withColumn("_below", below).withColumn("_count", F.col("_sum") - F.col("_below"))
     return counts.groupBy(ROW).agg(
@@ -144,20 +148,20 @@ def _folded(steps: DataFrame) -> DataFrame:
 
 
 def _stored(target: Target, keys: DataFrame) -> DataFrame:
-    """How many copies of these rows the table holds: `n0` that are there, `most0` with those marked as deleted."""
+    """Return the stored number of copies of these rows: `n0` current ones, `most0` including soft-deleted ones."""
     lake, table = target.lake, target.spec.table
     pruning = prune(keys, (ROW,), lake.table(table), types=target.types)
     where = f" WHERE {pruning.condition}" if pruning.condition else ""
     sql = f"SELECT * FROM {lake.sql_name(table)} t{where}"
     rows = lake.spark().sql(sql, args=pruning.values) if pruning.values else lake.spark().sql(sql)
-    there = ~F.col(DELETED) if DELETED in target.own else F.lit(True)
+    is_current = ~F.col(DELETED) if DELETED in target.own else F.lit(True)
     return rows.join(keys, ROW, "left_semi").groupBy(ROW).agg(
-        F.count_if(there).alias("n0"), F.count("*").alias("most0")
+        F.count_if(is_current).alias("n0"), F.count("*").alias("most0")
     )  # fmt: skip
 
 
 def _as_changes(target: Target, counted: DataFrame, *, everything: bool) -> DataFrame:
-    """One row per copy, with what becomes of it."""
+    """Return one row per copy, with the operation to apply to it."""
     soft = DELETED in target.own
     first, last = F.lit(1).cast("bigint"), F.col("most") if soft else F.col("n")
     if not everything:

@@ -1,12 +1,12 @@
-"""All versions of each row (SCD2): what it was, from when, until when.
+"""All versions of each row (SCD2), with the time interval in which each was valid.
 
-A version is valid in `[effective_from, effective_to)`; the current one ends at 9999-12-31. The versions of a key are
-those that its events make in the order of the source, whenever they arrived:
+A version is valid in `[effective_from, effective_to)`; the current one ends at 9999-12-31. The versions of a key follow
+from its events in the order of the source, no matter when they arrived:
 
-- Times never go back: an event that says an earlier time than one before it (in the source's order) counts as of that
-  one's time. So the intervals of a key do not overlap, whatever the clock of the source did.
-- Of several events at one time only the last one counts: the others were never valid for any length of time.
-- A change of columns that are not tracked is written into the version that it falls in.
+- Times never go back: an event with an earlier time than its predecessor (in the source's order) gets the time of the
+  predecessor. So the intervals of a key do not overlap, even if the clock of the source was set back.
+- Of several events with the same time only the last one counts: the others were valid for no length of time.
+- A change of untracked columns is written into the version that is valid at its time.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from lake_assets.final.target import Target
 from lake_assets.formats.event_model import DELETE, INDEX, OP, POSITION, READ, SEQUENCE, TRUNCATE
 from lake_assets.lake import quote
 from lake_assets.tables.commits import commit_marks
-from lake_assets.tables.spark_frames import held, together
+from lake_assets.tables.spark_frames import checkpoint, together
 
-# Seconds since 1970 of 9999-12-31 00:00:00 UTC.
+# 9999-12-31 00:00:00 UTC in seconds since 1970.
 _OPEN_END = 253_402_214_400
 _VERSION = "_version"
 
 
 def apply(target: Target, batch: Batch) -> tuple[str, str]:
-    """MERGE the versions of the window's keys that differ; returns strategy and reason."""
-    found = needs(target, batch)
-    why = list(found.why)
-    if found.lost:
-        batch.details["inserts_without_old_row"] = found.lost
+    """MERGE the versions of the window's keys that differ; return strategy and reason."""
+    needed = needs(target, batch)
+    why = list(needed.why)
+    if needed.lost:
+        batch.details["inserts_without_old_row"] = needed.lost
     if batch.stats.truncated:
         why.append("the source was truncated")
-    rows, keys = _states(target, batch, found)
-    made = versions(rows, target.key, target.columns, target.tracked)
-    changes = held(_differing(target, made, stored_rows(target, keys)))
+    rows, keys = _states(target, batch, needed)
+    computed = versions(rows, target.key, target.columns, target.tracked)
+    changes = checkpoint(_differing(target, computed, stored_rows(target, keys)))
     if target.is_new:
         return "rebuild", replace_rows(target, changes, batch)
     pruning = prune_by(target, changes)
@@ -65,42 +65,42 @@ def apply(target: Target, batch: Batch) -> tuple[str, str]:
 
 
 def rebuild(target: Target, batch: Batch) -> DataFrame:
-    """All versions, made of all that staging held."""
+    """Return all versions, computed from all of staging."""
     rows, _ = _states(target, batch, needs(target, batch))
     return versions(rows, target.key, target.columns, target.tracked)
 
 
-def _states(target: Target, batch: Batch, found: Needs) -> tuple[DataFrame, DataFrame | None]:
-    """The states of the keys whose versions may differ, and these keys; None: all keys."""
-    key, late, history = list(target.key), found.late, found.history
+def _states(target: Target, batch: Batch, needed: Needs) -> tuple[DataFrame, DataFrame | None]:
+    """Return the states of the keys whose versions may differ, and these keys (None: all keys)."""
+    key, late, history = list(target.key), needed.late, needed.history
     truncates = batch.events.where(F.col(OP) == TRUNCATE)
     keys = keys_of(target, batch.events)
     everything = bool(batch.stats.truncated)
     if everything:
-        # Any version that is open ends there; behind it, any row may have been inserted and have arrived before it.
-        late = held(keys_of(target, history)) if history is not None else None
+        # A truncate ends all open versions. Any row may have been inserted after it and have arrived before it.
+        late = checkpoint(keys_of(target, history)) if history is not None else None
         keys = keys.union(stored_rows(target, None).select(*(F.col(quote(k)) for k in key))).distinct()
     parts: list[DataFrame] = []
-    apart: list[DataFrame] = []
+    separate: list[DataFrame] = []
     if late is not None and history is not None:
-        mine = with_truncates(history.join(late, key, "left_semi"), late, history, key)
+        key_events = with_truncates(history.join(late, key, "left_semi"), late, history, key)
         if target.projection.is_computed_late:
-            apart.append(states_of(target, mine, moved=found.moved, of_source=True))
+            separate.append(states_of(target, key_events, moved=needed.moved, of_source=True))
         else:
-            parts.append(mine)
+            parts.append(key_events)
         keys = keys.join(late, key, "left_anti")
-    keys = held(keys)
+    keys = checkpoint(keys)
     parts.append(_as_events(target, stored_rows(target, keys)))
-    mine = batch.events.join(keys, key, "left_semi")
-    parts.append(with_truncates(mine, keys, truncates, key) if everything else mine)
-    rows = together([*apart, states_of(target, together(parts), moved=found.moved)])
+    key_events = batch.events.join(keys, key, "left_semi")
+    parts.append(with_truncates(key_events, keys, truncates, key) if everything else key_events)
+    rows = together([*separate, states_of(target, together(parts), moved=needed.moved)])
     if everything:
         return rows, None
-    return rows, held(keys.union(late)) if late is not None else keys
+    return rows, checkpoint(keys.union(late)) if late is not None else keys
 
 
 def _as_events(target: Target, stored: DataFrame) -> DataFrame:
-    """Stored versions as the events that would make them."""
+    """Return stored versions as the events that would produce them."""
     number = F.row_number().over(Window.partitionBy(*(F.col(quote(k)) for k in target.key)).orderBy(FROM)) * 2
     rows = stored.withColumn("_number", number)
     opened = as_events(target, rows, READ, F.col("_number"), F.col(FROM))
@@ -109,10 +109,10 @@ def _as_events(target: Target, stored: DataFrame) -> DataFrame:
 
 
 def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track: Sequence[str]) -> DataFrame:
-    """The versions that the states of keys make: `columns` and the interval.
+    """Return the versions that follow from the states of keys: `columns` and the interval.
 
     Args:
-        rows: `states` of all events of the keys in question.
+        rows: the `states` of all events of the keys.
         key: columns that identify a row of the source.
         columns: all columns of the row.
         track: columns whose change opens a new version.
@@ -148,25 +148,25 @@ def versions(rows: DataFrame, key: Sequence[str], columns: Sequence[str], track:
     )
 
 
-def _differing(target: Target, made: DataFrame, stored: DataFrame) -> DataFrame:
-    """Versions that are not stored as they are, and stored ones that are none any more (`_op` delete)."""
-    names, same = [*target.columns, *target.own], [*target.key, FROM]
-    rest = [c for c in names if c not in same]
+def _differing(target: Target, computed: DataFrame, stored: DataFrame) -> DataFrame:
+    """Return versions that differ from the stored ones, and stored versions to delete (`_op` delete)."""
+    names, identifying = [*target.columns, *target.own], [*target.key, FROM]
+    rest = [c for c in names if c not in identifying]
     types = target.types
 
     def side(frame: DataFrame, name: str) -> DataFrame:
         return frame.select(
-            *(F.col(quote(c)).cast(types[c]).alias(c) for c in same),
+            *(F.col(quote(c)).cast(types[c]).alias(c) for c in identifying),
             F.struct(*(F.col(quote(c)).cast(types[c]).alias(c) for c in rest)).alias(name),
         )
 
-    both = side(made, "new").join(side(stored, "old"), same, "full_outer")
+    both = side(computed, "new").join(side(stored, "old"), identifying, "full_outer")
     differs: Column = F.lit(False)
     for c in rest:
         differs = differs | ~F.col(f"new.{quote(c)}").eqNullSafe(F.col(f"old.{quote(c)}"))
-    gone = F.col("new").isNull()
-    return both.where(gone | F.col("old").isNull() | differs).select(
-        *(F.col(quote(c)) for c in same),
+    is_obsolete = F.col("new").isNull()
+    return both.where(is_obsolete | F.col("old").isNull() | differs).select(
+        *(F.col(quote(c)) for c in identifying),
         *(F.col(f"new.{quote(c)}").alias(c) for c in rest),
-        F.when(gone, DELETE).otherwise(READ).alias(OP),
+        F.when(is_obsolete, DELETE).otherwise(READ).alias(OP),
     )

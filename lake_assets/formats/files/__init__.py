@@ -1,4 +1,4 @@
-"""Files of records: bytes within limits, and their records, by the kind of file.
+"""Read the records of files, by the kind of file, within limits of size.
 
-What a record means is the business of a format, in the folder above.
+What a record means is defined by its format, in the parent folder.
 """

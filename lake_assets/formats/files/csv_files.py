@@ -1,6 +1,6 @@
 """Rows of CSV files as records.
 
-The first line names the columns; an empty field is null, a quoted empty one is an empty text.
+The first line names the columns. An empty field is null, a quoted empty field an empty text.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from lake_assets.formats.flat_rows import TEXT
 
 BLOCK = 8 << 20
 # Arrow counts the bytes of a block in 32 bits.
-LONGEST_ROW = 1 << 30
-# A line after a file's last one: in a row of its own, unless a quote is open.
-_END = "\0end"
+MAX_ROW_BYTES = 1 << 30
+# Appended after a file's last line: parsed as a separate row, unless a quote is still open.
+_END_MARK = "\0end"
 
 
 def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
-    """The rows of a CSV file (gzip if it is named .gz) with the line on which each begins: the header is line 1.
+    """Yield the rows of a CSV file (gzip if it is named .gz), each with the line on which it begins (header: 1).
 
-    A row with more or fewer fields than there are columns is a record with a problem, and so is one that is too large.
-    Blank lines are left out.
+    A row with more or fewer fields than the header, or larger than allowed, becomes a record with a problem. Blank
+    lines are skipped.
 
     Raises:
         InputTooLargeError: the file is larger than allowed.
-        MalformedRecordError: no header line, a name is there twice, no UTF-8.
-        TruncatedInputError: the compressed stream is cut or damaged, or a quote is never closed.
+        MalformedRecordError: the file has no header line or a duplicate name, or is not UTF-8.
+        TruncatedInputError: the compressed stream is truncated or damaged, or a quote is never closed.
     """
     line = count = 0
     try:
@@ -61,8 +61,8 @@ def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]
                 line, count = record.number, count + 1
                 yield record
         except pa.ArrowInvalid:
-            # Perhaps a row is larger than a block. Larger blocks take much memory, and few files need them.
-            for record in islice(_csv_rows(file, limits, min(max(limits.record, BLOCK), LONGEST_ROW)), count, None):
+            # A row may be larger than a block. Larger blocks take more memory, and few files need them.
+            for record in islice(_csv_rows(file, limits, min(max(limits.record, BLOCK), MAX_ROW_BYTES)), count, None):
                 line = record.number
                 yield record
     except (EOFError, zlib.error) as e:
@@ -72,7 +72,7 @@ def csv_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]
 
 
 def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterator[Record]:
-    """The rows; `longest`: bytes of the longest one that is read, where there may be some that Arrow stops at."""
+    """Yield the rows. `longest`: bytes of the longest row to read, if Arrow may stop at longer ones; None: no limit."""
     row = 1  # Arrow counts the header as a row
     misfits: deque[Any] = deque()
 
@@ -88,11 +88,11 @@ def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterato
         quoted_strings_can_be_null=False,
     )
     parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
-    # Arrow numbers the rows that do not fit only where it reads with one thread.
+    # Arrow reports the numbers of invalid rows only if it reads in one thread.
     read = pa_csv.ReadOptions(block_size=longest + 1 if longest else BLOCK, use_threads=False)
     with opened(file, limits) as stream:
         rows = RowFilter(stream, longest, KEPT) if longest else None
-        lines, left_out = (rows.lines(), rows.left_out) if rows else (_first_lines(file, limits), ())
+        lines, left_out = (rows.lines(), rows.left_out) if rows else (_row_lines(file, limits), ())
 
         def unfit() -> Iterator[Record]:
             nonlocal row
@@ -102,7 +102,7 @@ def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterato
                     yield Record(long.line, long.text, too_large(limits))
                 elif misfits and misfits[0].number == row + 1:
                     misfit, row = misfits.popleft(), row + 1
-                    problem = f"a row of {misfit.actual_columns} fields, where the header has {len(names)}"
+                    problem = f"a row of {misfit.actual_columns} fields, but the header has {len(names)}"
                     yield Record(next(lines), misfit.text, problem)
                 else:
                     return
@@ -119,24 +119,24 @@ def _csv_rows(file: Path, limits: Limits, longest: int | None = None) -> Iterato
             raise _never_closed(file, rows.last_line)
         yield from unfit()
         if rows is None:
-            for _ in lines:  # to the end, for what is wrong there
+            for _ in lines:  # read to the end, to detect an unclosed quote
                 pass
 
 
-def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
-    """The line on which each row begins, the header first.
+def _row_lines(file: Path, limits: Limits) -> Iterator[int]:
+    """Yield the line on which each row begins, the header first.
 
-    Arrow does not tell it: quoted values hold line breaks, and blank lines are no rows. Nor does it tell that a quoted
-    value continues to the end of the file.
+    Arrow does not report it: quoted values contain line breaks, and blank lines are no rows. Nor does it report a
+    quoted value that continues to the end of the file.
 
     Raises:
         TruncatedInputError: a quote is never closed.
     """
-    csv.field_size_limit(sys.maxsize)  # as Arrow, which has none
+    csv.field_size_limit(sys.maxsize)  # like Arrow, which has no limit
     with io.TextIOWrapper(opened(file, limits), encoding="utf-8", errors="replace", newline="") as stream:
-        rows, end, begins = csv.reader(chain(stream, [_END])), 0, 1
+        rows, end, begins = csv.reader(chain(stream, [_END_MARK])), 0, 1
         for fields in rows:
-            if fields == [_END]:
+            if fields == [_END_MARK]:
                 return
             if fields:
                 yield (begins := end + 1)
@@ -147,13 +147,13 @@ def _first_lines(file: Path, limits: Limits) -> Iterator[int]:
 def _never_closed(file: Path, line: int) -> TruncatedInputError:
     return TruncatedInputError(
         f"{file}: a quote in the row that begins on line {line} is never closed, so the row continues to the end of "
-        "the file. Nothing of it was taken in: close the quote, or deliver the whole file"
+        "the file. No row of the file was landed: close the quote, or deliver the whole file"
     )
 
 
 def _header(file: Path, limits: Limits, longest: int | None) -> list[str]:
     with opened(file, limits) as stream:
-        # Rows that do not fit are no matter here: their number is told when they are read.
+        # Invalid rows are ignored here, and reported when they are read.
         parse = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
         source = io.BufferedReader(RowFilter(stream, BLOCK, KEPT)) if longest else stream
         read = pa_csv.ReadOptions(block_size=BLOCK + 1)

@@ -1,6 +1,6 @@
-"""CSV files with rows that do not fit into one of Arrow's blocks, at which it stops.
+"""CSV files with rows larger than Arrow's block, at which Arrow would stop.
 
-Few files have them. To find where rows begin and end takes three times as long as to read them.
+Few files have such rows. Finding where rows begin and end takes three times as long as reading them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 _CHUNK = 1 << 20
-# Outside quotes: the end of a row, a quote that begins a field, and a comma behind which the next chunk begins.
+# Outside quotes: the end of a row, a quote that begins a field, a comma at the end of the chunk.
 _SPECIAL = re.compile(rb'[\r\n]|,(?:"|\Z)')
 _BOM = b"\xef\xbb\xbf"
 
 
 class LongRow(NamedTuple):
-    """A row that is left out.
+    """A row that is left out because of its size.
 
     Attributes:
-        after: how many rows, the header among them, are before it and not left out.
-        line: the line on which it begins.
-        text: its beginning.
+        after: number of preceding rows that are not left out, including the header.
+        line: the line on which the row begins.
+        text: the beginning of the row.
     """
 
     after: int
@@ -32,21 +32,21 @@ class LongRow(NamedTuple):
 
 
 class RowFilter(io.RawIOBase):
-    """The bytes of a CSV file without its longest rows.
+    """The bytes of a CSV file without the rows that are too large.
 
     Attributes:
-        left_out: the rows that were left out so far; whoever needs one takes it out.
-        last_line: the line on which the last row that was read begins.
+        left_out: the rows left out so far, which the reader removes once reported.
+        last_line: the line on which the last row read begins.
     """
 
-    def __init__(self, source: IO[bytes], longest: int, kept: int) -> None:
+    def __init__(self, source: IO[bytes], longest: int, excerpt: int) -> None:
         """
         Args:
             source: the file's bytes.
-            longest: bytes of the longest row that is not left out.
-            kept: bytes that are kept of a row that is.
+            longest: rows of more bytes are left out.
+            excerpt: bytes to keep of each row that is left out.
         """
-        self.source, self.longest, self.kept = source, longest, kept
+        self.source, self.longest, self.excerpt = source, longest, excerpt
         self._lines: deque[int] = deque()
         self.left_out: deque[LongRow] = deque()
         self._ready = bytearray()
@@ -76,11 +76,11 @@ class RowFilter(io.RawIOBase):
 
     @property
     def ends_in_quotes(self) -> bool:
-        """Whether the last row that was read holds a quote that no other one closes."""
+        """Whether the last row read contains an unclosed quote."""
         return self._quoted
 
     def lines(self) -> Iterator[int]:
-        """The line on which each row begins that is not left out, the header first; of rows that have been read."""
+        """Yield the line on which each row begins that was read and not left out, the header first."""
         while True:
             yield self._lines.popleft()
 
@@ -90,12 +90,12 @@ class RowFilter(io.RawIOBase):
             self._is_first, at = False, len(_BOM) if chunk.startswith(_BOM) else 0
         while at < len(chunk):
             if self._quoted:
-                found = chunk.find(b'"', at)
-                self._quoted, self._closed = found < 0, found >= 0
-                at = found + 1 or len(chunk)
+                quote = chunk.find(b'"', at)
+                self._quoted, self._closed = quote < 0, quote >= 0
+                at = quote + 1 or len(chunk)
                 continue
             if (self._closed or self._at_field) and chunk[at] == 34:
-                # A quote at the beginning of a field, or a second one: the first did not end the field.
+                # A quote at the start of a field, or a doubled quote, which does not end the field.
                 self._quoted, self._closed, self._at_field = True, False, False
                 at += 1
                 continue
@@ -119,7 +119,7 @@ class RowFilter(io.RawIOBase):
         if self._size <= self.longest:
             self._row += part
         else:
-            self._row = (self._row + part[: self.kept])[: self.kept]
+            self._row = (self._row + part[: self.excerpt])[: self.excerpt]
         ends = part.count(b"\n") + part.count(b"\r") - part.count(b"\r\n")
         self._line += ends - (self._last == b"\r" and part[:1] == b"\n")
         self._last = part[-1:] or self._last

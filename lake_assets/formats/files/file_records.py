@@ -11,6 +11,6 @@ from lake_assets.formats.files.parquet_files import parquet_records
 
 
 def reader_of(file: Path) -> Callable[[Path, Limits], Iterator[Record]] | None:
-    """What reads a file that is no JSON lines: by its name (.csv, .csv.gz, .parquet)."""
+    """Return the reader of a file by its name (.csv, .csv.gz, .parquet); None for JSON lines."""
     suffix = Path(file.stem if is_compressed(file) else file.name).suffix.lower()
     return {".csv": csv_records, ".parquet": parquet_records}.get(suffix)

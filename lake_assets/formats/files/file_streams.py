@@ -1,4 +1,4 @@
-"""Bytes of files, within limits, and the records made of them."""
+"""Bytes of files, within limits of size."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from lake_assets.errors import (
 )
 from lake_assets.formats.format_base import DEPTH
 
-# How the problems begin of records that are kept in part.
+# Prefixes of the problems of records of which only a part is kept.
 TOO_LARGE = "larger than "
 NO_VALUE = "no value that can be read: "
 NOT_UTF8 = "not UTF-8"
 KEPT_IN_PART = (TOO_LARGE, NO_VALUE, NOT_UTF8)
-# Characters of a record that is too large.
+# Characters to keep of a record that is too large.
 KEPT = 1_000
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is read of what arrives.
+    """Limits on incoming files and records.
 
     Attributes:
-        record: bytes of the largest record that is taken in; a larger one is a reject.
-        file: bytes of the largest file, uncompressed; a larger one is an error.
-        depth: how deeply a record may be nested; a deeper one is a reject.
+        record: most bytes in a record; larger records are rejected.
+        file: most bytes in a file, uncompressed; a larger file is an error.
+        depth: deepest nesting of a record; deeper records are rejected.
     """
 
     record: int = 64 << 20
@@ -48,9 +48,9 @@ class Record(NamedTuple):
     """One record of a file.
 
     Attributes:
-        number: of the line on which it begins, or of a Parquet file's row; from 1.
-        text: as it came; a row as JSON.
-        problem: why it is none; None: nothing is wrong with it so far.
+        number: number of the line on which it begins, or of the row in a Parquet file, from 1.
+        text: the record as received; rows as JSON.
+        problem: why it is rejected; None if no problem is known so far.
     """
 
     number: int
@@ -77,7 +77,7 @@ class _LimitedStream(io.RawIOBase):
         """See `io.RawIOBase`.
 
         Raises:
-            InputTooLargeError: the limit is passed.
+            InputTooLargeError: the file exceeds the limit.
         """
         count: int = self.source.readinto(buffer) or 0
         self.count += count
@@ -93,15 +93,15 @@ class _LimitedStream(io.RawIOBase):
 
 
 def open_regular(file: Path) -> io.FileIO:
-    """The bytes of a file, which is no link: whoever may write to a landing folder must not have other files read.
+    """Open a regular file. Links are not followed: a link in a landing folder must not make other files readable.
 
     Raises:
         LandingFolderError: it is a link, or has become a pipe or a device since the folder was listed.
     """
-    # A pipe that nobody writes to would be waited for.
+    # O_NONBLOCK: opening a pipe would wait for a writer.
     flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        raw = io.FileIO(file, opener=lambda path, given: os.open(path, given | flags))
+        raw = io.FileIO(file, opener=lambda path, mode: os.open(path, mode | flags))
     except OSError as e:
         if e.errno != errno.ELOOP:
             raise
@@ -110,7 +110,7 @@ def open_regular(file: Path) -> io.FileIO:
         ) from e
     if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
         raw.close()
-        raise LandingFolderError(f"{file} is no file any more, but a pipe or a device: remove it")
+        raise LandingFolderError(f"{file} is no longer a file, but a pipe or a device: remove it")
     return raw
 
 
@@ -120,10 +120,10 @@ def is_compressed(file: Path) -> bool:
 
 
 def opened(file: Path, limits: Limits) -> io.BufferedReader:
-    """The bytes of a file, uncompressed if it is named .gz.
+    """Open a file for reading, uncompressed if it is named .gz.
 
     Raises:
-        InputTooLargeError: while they are read, as soon as there are too many.
+        InputTooLargeError: raised while reading, once the limit is exceeded.
     """
     return io.BufferedReader(_LimitedStream(file, limits.file), 1 << 20)
 
@@ -131,23 +131,23 @@ def opened(file: Path, limits: Limits) -> io.BufferedReader:
 def file_too_large(file: Path, limit: int) -> InputTooLargeError:
     """Return the error for a file with more than `limit` bytes."""
     return InputTooLargeError(
-        f"{file} holds more than {readable_size(limit)}, so nothing of it was taken in: split it, or declare a larger "
+        f"{file} has more than {readable_size(limit)}, so no record of it was landed: split it, or declare a larger "
         "`max_file` for the stream"
     )
 
 
 def readable_size(size: int) -> str:
-    """A number of bytes for people: as `ByteSize` reads it."""
+    """Return a number of bytes in the notation that `ByteSize` parses, for people."""
     return ByteSize(size).human_readable(separator=" ")
 
 
 def too_large(limits: Limits) -> str:
-    """What is wrong with a record that is larger than allowed."""
+    """Return the problem of a record that is larger than allowed."""
     return f"{TOO_LARGE}{readable_size(limits.record)} (`max_record`), and only its beginning is kept"
 
 
 def check_column_names(file: Path, names: list[str]) -> None:
-    """Raise MalformedRecordError where two columns have one name: only one of them would be taken in."""
+    """Raise MalformedRecordError if two columns have the same name, since only one of them could be read."""
     if len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise MalformedRecordError(f"{file}: two columns have one name: {', '.join(map(repr, twice))}")

@@ -1,6 +1,6 @@
 """Rows of Parquet files as records.
 
-Values come with the file's types, so that nothing has to be guessed: decimals and moments as text, binary as base64.
+Each record has the file's types, so none has to be guessed. Decimals and times are text, binary values base64.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from lake_assets.formats.files.file_streams import (
 )
 from lake_assets.formats.flat_rows import ROW, TYPES
 
-ROWS_A_BATCH = 10_000
+ROWS_PER_BATCH = 10_000
 
 
 def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Record]:
-    """The rows of a Parquet file with their numbers from 1.
+    """Yield the rows of a Parquet file with their numbers from 1.
 
     Raises:
         InputTooLargeError: the file is larger than allowed.
-        MalformedRecordError: the file is no Parquet file, or is cut (its footer is missing), or a name is there twice.
+        MalformedRecordError: it is not a Parquet file, is truncated (has no footer), or has a duplicate column name.
         UnsupportedEventError: a column's type has no counterpart.
     """
     number = 0
@@ -53,17 +53,17 @@ def parquet_records(file: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Rec
             fields: list[pa.Field] = list(parquet.schema_arrow)
             check_column_names(file, [f.name for f in fields])
             types = orjson.dumps({f.name: _type_of(file, f) for f in fields}).decode()
-            for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH):
+            for batch in parquet.iter_batches(batch_size=ROWS_PER_BATCH):
                 for values, problem in _rows(_micros(batch)):
                     number += 1
                     yield Record(number, f"{{{json.dumps(TYPES)}:{types},{json.dumps(ROW)}:{values}}}", problem)
     except MemoryError as e:
         raise InputTooLargeError(
-            f"{file}, after row {number}: its rows take more memory than there is. Nothing of the file was taken in: "
+            f"{file}, after row {number}: its rows need more memory than available. No row of the file was landed: "
             "split it, or write smaller values"
         ) from e
-    except (pa.ArrowException, OSError, ValueError) as e:  # a name that is no UTF-8 is a ValueError
-        raise MalformedRecordError(f"{file}, after row {number}: no whole Parquet file ({e})") from e
+    except (pa.ArrowException, OSError, ValueError) as e:  # a name that is not UTF-8 is a ValueError
+        raise MalformedRecordError(f"{file}, after row {number}: not a complete Parquet file ({e})") from e
 
 
 def _type_of(file: Path, field: pa.Field) -> str:
@@ -74,7 +74,7 @@ def _type_of(file: Path, field: pa.Field) -> str:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str | None]]:
-    """Each row as JSON, with what is wrong with it: values that Python or JSON cannot hold."""
+    """Yield each row as JSON, with its problem: values that Python or JSON cannot represent."""
     try:
         rows = [_json(row) for row in _python_rows(batch)]
     except _NO_VALUES:
@@ -95,8 +95,8 @@ def _row(one: pa.RecordBatch) -> tuple[str, str | None]:
     return orjson.dumps(values).decode(), NO_VALUE + ", ".join(problems) if problems else None
 
 
-# What Arrow and orjson raise for values that Python or JSON cannot hold: texts that are no UTF-8, dates and moments out
-# of Python's range, unknown time zones.
+# Errors of Arrow and orjson for values that Python or JSON cannot represent: texts that are not UTF-8, dates and times
+# out of Python's range, unknown time zones.
 _NO_VALUES = (ValueError, OverflowError, LookupError, TypeError)
 
 
@@ -105,10 +105,10 @@ def _json(value: Any) -> str:
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """The Spark SQL type of an Arrow type; nested types other than lists become JSON text.
+    """Return the Spark SQL type of an Arrow type; nested types other than lists become JSON text.
 
     Raises:
-        UnsupportedEventError: unsigned 64-bit integers and decimals of more than 38 digits hold too much.
+        UnsupportedEventError: a decimal has more than 38 digits.
     """
     if pa.types.is_dictionary(kind):
         return spark_type(kind.value_type)
@@ -143,7 +143,7 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def _micros(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Moments in microseconds, as Spark and Iceberg keep them: Python has no finer ones."""
+    """Convert nanoseconds to microseconds, the resolution of Spark, Iceberg and Python."""
     for i, field in enumerate(batch.schema):
         kind = field.type
         if pa.types.is_timestamp(kind) and kind.unit == "ns":
@@ -158,7 +158,7 @@ def _python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         return batch.to_pylist()
     except _NO_VALUES:
-        # Python has neither years beyond 9999 nor all time zones: as text, a value does not fit its type and is told.
+        # Python lacks years beyond 9999 and some time zones. As text, such values are rejected later, with a reason.
         for i, field in enumerate(batch.schema):
             text = _as_text(field.type)
             if text != field.type:
@@ -167,7 +167,7 @@ def _python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
-    """A type with text where it has dates and moments."""
+    """Replace dates and timestamps in a type with text."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_as_text(kind.value_type))
     return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind

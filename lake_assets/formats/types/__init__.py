@@ -1,1 +1,1 @@
-"""Spark types of the values in a stream, by the system that describes them: Kafka Connect, Postgres, text, JSON."""
+"""Spark types of the values in a stream, by the system that defines them: Kafka Connect, Postgres, text, JSON."""

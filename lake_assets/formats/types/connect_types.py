@@ -1,7 +1,7 @@
-"""Kafka Connect's types, as Debezium uses them, as Spark SQL types and expressions.
+"""Spark SQL types and expressions for Kafka Connect's types, as used by Debezium.
 
-A value arrives as the text of its JSON (`t` below); the expressions give NULL, and never fail, where the text does not
-fit the type.
+A value arrives as the text of its JSON (`t` below). If the text does not fit the type, the expressions return NULL and
+never fail.
 
 Source: Debezium's documentation of the PostgreSQL connector, data type mappings.
 """
@@ -44,7 +44,7 @@ _DATE = "date_add(DATE'1970-01-01', try_cast({t} AS INT))"
 _NTZ = "CAST(%s AS TIMESTAMP_NTZ)"
 # 24:00:00 is a time of day in Postgres; as a moment it would be the next day's midnight.
 _TIME = "CASE WHEN %s = TIMESTAMP'1970-01-02' THEN '24:00:00.000000' ELSE date_format(%s, 'HH:mm:ss.SSSSSS') END"
-# Not timestamp_millis: it fails, and the whole query with it, where the number is too large.
+# Not timestamp_millis: it fails the whole query if the number is too large.
 _MILLIS = "timestamp_micros(try_multiply(try_cast({t} AS BIGINT), 1000L))"
 _MICROS = "timestamp_micros(try_cast({t} AS BIGINT))"
 _NANOS = "timestamp_micros(try_cast({t} AS BIGINT) div 1000)"
@@ -52,14 +52,14 @@ _INT = "try_cast({t} AS BIGINT)"
 
 
 def _ntz(lows: Sequence[str], highs: Sequence[str], moment: str) -> Reading:
-    """A timestamp without a zone; `lows` and `highs` are what the connector makes of Postgres's infinities."""
+    """Return the reading of a timestamp without zone; `lows` and `highs` are the connector's values for infinities."""
     value = finite(lows, highs, FIRST % ("_NTZ", ""), LAST % ("_NTZ", ""), _NTZ % moment)
     return Reading("timestamp_ntz", (value, NTZ_IN_RANGE))
 
 
-# Days since 1970 of infinite dates. In a stream: the integers that Postgres itself keeps for them, overflown (since
-# Debezium 3.6 the later one is another). In a snapshot: what remains of `java.sql.Date`'s days in 32 bits, one day
-# more where the connector runs east of Greenwich.
+# Days since 1970 that Debezium sends for infinite dates. In a stream: Postgres's own integers, overflowed (the greater
+# one differs since Debezium 3.6). In a snapshot: the days of `java.sql.Date` in 32 bits, one day more if the connector
+# runs east of Greenwich.
 _INFINITE_DAYS = (
     ("-2147472691", "-625821272", "-625821271"),
     ("-2147472692", "2146033979", "-622191234", "-622191233"),
@@ -90,11 +90,11 @@ _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 
 
 def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
-    """How the text of a Connect field is read.
+    """Return how the text of a Connect field is read.
 
     Args:
         field: the field's schema.
-        depth: how deep inside arrays this is (names the lambda's variable).
+        depth: nesting depth in arrays (names the lambda's variable).
     """
     name, kind = field.get("name"), field["type"]
     if name in _LOGICAL:
@@ -102,7 +102,7 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     if name == _DECIMAL:
         return _decimal(field.get("parameters", {}))
     if name == _VARIABLE_DECIMAL:
-        # {"scale": 2, "value": base64}: the scale differs by row, so the number stays text.
+        # {"scale": 2, "value": base64}: the scale differs between rows, so the number becomes text.
         scale = "try_cast(get_json_object({t}, '$.scale') AS INT)"
         number = _HEX.replace("{t}", "get_json_object({t}, '$.value')")
         pair = f"named_struct('hex', {number}, 'scale', {scale})"
@@ -115,12 +115,12 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     if kind in _SIMPLE:
         sql_type = _SIMPLE[kind]
         return Reading(sql_type, () if sql_type == "string" else (f"try_cast({{t}} AS {sql_type})",))
-    # A struct or map without a meaning of its own (a geometry, a composite type): its JSON.
+    # A struct or map without logical type (a geometry, a composite type): its JSON.
     return Reading("string")
 
 
 def placeholder(field: dict[str, Any]) -> str | None:
-    """The JSON text that stands for an unchanged TOAST value of this type; None for types that are never TOASTed."""
+    """Return the JSON text that replaces an unchanged TOAST value of this type; None for types without TOAST."""
     kind = field["type"]
     if kind == "array":
         items = field["items"]["type"]
@@ -153,10 +153,10 @@ def _decimal(parameters: dict[str, str]) -> Reading:
     return Reading(kind, (*_WIDE, f"try_cast({{t}} AS {kind})"))
 
 
-# An integer in base64 (big-endian, two's complement), in Spark SQL: a Python function a row would cost more than all
-# the rest of the parsing. Up to 8 bytes in one piece; up to 16 as two halves, the upper one signed. Of a negative
-# number 2^64 is taken from the lower half to the upper one, so that both have its sign: the upper half alone could be
-# less than a decimal holds.
+# Decode an integer in base64 (big-endian, two's complement) in Spark SQL: calling Python per row would take longer than
+# the rest of the parsing. Up to 8 bytes are read at once; up to 16 as two halves, the upper one signed. For a negative
+# number, 2^64 is moved from the lower to the upper half, so that both have its sign: otherwise the upper half might be
+# too small for a decimal.
 _HEX = "hex(try_to_binary({t}, 'base64'))"
 _FILL = "CASE WHEN substr({t}, 1, 1) >= '8' THEN 'F' ELSE '0' END"
 _NARROW = (
@@ -177,9 +177,9 @@ _WIDE = (
 )
 
 
-# The text of an integer of any length: numbers of more than 38 digits fit no type of Spark's. In base 10^9, lowest
-# digits first: each 32 bits of the number multiply what there is so far by 2^32 and are added. A negative number is one
-# less than the number of its inverted bits.
+# The text of an integer of any length, since numbers of more than 38 digits fit no type of Spark. Computed in base
+# 10^9, lowest digits first: for each 32 bits of the number, the result so far is multiplied by 2^32, and the bits are
+# added. The absolute value of a negative number is its inverted bits plus one.
 _IS_NEGATIVE = "h_ >= '8'"
 _BITS = f"lpad(h_, 8 * CAST(ceil(length(h_) / 8) AS INT), CASE WHEN {_IS_NEGATIVE} THEN 'F' ELSE '0' END)"
 _SIZE = f"CASE WHEN {_IS_NEGATIVE} THEN translate({_BITS}, '0123456789ABCDEF', 'FEDCBA9876543210') ELSE {_BITS} END"
@@ -200,7 +200,7 @@ _DIGITS = (
     f"ltrim('0', concat_ws('', transform(reverse(aggregate({_WORDS}, CAST(array() AS ARRAY<BIGINT>), "
     f"(n_, w_) -> {_TIMES})), d_ -> lpad(CAST(d_ AS STRING), 9, '0'))))"
 )
-# Of more than 1,200 digits, the work would grow out of all proportion.
+# Limited to about 1,200 digits, since the work grows with the square of the length.
 _ANY = let(
     "{t}",
     "h_",
@@ -210,7 +210,7 @@ _ANY = let(
 
 
 def _text(unscaled: str, scale: str) -> str:
-    """SQL of the decimal text of an unscaled integer (its text, or a decimal): -1234 with scale 2 -> -12.34."""
+    """Return SQL of the decimal text of an unscaled integer (text or a decimal): -1234 with scale 2 -> -12.34."""
     # Not abs(): it rounds a decimal to 34 digits.
     size = "ltrim('-', u_)"
     digits = f"lpad({size}, greatest({scale} + 1, length({size})), '0')"
@@ -222,9 +222,9 @@ def _text(unscaled: str, scale: str) -> str:
 
 
 def read_as_text(field: dict[str, Any]) -> Reading:
-    """How a Connect field is read into a text column: what its type cannot hold is text like everything else.
+    """Return how a Connect field is read into a text column, including values that its own type cannot represent.
 
-    Dates and moments are ISO 8601; infinite ones are `infinity` and `-infinity`, as Postgres writes them.
+    Dates and timestamps are ISO 8601; infinite ones are `infinity` and `-infinity`, as in Postgres.
     """
     name = field.get("name")
     if name in _AS_TEXT:
@@ -242,7 +242,7 @@ def _as_text(value: str, lows: Sequence[str] = (), highs: Sequence[str] = ()) ->
     return finite(lows, highs, "'-infinity'", "'infinity'", text) if lows else text
 
 
-# Spark's moments end with microseconds.
+# Spark's timestamps have microseconds.
 _FINER = "pmod(try_cast({t} AS BIGINT), 1000)"
 _NANOS_TEXT = (
     f"CASE WHEN {_FINER} = 0 THEN CAST({_NTZ % _NANOS} AS STRING) ELSE concat("

@@ -1,9 +1,9 @@
-"""Types of values in JSON that comes without a schema: those that all values of a batch have.
+"""Types of JSON values without a schema, inferred from all values of a batch.
 
-Spark's `schema_of_variant_agg` unites the types of all records in one pass; here its text becomes readings. Whole
-numbers are bigint (decimal(38,0) beyond 64 bits), numbers with a fraction are double, as in every JSON library; what is
-to be exact has to be declared, or sent as text. A column of nulls alone has no type: it is left out until it has a
-value.
+Spark's `schema_of_variant_agg` unites the types of all records in one pass; this module turns its result into readings.
+Whole numbers are bigint (decimal(38,0) beyond 64 bits), numbers with a fraction are double, as in every JSON library.
+Exact values need a declared type, or have to be sent as text. A column that contains only nulls has no type, and is
+left out until it has a value.
 
 Source: Spark's SchemaOfVariantAgg and VariantExpressionEvalUtils.
 """
@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]\w*|\d+|[<>(),:]|\s+|.")
 
 @dataclass(frozen=True)
 class Inferred:
-    """A type of JSON values: kind (BIGINT, STRING, OBJECT, ...), a number's digits, an object's fields, items."""
+    """An inferred type: kind (BIGINT, STRING, OBJECT, ...), digits of numbers, fields of objects, items of arrays."""
 
     kind: str
     precision: int = 0
@@ -38,25 +38,25 @@ VOID = Inferred("VOID")
 
 
 def parse_schema(text: str | None) -> Inferred:
-    """The text of `schema_of_variant_agg`, for example OBJECT<a: DECIMAL(3,1), `b.c`: ARRAY<STRING>>."""
+    """Parse a result of `schema_of_variant_agg`, for example OBJECT<a: DECIMAL(3,1), `b.c`: ARRAY<STRING>>."""
     if not text:
         return VOID
     tokens = [t for t in _TOKEN.findall(text) if not t.isspace()]
-    found, rest = _type(tokens, 0)
+    inferred, rest = _type(tokens, 0)
     if rest != len(tokens):
         raise UnsupportedEventError(f"cannot read the inferred schema {text!r}")
-    return found
+    return inferred
 
 
 def _type(tokens: list[str], i: int) -> tuple[Inferred, int]:
     kind = tokens[i].strip().upper()
-    opened = tokens[i + 1] if i + 1 < len(tokens) else ""
-    if kind == "DECIMAL" and opened == "(":
+    bracket = tokens[i + 1] if i + 1 < len(tokens) else ""
+    if kind == "DECIMAL" and bracket == "(":
         return Inferred(kind, int(tokens[i + 2]), int(tokens[i + 4])), i + 6
-    if kind == "ARRAY" and opened == "<":
+    if kind == "ARRAY" and bracket == "<":
         items, i = _type(tokens, i + 2)
         return Inferred(kind, items=items), i + 1
-    if kind != "OBJECT" or opened != "<":
+    if kind != "OBJECT" or bracket != "<":
         return Inferred(kind), i + 1
     fields: dict[str, Inferred] = {}
     i += 2
@@ -68,7 +68,7 @@ def _type(tokens: list[str], i: int) -> tuple[Inferred, int]:
 
 
 def united(a: Inferred, b: Inferred) -> Inferred:
-    """The fields of both objects: of two types of one field, text where they are not the same."""
+    """Return the fields of both objects; a field with two different types is text."""
     if VOID in (a, b) or not (a.fields and b.fields):
         return b if a.kind == "VOID" or not a.fields else a
     both = {n: either(a.fields.get(n, VOID), b.fields.get(n, VOID)) for n in {**a.fields, **b.fields}}
@@ -76,7 +76,7 @@ def united(a: Inferred, b: Inferred) -> Inferred:
 
 
 def either(a: Inferred, b: Inferred) -> Inferred:
-    """The type that values of both types have: text where they are not alike."""
+    """Return the common type of both types; text if they have none."""
     if a == b or b.kind == "VOID":
         return a
     if a.kind == "VOID":
@@ -91,7 +91,7 @@ def either(a: Inferred, b: Inferred) -> Inferred:
 
 
 def type_of(inferred: Inferred) -> str | None:
-    """The Spark SQL type of such values; None where all of them are null."""
+    """Return the Spark SQL type of an inferred type; None if all values are null."""
     match inferred.kind:
         case "VOID":
             return None
@@ -102,7 +102,7 @@ def type_of(inferred: Inferred) -> str | None:
         case "BOOLEAN":
             return "boolean"
         case "DECIMAL":
-            # 1.0 is a whole number for Spark's variant, but one of a column that has fractions.
+            # Spark's variant treats 1.0 as a whole number, though its column has fractions.
             return "decimal(38,0)" if not inferred.scale and inferred.precision > 18 else "double"
         case "ARRAY" if inferred.items:
             inner = type_of(inferred.items) or "string"
@@ -112,26 +112,27 @@ def type_of(inferred: Inferred) -> str | None:
 
 
 def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None:
-    """How the values of a column are read; None where all that are known are null.
+    """Return how the values of a column are read; None if all values so far are null.
 
-    A declared type wins. A type that the table already has wins where it holds all values (a column of doubles stays
-    one in a batch of whole numbers), or where no type holds them all: values that do not fit are rejected then.
+    A declared type has precedence, then the existing type if it can hold all values (a double column stays double in a
+    batch of whole numbers) or if no common type exists: then values that do not fit are rejected.
     """
     if name in hints.types:
         return read_text(hints.types[name])
-    kind, known = type_of(inferred), hints.known.get(name)
+    kind, existing = type_of(inferred), hints.existing_columns.get(name)
     if kind is None:
-        # Nulls alone are values too: they are not what a record leaves out.
-        return read_text(known) if known else None
-    # Values of no common type are for their own records to answer for: nothing says that the column's type has changed.
-    if known and (_holds(known, kind) or widest(known, kind) is None):
-        return read_text(known)
+        # Explicit nulls are values, unlike a column that a record leaves out.
+        return read_text(existing) if existing else None
+    # Without a common type, the new values are errors of their records, not a change of the column's type.
+    if existing and (_can_hold(existing, kind) or widest(existing, kind) is None):
+        return read_text(existing)
     return read_text(kind)
 
 
 def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, Reading | None]) -> str:
-    """SQL of a JSON record whose numbers are texts where they are to be kept digit by digit: for columns of text and of
-    decimals. Otherwise numbers of more than 38 digits, or with an exponent, go through a double.
+    """Return SQL of a JSON record in which the numbers of text and decimal columns are quoted, to keep every digit.
+
+    Unquoted numbers of more than 38 digits, or with an exponent, would be read as doubles.
 
     Args:
         record: SQL of the record.
@@ -141,7 +142,7 @@ def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, R
     names = [c for c, i in columns.items() if _loses_digits(i, readings.get(c)) and not _is_nested(c, columns)]
     if not names:
         return record
-    # As each name may be written; in a string, its quotes would be escaped.
+    # Both spellings of a name in JSON. Inside a string, its quotes would be escaped.
     spelled = dict.fromkeys(json.dumps(n, ensure_ascii=ascii_) for n in names for ascii_ in (True, False))
     number = rf"({'|'.join(map(re.escape, spelled))})(\s*+:\s*+)(-?[0-9][0-9.eE+-]*+)"
     return f"regexp_replace({record}, {literal(number)}, '$1$2\"$3\"')"
@@ -150,14 +151,14 @@ def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, R
 def _loses_digits(inferred: Inferred, reading: Reading | None) -> bool:
     if reading is None or not (reading.type == "string" or reading.type.startswith("decimal")):
         return False
-    # A decimal loses nothing but zeros at its end, which a text has.
+    # A decimal loses only trailing zeros, which matter for text.
     return inferred.kind in ("DOUBLE", "VARIANT") or (inferred.kind == "DECIMAL" and reading.type == "string")
 
 
 def _is_nested(name: str, columns: Mapping[str, Inferred]) -> bool:
-    """Whether an object within a column has a field of this name, which is to stay as it is.
+    """Whether an object within a column has a field of this name, which must not be changed.
 
-    Of columns that mix objects with other values that is not known: they are taken for mixed numbers and texts.
+    Columns that mix objects with other values are not recognized: they are treated like mixed numbers and texts.
     """
     return any(_has(name, i) for i in columns.values())
 
@@ -167,12 +168,12 @@ def _has(name: str, inferred: Inferred) -> bool:
     return name in inferred.fields or any(_has(name, i) for i in inner)
 
 
-def _holds(known: str, kind: str) -> bool:
-    if known == "string" or widest(known, kind) == known:
+def _can_hold(existing: str, kind: str) -> bool:
+    if existing == "string" or widest(existing, kind) == existing:
         return True
     numbers = ("bigint", "double", "decimal(38,0)")
-    if known in ("double", "float") or known.startswith("decimal"):
+    if existing in ("double", "float") or existing.startswith("decimal"):
         return kind in numbers
-    if known == "int" and kind == "bigint":
-        return True  # declared once; what does not fit is rejected
-    return kind == "string" and known in ("date", "timestamp", "timestamp_ntz", "binary")
+    if existing == "int" and kind == "bigint":
+        return True  # declared earlier; values that do not fit are rejected
+    return kind == "string" and existing in ("date", "timestamp", "timestamp_ntz", "binary")

@@ -1,7 +1,7 @@
-"""Postgres's types, by the names that `format_type` gives them, as Spark SQL types and expressions over their text.
+"""Spark SQL types and expressions for Postgres's types, by their names in `format_type`.
 
-Values come in Postgres's text output (ISO dates, hex bytea), as wal2json writes them: numbers and booleans bare, all
-others as JSON strings. The types are the same ones that `connect_types` gives Debezium's events of the same columns.
+Values are in Postgres's text output (ISO dates, hex bytea), as written by wal2json: numbers and booleans bare, all
+others as JSON strings. The types equal those in `connect_types` for Debezium's events of the same columns.
 
 Sources: PostgreSQL's documentation, 8.5 (dates and times), 8.14 (arrays: input and output syntax); wal2json's source.
 """
@@ -62,10 +62,10 @@ _ITEM, _ESCAPED = literal(r'(?s)"(?:[^"\\]++|\\.)*+"|[^,]+'), literal(r"(?s)\\(.
 
 
 def read_postgres(name: str, depth: int = 0) -> Reading:
-    """How the text of a value of the Postgres type `name` is read; types without a counterpart stay text.
+    """Return how the text of a value of the Postgres type `name` is read; types without a counterpart stay text.
 
-    Numerics without precision stay text, every digit of them; so do times of day (padded, so that they sort) and
-    intervals. Arrays of several dimensions do not fit: a Postgres array type does not say how many it has.
+    Numerics without precision stay text, with every digit; so do intervals, and times of day (padded, so that they
+    sort). Arrays with several dimensions are rejected, since a Postgres array type does not tell the number.
     """
     name = " ".join(name.split())
     if name.endswith("[]"):
@@ -88,7 +88,7 @@ def _numeric(precision: int, scale: int) -> Reading:
 
 
 def _array(inner: Reading, depth: int) -> Reading:
-    """One-dimensional arrays in Postgres's notation: {1,NULL,"a, b"}, possibly with bounds before it: [0:1]={1,2}."""
+    """Return the reading of one-dimensional arrays: {1,NULL,"a, b"}, possibly with bounds: [0:1]={1,2}."""
     bare = f"regexp_replace({{t}}, {_BOUNDS}, '')"
     body = f"CASE WHEN {bare} RLIKE {_BODY} THEN substr({bare}, 2, length({bare}) - 2) END"
     parts = f"CASE WHEN {{t}} = '' THEN CAST(array() AS ARRAY<STRING>) ELSE regexp_extract_all({{t}}, {_ITEM}, 0) END"

@@ -131,8 +131,8 @@ class TableBatch(Batch):
         except SnapshotExpiredError as e:
             raise SnapshotExpiredError(lost) from e
         # At the first landing, the oldest remaining snapshot holds the rows of all earlier ones.
-        if self.start is not None and window.apart:
-            raise NotAnAncestorError(self._unknown_records(f"has another history now ({window.apart.reason})"))
+        if self.start is not None and window.divergence:
+            raise NotAnAncestorError(self._unknown_records(f"has another history now ({window.divergence.reason})"))
         if self.start is not None and not window.is_complete:
             raise SnapshotExpiredError(lost)
         before = self.start

@@ -51,7 +51,7 @@ def keyed_plans(
     """Return plans by the first declared key whose columns all occur, the records without a plan, and that key."""
     for key in (chosen,) if chosen else keys:
         planned, unread = _plans(records, reader, seen, replace(hints, key=key))
-        columns = {*hints.known, *(c.name for p in planned for c in p.plan.columns)}
+        columns = {*hints.existing_columns, *(c.name for p in planned for c in p.plan.columns)}
         if chosen or (planned and columns.issuperset(key)):
             return planned, unread, key
     return *_plans(records, reader, seen, hints), ()

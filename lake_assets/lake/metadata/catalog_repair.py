@@ -1,8 +1,8 @@
 """Repair catalogs that name an old version of a table's metadata.
 
-A catalog restored from a backup names versions from before the backup: some have been deleted since, so their tables
-cannot be read; others exist, so their tables are in an old state. A truncated or deleted file looks the same. All
-versions are in a table's metadata folder, and each lists its predecessors.
+A catalog restored from a backup names versions from before the backup. If such a version was deleted since, its table
+cannot be read; otherwise the table is in an old state. A truncated or deleted file has the same effect. A table's
+metadata folder holds all existing versions, and each lists its predecessors.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Examined:
     """A table, the metadata file that the catalog names, and the newest one that may replace it.
 
     Attributes:
-        state: `current`: there is no newer version. `behind`: a newer version follows the named one. `unreadable`: the
+        state: `current`: no newer version exists. `behind`: a newer version follows the named one. `unreadable`: the
             named file is missing or broken, and another version can be read. `diverged`: both the named version and
             another one have successors. `lost`: no version can be read.
         named: the file that the catalog names.
-        newest: the version to use; None if there is none, or the user has to choose.
+        newest: the version to use; None if no version is better, or the user has to choose.
         why: description of the problem.
     """
 
@@ -50,7 +50,7 @@ class Examined:
 
     @property
     def can_be_repaired(self) -> bool:
-        """Whether the catalog can be pointed at `newest` without a choice of the user."""
+        """Whether the catalog can be pointed at `newest` without asking the user."""
         return self.newest is not None and self.state in ("behind", "unreadable")
 
 
@@ -59,14 +59,14 @@ def examine(lake: LakeBase, tables: Sequence[TableId] | None = None) -> list[Exa
 
     Args:
         lake: the lake.
-        tables: the tables; None: all of the catalog except ICDC tables.
+        tables: the tables; None: all tables of the catalog except ICDC tables.
 
     Raises:
-        RepairError: it is not an SQL catalog, so only its server can change it.
+        RepairError: it is not a SQL catalog, so only its server can change it.
     """
-    named = _named(_sql_catalog(lake))
-    wanted = named if tables is None else {t: named[t] for t in tables if t in named}
-    return [_examined(lake, t, *at) for t, at in sorted(wanted.items()) if tables or t.namespace != ("icdc",)]
+    by_table = _tables_of(_sql_catalog(lake))
+    selected = by_table if tables is None else {t: by_table[t] for t in tables if t in by_table}
+    return [_examined(lake, t, *files) for t, files in sorted(selected.items()) if tables or t.namespace != ("icdc",)]
 
 
 def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
@@ -86,23 +86,23 @@ def repair(lake: LakeBase, examined: Examined, to: str | None = None) -> None:
     io = catalog.files_at(path)
     metadata = _read(io, path)
     if metadata is None:
-        raise RepairError(f"{path} is no metadata file that can be read")
+        raise RepairError(f"{path} is not a readable metadata file")
     before = _read(io, examined.named)
     if before is not None and before["table-uuid"] != metadata["table-uuid"]:
-        raise RepairError(f"{path} belongs to another table than {examined.table}: it has another table-uuid")
+        raise RepairError(f"{path} belongs to another table than {examined.table}: their table-uuids differ")
     if not point_at(catalog, examined.table.parts, examined.named, path):
-        raise RepairError(f"{examined.table} was changed by somebody else meanwhile: look at it again")
+        raise RepairError(f"{examined.table} was changed by another process meanwhile: run `lake-assets repair` again")
 
 
 def forget(lake: LakeBase, examined: Examined) -> None:
     """Remove an unreadable table from the catalog; its files stay.
 
     Raises:
-        RepairError: it, or another version of it, can be read.
+        RepairError: one of its versions can be read.
     """
     if examined.state != "lost":
         raise RepairError(
-            f"{examined.table} is {examined.state}: only a table none of whose versions can be read is forgotten"
+            f"{examined.table} is {examined.state}: only a table without a readable version can be forgotten"
         )
     lake.catalog.drop_table(examined.table.parts)
 
@@ -111,14 +111,14 @@ def _sql_catalog(lake: LakeBase) -> CachingSqlCatalog:
     catalog = lake.catalog
     if not isinstance(catalog, CachingSqlCatalog):
         raise RepairError(
-            f"the catalog is a {type(catalog).__name__}: which metadata file is a table's only its server can change. "
-            "Register the newest one there (register_table)"
+            f"the catalog is a {type(catalog).__name__}: only its server can change the metadata file of a "
+            "table. Register the newest one there (register_table)"
         )
     return catalog
 
 
-def _named(catalog: CachingSqlCatalog) -> dict[TableId, tuple[str, str | None]]:
-    """Return all tables of the catalog with their metadata files, each with the one before it."""
+def _tables_of(catalog: CachingSqlCatalog) -> dict[TableId, tuple[str, str | None]]:
+    """Return all tables of the catalog with their current and previous metadata file."""
     rows = select(IcebergTables).where(IcebergTables.catalog_name == catalog.name)
     with Session(catalog.engine) as session:
         return {
@@ -133,43 +133,43 @@ def _named(catalog: CachingSqlCatalog) -> dict[TableId, tuple[str, str | None]]:
 
 def _examined(lake: LakeBase, table: TableId, named: str, previous: str | None) -> Examined:
     io = _sql_catalog(lake).files_at(named)
-    here = _read(io, named)
+    current = _read(io, named)
     number = version_of(named)
-    if here is not None:
+    if current is not None:
         newer = [v.location for v in versions(io, named) if v.number > number]
-        others = [(p, m) for p in newer if (m := _read(io, p)) and m["table-uuid"] == here["table-uuid"]]
-        follows = next((p for p, m in others if _follows(m, here, named)), None)
+        candidates = [(p, m) for p in newer if (m := _read(io, p)) and m["table-uuid"] == current["table-uuid"]]
+        follows = next((p for p, m in candidates if _follows(m, current, named)), None)
         if follows:
             ahead = version_of(follows) - number
             return Examined(table, "behind", named, follows, f"{ahead} versions were written after the named one")
-        if others:
-            why = f"{others[0][0]} is newer, and does not follow the version that the catalog names"
-            return Examined(table, "diverged", named, why=why)
+        if candidates:
+            reason = f"{candidates[0][0]} is newer, but does not follow the version that the catalog names"
+            return Examined(table, "diverged", named, why=reason)
         return Examined(table, "current", named)
-    gone = "is gone" if not io.new_input(named).exists() else "cannot be read"
-    others = (v.location for v in versions(io, named))
-    found = [(p, m) for p in others if p != named and (m := _read(io, p))]
-    uuids = {m["table-uuid"] for _, m in found}
+    problem = "is gone" if not io.new_input(named).exists() else "cannot be read"
+    candidates = (v.location for v in versions(io, named))
+    readable = [(p, m) for p in candidates if p != named and (m := _read(io, p))]
+    uuids = {m["table-uuid"] for _, m in readable}
     # A table created again in its old folder shares it with versions of the old table.
-    known = {named, previous}
-    naming = {m["table-uuid"] for p, m in found if p in known or known & _log(m)}
-    if not found:
-        return Examined(table, "lost", named, why=f"{named} {gone}, and so is every other version")
-    if len(naming or uuids) > 1:
-        why = f"{named} {gone}, and its folder holds versions of {len(uuids)} tables"
-        return Examined(table, "diverged", named, why=why)
-    newest, _ = next((p, m) for p, m in found if m["table-uuid"] in (naming or uuids))
+    files = {named, previous}
+    naming_uuids = {m["table-uuid"] for p, m in readable if p in files or files & _log(m)}
+    if not readable:
+        return Examined(table, "lost", named, why=f"{named} {problem}, and so is every other version")
+    if len(naming_uuids or uuids) > 1:
+        reason = f"{named} {problem}, and its folder holds versions of {len(uuids)} tables"
+        return Examined(table, "diverged", named, why=reason)
+    newest, _ = next((p, m) for p, m in readable if m["table-uuid"] in (naming_uuids or uuids))
     back = number - version_of(newest)
-    older = f"; the newest that can be read is {back} versions older, and what they brought is lost" if back > 0 else ""
-    return Examined(table, "unreadable", named, newest, f"the file that the catalog names {gone}{older}")
+    older = f"; the newest readable one is {back} versions older, and later changes are lost" if back > 0 else ""
+    return Examined(table, "unreadable", named, newest, f"the file that the catalog names {problem}{older}")
 
 
-def _follows(metadata: Metadata, before: Metadata, named: str) -> bool:
+def _follows(metadata: Metadata, named_metadata: Metadata, named: str) -> bool:
     """Whether a version is a direct or indirect successor of the file `named`."""
     if named in _log(metadata):
         return True
-    # Tables name some tens of the versions before them only; what these held is there for longer.
-    head = before.get("current-snapshot-id")
+    # The metadata log holds only the last few dozen versions; snapshots are kept longer.
+    head = named_metadata.get("current-snapshot-id")
     if head in (None, -1):
         return metadata["last-sequence-number"] > 0 or metadata.get("format-version") == 1
     return any(s["snapshot-id"] == head for s in metadata.get("snapshots", ()))

@@ -1,8 +1,8 @@
 """Reset future timestamps of tables that were written by a clock running ahead.
 
-Iceberg refuses commits and metadata that go back in time by more than a minute: after one commit by a clock that is an
-hour ahead, all others fail for an hour (`Invalid update timestamp`). PyIceberg does not check, so its next commit makes
-the table unreadable for Spark. Therefore future timestamps are reset before the next commit.
+Iceberg rejects commits and metadata that go back in time by more than a minute: after one commit by a clock that is an
+hour ahead, all others fail for an hour (`Invalid update timestamp`). PyIceberg does not check this, so its next commit
+would make the table unreadable for Spark. Therefore future timestamps are reset before the next commit.
 
 Source: https://github.com/apache/iceberg/blob/main/core/src/main/java/org/apache/iceberg/TableMetadata.java
 """
@@ -19,14 +19,15 @@ from pyiceberg.table import Table
 from lake_assets.lake.metadata.metadata_commits import Metadata, can_commit, commit, now_ms
 
 log = logging.getLogger(__name__)
-# Iceberg's own.
+# Iceberg's tolerance.
 TOLERANCE_MS = 60_000
 
 
 def is_ahead(table: Table, now: int) -> bool:
     """Whether a commit at `now` (milliseconds since 1970) would fail.
 
-    It fails if timestamps of the table are later than `now`, or not in order."""
+    It fails if timestamps of the table are later than `now` or out of order.
+    """
     metadata = table.metadata
     for history in (metadata.snapshot_log, metadata.metadata_log):
         times = [*(entry.timestamp_ms for entry in history), metadata.last_updated_ms, now]
@@ -35,10 +36,10 @@ def is_ahead(table: Table, now: int) -> bool:
     return False
 
 
-def take_back(table: Table) -> bool:
+def reset_future_times(table: Table) -> bool:
     """Reset a table's future timestamps to now, so that commits succeed; return whether there were any.
 
-    With a catalog behind a server, only the server can do it, and nothing happens here.
+    Does nothing with a catalog behind a server, since only the server can do it.
 
     Raises:
         MovedError, CommitFailedException, CorruptMetadataError: see `metadata_commits.commit`.
@@ -46,14 +47,14 @@ def take_back(table: Table) -> bool:
     if not can_commit(table.catalog) or not is_ahead(table, now_ms()):
         return False
     log.warning(
-        "%s was written by a clock that was ahead: its times end now, else nobody could commit to it until then",
+        "%s was written by a clock running ahead: future timestamps are reset to now, or commits would fail until then",
         ".".join(table.name()),
     )
-    commit(table, lambda metadata: until(metadata, now_ms()))
+    commit(table, lambda metadata: not_after(metadata, now_ms()))
     return True
 
 
-def until(metadata: Metadata, now: int) -> Metadata:
+def not_after(metadata: Metadata, now: int) -> Metadata:
     """Return the metadata with ordered timestamps, none of them after `now`."""
     last = min(metadata["last-updated-ms"], now)
     return {
@@ -65,9 +66,9 @@ def until(metadata: Metadata, now: int) -> Metadata:
     }
 
 
-def _in_order(history: Sequence[dict[str, Any]], last: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _in_order(history: Sequence[dict[str, Any]], latest: int) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
     for entry in reversed(history):
-        last = min(last, entry["timestamp-ms"])
-        found.append({**entry, "timestamp-ms": last})
-    return found[::-1]
+        latest = min(latest, entry["timestamp-ms"])
+        entries.append({**entry, "timestamp-ms": latest})
+    return entries[::-1]

@@ -22,5 +22,5 @@ def delete_file(io: FileIO, location: str) -> None:
 
 
 def delete_checksum(file: Path) -> None:
-    """Delete the checksum file of a local file, if there is one."""
+    """Delete the checksum file of a local file, if it exists."""
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)

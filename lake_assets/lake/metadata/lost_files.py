@@ -1,7 +1,7 @@
 """Find the missing or truncated file of a table, for errors that do not name it.
 
 PyIceberg and PyArrow raise errors of their parsers (`EOFError`, `ArrowInvalid`, `UnicodeDecodeError`), often without
-the file. So after a failure, the files of the table's current snapshot are checked.
+the file's name. So after a failure, the files of the table's current snapshot are checked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def lost_file(table: Table, advice: str = LOST_FILE_ADVICE) -> LakeError | None:
         advice: how to recover.
     """
     for path, size in _files(table):
-        why = _wrong(table.io, path, size)
-        if why:
-            kind = MissingDataFileError if why == "is gone" else CorruptMetadataError
-            return kind(f"{'.'.join(table.name())}: {path} {why}. Nothing was published. {advice}")
+        problem = _problem(table.io, path, size)
+        if problem:
+            kind = MissingDataFileError if problem == "is gone" else CorruptMetadataError
+            return kind(f"{'.'.join(table.name())}: {path} {problem}. Nothing was published. {advice}")
     return None
 
 
@@ -43,18 +43,18 @@ def _files(table: Table) -> Iterator[tuple[str, int | None]]:
             yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
 
 
-def _wrong(io: FileIO, path: str, size: int | None) -> str:
+def _problem(io: FileIO, path: str, size: int | None) -> str:
     try:
         with io.new_input(path).open() as file:
             content = file.read() if size is None else b""
-        found = len(io.new_input(path))
+        actual = len(io.new_input(path))
     except FileNotFoundError:
         return "is gone"
     except OSError as e:
         return f"cannot be read ({e})"
-    if size is not None and found != size:
-        return f"has {found} bytes where its table says {size}: it was cut or replaced"
-    # A block of Avro ends as the file's header does, with its sync marker.
+    if size is not None and actual != size:
+        return f"has {actual} bytes, but its table says {size}: it was truncated or replaced"
+    # The header of an Avro file and each of its blocks end with the same sync marker.
     if size is None and (content[:4] != b"Obj\x01" or content[-16:] not in content[:-16]):
-        return "is broken or was cut"
+        return "is broken or truncated"
     return ""

@@ -1,8 +1,8 @@
 """Metadata-only commits without Spark, if the catalog allows it.
 
-Through Spark, each is a statement to plan, and a small step needs several. PyIceberg does not commit to format version
-3, since it cannot write that metadata. A commit without data needs no model: the JSON of the table's metadata file is
-changed, and the catalog is pointed at the new file if the table has not changed.
+In Spark, each such commit is a statement to plan, and a small step needs several. PyIceberg cannot write metadata of
+format version 3. A commit without data does not need PyIceberg's model: this module changes the JSON of the table's
+metadata file, and points the catalog at the new file if the table has not changed meanwhile.
 
 Source: https://iceberg.apache.org/spec/#table-metadata-fields
 """
@@ -53,7 +53,7 @@ def can_commit(catalog: Catalog) -> bool:
 
 @_retried
 def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
-    """Change a table's metadata; another writer's commits between are kept.
+    """Change a table's metadata, on top of other writers' commits.
 
     Args:
         table: the loaded table, possibly outdated.
@@ -66,31 +66,31 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
     """
     catalog = table.catalog
     assert isinstance(catalog, CachingSqlCatalog)
-    now = _load(catalog, table.name())
+    loaded = _load(catalog, table.name())
     try:
-        metadata = _read(now)
+        metadata = _read(loaded)
     except FileNotFoundError as e:
-        # Tables keep some tens of versions only: this one was left behind meanwhile.
-        raise CommitFailedException(f"{now.metadata_location} is gone") from e
+        # Tables keep only some dozens of versions: this one was replaced and deleted meanwhile.
+        raise CommitFailedException(f"{loaded.metadata_location} is gone") from e
     if metadata["table-uuid"] != str(table.metadata.table_uuid):
-        raise MovedError(f"{'.'.join(table.name())} was dropped and made again")
+        raise MovedError(f"{'.'.join(table.name())} was dropped and created again")
     changed = change(metadata)
     if changed is None:
         return
-    changed = followed(changed, now.metadata_location, now_ms())
-    path = load_location_provider(changed["location"], now.properties).new_table_metadata_file_location(
-        version_of(now.metadata_location) + 1
+    changed = successor_of(changed, loaded.metadata_location, now_ms())
+    path = load_location_provider(changed["location"], loaded.properties).new_table_metadata_file_location(
+        version_of(loaded.metadata_location) + 1
     )
-    with now.io.new_output(path).create() as file:
+    with loaded.io.new_output(path).create() as file:
         file.write(json.dumps(changed, separators=(",", ":")).encode())
-    if not point_at(catalog, now.name(), now.metadata_location, path):
-        _delete(now, path)
-        raise CommitFailedException(f"{'.'.join(now.name())} has been updated by another process")
-    if now.properties.get("write.metadata.delete-after-commit.enabled", "").lower() == "true":
-        kept = {entry["metadata-file"] for entry in changed["metadata-log"]}
+    if not point_at(catalog, loaded.name(), loaded.metadata_location, path):
+        _delete(loaded, path)
+        raise CommitFailedException(f"{'.'.join(loaded.name())} has been updated by another process")
+    if loaded.properties.get("write.metadata.delete-after-commit.enabled", "").lower() == "true":
+        listed = {entry["metadata-file"] for entry in changed["metadata-log"]}
         for entry in metadata.get("metadata-log", ()):
-            if entry["metadata-file"] not in kept:
-                _delete(now, entry["metadata-file"])
+            if entry["metadata-file"] not in listed:
+                _delete(loaded, entry["metadata-file"])
 
 
 def now_ms() -> int:
@@ -98,21 +98,21 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def followed(metadata: Metadata, location: str, now: int) -> Metadata:
+def successor_of(metadata: Metadata, location: str, now: int) -> Metadata:
     """Return the metadata as successor of the file `location`, written at `now` (milliseconds since 1970)."""
-    # Iceberg does not read metadata whose times go back, and clocks of writers differ.
+    # Iceberg does not read metadata whose timestamps go back, and the clocks of writers differ.
     log_times = (entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ()))
-    most = max(1, int(metadata.get("properties", {}).get("write.metadata.previous-versions-max", 100)))
-    former = {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": location}
+    limit = max(1, int(metadata.get("properties", {}).get("write.metadata.previous-versions-max", 100)))
+    previous = {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": location}
     return {
         **metadata,
         "last-updated-ms": max(now, metadata["last-updated-ms"], *log_times),
-        "metadata-log": [*metadata.get("metadata-log", ()), former][-most:],
+        "metadata-log": [*metadata.get("metadata-log", ()), previous][-limit:],
     }
 
 
-def point_at(catalog: CachingSqlCatalog, table: Identifier, named: str, path: str) -> bool:
-    """Point the catalog at the metadata file `path` if it still names the file `named`; return whether it did.
+def point_at(catalog: CachingSqlCatalog, table: Identifier, expected: str, path: str) -> bool:
+    """Point the catalog at the metadata file `path` if it still names the file `expected`; return whether it did.
 
     Raises:
         CommitFailedException: the result of the commit is unknown.
@@ -124,20 +124,20 @@ def point_at(catalog: CachingSqlCatalog, table: Identifier, named: str, path: st
             IcebergTables.catalog_name == catalog.name,
             IcebergTables.table_namespace == Catalog.namespace_to_string(tuple(namespace)),
             IcebergTables.table_name == name,
-            IcebergTables.metadata_location == named,
+            IcebergTables.metadata_location == expected,
         )
-        .values(metadata_location=path, previous_metadata_location=named)
+        .values(metadata_location=path, previous_metadata_location=expected)
     )
     try:
         with Session(catalog.engine) as session:
-            done = session.execute(row).rowcount  # type: ignore[attr-defined]
+            updated = session.execute(row).rowcount  # type: ignore[attr-defined]
             session.commit()
-        return done == 1
+        return updated == 1
     except (SQLAlchemyError, CatalogUnavailableError) as e:
-        # Whether it was done is only known where it can be seen. Else it may be done yet: the file stays.
-        seen = _load(catalog, table)
-        logged = {entry.metadata_file for entry in seen.metadata.metadata_log}
-        if path == seen.metadata_location or path in logged:
+        # If the catalog shows the new file, the update succeeded. If not, it may still succeed, so the file stays.
+        loaded = _load(catalog, table)
+        logged = {entry.metadata_file for entry in loaded.metadata.metadata_log}
+        if path == loaded.metadata_location or path in logged:
             return True
         raise CommitFailedException(f"{'.'.join(table)}: the catalog failed while it was updated: {e}") from e
 
@@ -159,4 +159,4 @@ def _delete(table: Table, path: str) -> None:
     try:
         table.io.delete(path)
     except OSError as e:
-        log.debug("metadata file %s stays behind: %s", path, e)
+        log.debug("metadata file %s could not be deleted: %s", path, e)

@@ -1,4 +1,4 @@
-"""The JSON of a table's metadata file, of which PyIceberg's model leaves things out."""
+"""The JSON of a table's metadata file, with fields that PyIceberg's model leaves out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _GZIP = b"\x1f\x8b"
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """What a metadata file says; some are compressed (`write.metadata.compression-codec`).
+    """Parse a metadata file, which may be compressed (`write.metadata.compression-codec`).
 
     Raises:
-        ValueError, OSError, EOFError: it is not such a file, or not the whole of it.
+        ValueError, OSError, EOFError: it is not a metadata file, or is truncated.
     """
     return json.loads(gzip.decompress(content) if content[:2] == _GZIP else content)

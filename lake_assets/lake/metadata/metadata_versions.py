@@ -1,7 +1,7 @@
-"""The metadata files of a table: each version is one, and how long earlier ones are kept.
+"""The metadata files of a table, one per version, and their retention.
 
-Iceberg keeps so many, which is a matter of minutes where batches are small: a catalog restored from a backup of an hour
-ago would name files that are gone. Here the last versions are kept, and of earlier ones the last of each hour.
+Iceberg keeps a fixed number of versions, which small batches use up within minutes: a catalog restored from a backup of
+an hour ago would name deleted files. Here the newest versions are kept, and for a week the last version of each hour.
 """
 
 from __future__ import annotations
@@ -18,72 +18,73 @@ from pyiceberg.table import Table
 from lake_assets.lake.metadata.file_deletion import delete_file
 
 _PROPERTY = "lake-assets.metadata-versions"
-# Of tables that are made here: Iceberg deletes none of their versions, `thin` does.
+# Properties of the tables created here: `delete_old_versions` deletes their versions instead of Iceberg.
 PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "false",
     "write.metadata.previous-versions-max": "50",
     _PROPERTY: "hourly",
 }
 DAYS = 7
-# Looking for versions to delete is a listing: not with each commit.
+# Finding old versions takes a listing, so it is done for 4 of every 40 versions.
 _EVERY, _WITHIN = 40, 4
-# Seconds for which somebody may be about to read a version that the catalog named a moment ago.
-_BEING_READ = 600
+# Seconds during which another process may still read a version that the catalog named.
+_IN_USE_SECONDS = 600
 
 
 @dataclass(frozen=True, order=True)
 class Version:
-    """One metadata file: its number (-1: its name has none), when it was written (seconds since 1970), and where."""
+    """A metadata file: its number (-1 if its name has none), time (seconds since 1970) and location."""
 
     number: int
-    written: float
+    written_at: float
     location: str
 
 
 def version_of(location: str) -> int:
-    """The number that a metadata file's name begins with; -1: it has none."""
+    """Return the number at the start of a metadata file's name; -1 if it has none."""
     number = location.rsplit("/", 1)[-1].split("-", 1)[0]
     return int(number) if number.isdecimal() else -1
 
 
 def versions(io: FileIO, location: str) -> list[Version]:
-    """The metadata files beside one, the newest first."""
-    files = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
+    """Return the metadata files in the same folder as `location`, newest first."""
+    file_io = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
     scheme, netloc, path = PyArrowFileIO.parse_location(location, io.properties)
     folder, prefix = path.rsplit("/", 1)[0], location[: len(location) - len(path)]
-    infos = files.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(folder, allow_not_found=True))
-    found = [
-        Version(version_of(i.path), (i.mtime_ns or 0) / 1e9, prefix + i.path)
-        for i in infos
-        if i.type == FileType.File and i.path.endswith((".metadata.json", ".metadata.json.gz"))
+    listed = file_io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(folder, allow_not_found=True))
+    all_versions = [
+        Version(version_of(info.path), (info.mtime_ns or 0) / 1e9, prefix + info.path)
+        for info in listed
+        if info.type == FileType.File and info.path.endswith((".metadata.json", ".metadata.json.gz"))
     ]
-    return sorted(found, reverse=True)
+    return sorted(all_versions, reverse=True)
 
 
 def is_due(table: Table) -> bool:
-    """Whether `thin` is to look at a table: some commits in each few dozen."""
+    """Whether it is time to call `delete_old_versions` for a table: after some of its commits."""
     return table.properties.get(_PROPERTY) == "hourly" and version_of(table.metadata_location) % _EVERY < _WITHIN
 
 
-def thin(table: Table, now: float | None = None) -> list[str]:
-    """Delete the versions of a table that are neither among the last ones nor the last of their hour, and all that are
-    older than a week; return them.
+def delete_old_versions(table: Table, now: float | None = None) -> list[str]:
+    """Delete old metadata files of a table; return their locations.
+
+    The versions in the table's metadata log stay, and for a week also the last version of each hour.
 
     Args:
-        table: as it is.
-        now: seconds since 1970.
+        table: the table, up to date.
+        now: seconds since 1970; default: the clock.
     """
     now = time.time() if now is None else now
     current = version_of(table.metadata_location)
-    kept = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    listed = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     hours: set[int] = set()
     deleted: list[str] = []
     for version in versions(table.io, table.metadata_location):
-        # One with the same number, or a higher one, may be about to become the next.
-        if version.location in kept or version.number >= current or now - version.written < _BEING_READ:
+        # A version with the same or a higher number may be about to become the next one.
+        if version.location in listed or version.number >= current or now - version.written_at < _IN_USE_SECONDS:
             continue
-        hour = int(version.written // 3600)
-        if hour not in hours and now - version.written < DAYS * 24 * 3600:
+        hour = int(version.written_at // 3600)
+        if hour not in hours and now - version.written_at < DAYS * 24 * 3600:
             hours.add(hour)
             continue
         with contextlib.suppress(FileNotFoundError):

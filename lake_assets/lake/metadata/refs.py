@@ -1,7 +1,7 @@
 """Branches and tags of tables, committed beside Spark (see `metadata_commits`).
 
-Can be removed when PyIceberg commits to tables of format version 3, and when one such commit (`manage_snapshots`) can
-move main to a branch and drop the branch, refused if main has moved. `tests/lake/test_refs.py` says what has to hold.
+Can be removed once PyIceberg commits to tables of format version 3, and one such commit (`manage_snapshots`) can move
+main to a branch and drop the branch, unless main has moved. `tests/lake/test_refs.py` specifies the behaviour.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Refs = dict[str, dict[str, Any]]
 
 
 def create_branch(table: Table, branch: str, snapshot: int, days: int) -> None:
-    """Create a branch at a snapshot, which upkeep drops after some days.
+    """Create a branch at a snapshot; Iceberg's snapshot expiration drops it after `days`.
 
     Raises:
-        MovedError: the table does not have the snapshot any more.
+        MovedError: the table no longer has the snapshot.
     """
     _commit(table, lambda refs: refs.update({branch: _ref("branch", snapshot, days)}), snapshot)
 
 
 def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
-    """Create a tag at a snapshot, or move it there.
+    """Create a tag at a snapshot, or move an existing one; it expires after `days`.
 
     Raises:
-        MovedError: the table does not have the snapshot any more.
+        MovedError: the table no longer has the snapshot.
     """
     _commit(table, lambda refs: refs.update({tag: _ref("tag", snapshot, days)}), snapshot)
 
@@ -53,7 +53,7 @@ def publish(table: Table, branch: str, base: int) -> None:
         if main is None or main["snapshot-id"] != base:
             raise MovedError(f"main is at {main and main['snapshot-id']}, and {branch} began at {base}")
         if branch not in refs:
-            raise MovedError(f"the branch {branch} is gone")
+            raise MovedError(f"the branch {branch} does not exist")
         refs["main"] = {**main, "snapshot-id": refs.pop(branch)["snapshot-id"]}
 
     _commit(table, change)
@@ -68,22 +68,22 @@ def _ref(kind: str, snapshot: int, days: int) -> dict[str, Any]:
     return {"snapshot-id": snapshot, "type": kind, "max-ref-age-ms": days * DAY_MS}
 
 
-def _commit(table: Table, change: Callable[[Refs], object], needed: int | None = None) -> None:
+def _commit(table: Table, change: Callable[[Refs], object], required: int | None = None) -> None:
     """Change a table's references.
 
     Args:
-        table: as it was loaded at some time.
-        change: of the references as they are now; raises where they are not as they have to be.
-        needed: a snapshot that has to be there.
+        table: the loaded table, possibly outdated.
+        change: changes the current references; raises MovedError if they are not as expected.
+        required: a snapshot that must exist.
 
     Raises:
-        MovedError: see there, or the snapshot is gone.
+        MovedError: raised by `change`, or the snapshot is missing.
         CommitFailedException, CorruptMetadataError: see `metadata_commits.commit`.
     """
 
     def changed(metadata: Metadata) -> Metadata | None:
-        if needed is not None and all(s["snapshot-id"] != needed for s in metadata.get("snapshots", ())):
-            raise MovedError(f"{'.'.join(table.name())} has no snapshot {needed} any more")
+        if required is not None and all(s["snapshot-id"] != required for s in metadata.get("snapshots", ())):
+            raise MovedError(f"{'.'.join(table.name())} no longer has snapshot {required}")
         before = refs_of(metadata)
         refs = {name: dict(ref) for name, ref in before.items()}
         change(refs)
@@ -93,12 +93,12 @@ def _commit(table: Table, change: Callable[[Refs], object], needed: int | None =
 
 
 def refs_of(metadata: Mapping[str, Any]) -> Refs:
-    """Return all references; metadata from before their introduction only names main's snapshot."""
+    """Return all references; old metadata without references names only main's snapshot."""
     current = metadata.get("current-snapshot-id", -1)
-    found = metadata.get("refs") or {}
-    if "main" not in found and current not in (None, -1):
-        return {**found, "main": {"snapshot-id": current, "type": "branch"}}
-    return found
+    refs = metadata.get("refs") or {}
+    if "main" not in refs and current not in (None, -1):
+        return {**refs, "main": {"snapshot-id": current, "type": "branch"}}
+    return refs
 
 
 def with_refs(metadata: Metadata, refs: Refs, now: int) -> Metadata:

@@ -1,4 +1,4 @@
-"""Numbers of rows from snapshot summaries, without those that deletes hide."""
+"""Row counts from snapshot summaries, without deleted rows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pyiceberg.table.snapshots import Snapshot
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
-    """The properties of a snapshot's summary; empty where it has none."""
+    """Return the properties of a snapshot's summary; empty if it has none."""
     return snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
 
 
 def number(summary: Mapping[str, str], name: str) -> int:
-    """A number of a summary; 0 where it is missing."""
+    """Return a number in a summary; 0 if it is missing."""
     return int(summary.get(name) or 0)
 
 
 def row_count(table: Table) -> int | None:
-    """Rows of the current snapshot; None where its summary does not tell.
+    """Return the number of rows in the current snapshot; None if its summary does not tell.
 
-    Equality deletes hide an unknown number of rows. Position deletes of format version 2 may hide one row twice, and
-    outlive the files whose rows they hide; a delete vector does neither.
+    Equality deletes remove an unknown number of rows. Position deletes of format version 2 may delete one row twice,
+    and outlive the file of that row; deletion vectors do neither.
     """
     snapshot = table.current_snapshot()
     if snapshot is None:
@@ -37,16 +37,16 @@ def row_count(table: Table) -> int | None:
 
 
 def visible_rows(snapshot: Snapshot | None) -> int:
-    """About how many rows a snapshot has, for planning."""
+    """Estimate the number of rows in a snapshot, for planning."""
     summary = summary_of(snapshot)
     return max(0, number(summary, "total-records") - number(summary, "total-position-deletes"))
 
 
 def rows_added_and_deleted(snapshot: Snapshot | None) -> tuple[int, int]:
-    """Rows that a commit put into files, and rows that it took out of sight.
+    """Return the number of rows that a commit added to files, and the number that it deleted.
 
-    `deleted-records` counts all rows of the files that a commit removed, those that deletes had hidden before as well.
-    The deletes go with their files, as `removed-position-deletes` says.
+    `deleted-records` counts all rows of the removed files, including rows that were deleted before. The deletes of
+    these rows are removed with their files and counted in `removed-position-deletes`.
     """
     summary = summary_of(snapshot)
     hidden = number(summary, "added-position-deletes") - number(summary, "removed-position-deletes")

@@ -1,4 +1,4 @@
-"""The log of a table's snapshots: what one comes from, and what lies between two. Reads what was loaded only."""
+"""Walk a table's snapshots: the ancestors of one, and the commits between two. Reads loaded metadata only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyiceberg.table.snapshots import Snapshot
 
 @dataclass(frozen=True)
 class Between:
-    """What lies between two points of a table's history.
+    """The commits between two snapshots of a table.
 
     Attributes:
-        ancestor: the newest snapshot that both come from; None: there is none, it has expired, or there is no start.
-        steps: what led from the ancestor to the end, oldest first; without an ancestor, all that led to the end and is
-            still there.
-        undone: what led from the ancestor to the start, oldest first: not empty after a rollback; without an ancestor,
-            all that led to the start and is still there.
+        ancestor: the newest common ancestor; None if it does not exist or has expired, or without a start.
+        steps: snapshots from the ancestor (exclusive) to the end, oldest first; without an ancestor, the end and all
+            its ancestors that have not expired.
+        undone: snapshots from the ancestor (exclusive) to the start, oldest first: not empty after a rollback. Without
+            an ancestor, the start and all its ancestors that have not expired.
     """
 
     ancestor: Snapshot | None
@@ -33,7 +33,7 @@ class Between:
 
 
 def history(meta: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
-    """A snapshot and what it comes from, newest first, as far as it has not expired; None: no snapshot."""
+    """Yield a snapshot and its ancestors that have not expired, newest first; nothing for None."""
     by_id = {s.snapshot_id: s for s in meta.snapshots}
     while snapshot_id is not None and snapshot_id in by_id:
         snapshot = by_id[snapshot_id]
@@ -42,17 +42,17 @@ def history(meta: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
 
 
 def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
-    """Snapshots from `snapshot_id` (default: the current one) back to the oldest that is still there."""
+    """Yield `snapshot_id` (default: the current snapshot) and its ancestors that have not expired, newest first."""
     return history(table.metadata, table.metadata.current_snapshot_id if snapshot_id is None else snapshot_id)
 
 
 def between(meta: TableMetadata, start: int | None, end: int | None) -> Between:
-    """Read what lies between two snapshots.
+    """Find the commits between two snapshots.
 
     Args:
         meta: the table's metadata.
         start: a snapshot; None: the beginning of the table.
-        end: the snapshot to reach; None: that of an empty table.
+        end: the snapshot to reach; None: the empty table.
     """
     steps: list[Snapshot] = []
     for snapshot in history(meta, end):

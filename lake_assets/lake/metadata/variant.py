@@ -1,4 +1,4 @@
-"""Iceberg's type VARIANT, which PyIceberg does not know: enough of it to load the metadata of a table that has one."""
+"""Iceberg's type VARIANT, which PyIceberg does not know: enough to load the metadata of a table that uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyiceberg.types import PrimitiveType
 from lake_assets.lake.metadata.metadata_json import decode
 
 _NAME = "variant"
-# Where a schema names a type: of a field, of a list's elements, of a map's keys and values.
+# Properties that name a type in a schema: of a field, a list's elements, a map's keys and values.
 _TYPE_OF = ("type", "element", "key", "value")
 
 
@@ -25,15 +25,15 @@ class VariantType(PrimitiveType):
     root: Literal["variant"] = Field(default=_NAME)
 
     def minimum_format_version(self) -> TableVersion:
-        """The first format version that has it."""
+        """Return the first format version with this type."""
         return 3
 
 
 def table_metadata(file: InputFile) -> TableMetadata:
-    """Read a metadata file, also that of a table with VARIANT columns.
+    """Read a metadata file, even of a table with VARIANT columns.
 
     Raises:
-        ValidationError: PyIceberg cannot read it for another reason.
+        ValidationError: PyIceberg cannot read the file for another reason.
     """
     try:
         return FromInputFile.table_metadata(file)
@@ -48,7 +48,7 @@ def table_metadata(file: InputFile) -> TableMetadata:
 
 
 def _with_variants(schema: Any) -> Any:
-    """A schema's JSON with objects where PyIceberg would fail on the name of the type."""
+    """Replace the type name `variant` in a schema's JSON, on which PyIceberg would fail, with a type object."""
     if isinstance(schema, list):
         return [_with_variants(s) for s in schema]
     if isinstance(schema, dict):

@@ -1,7 +1,7 @@
 """Watermarks: the absorbed snapshot of each source, stored in the target's snapshot summaries.
 
-One property holds the whole vector, written by the commit that writes the data, so the two can never disagree. A rerun
-reads it again, and a target that is rolled back catches up by itself.
+One property holds the watermarks of all sources. The commit that writes the data also writes the property, so the two
+never disagree. A rerun reads the property again, and a target that is rolled back catches up by itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Watermarks = Mapping[str, Watermark]
 
 
 def find_property(table: Table, key: str) -> tuple[str, Snapshot] | None:
-    """Return a summary property of the newest ancestor that has it: upkeep by others commits without it."""
+    """Return a summary property of the newest ancestor that has it: commits of other programs lack it."""
     for snapshot in ancestors(table):
         if snapshot.summary and (value := snapshot.summary.additional_properties.get(key)):
             return value, snapshot
@@ -58,38 +58,42 @@ def read_marks(table: Table) -> dict[str, Watermark]:
         SnapshotExpiredError: a pipeline filled the table, but the snapshot with its watermark has expired.
         CorruptMetadataError: the property was not written by this package.
     """
-    found = find_property(table, PROPERTY)
-    if found is None:
+    stored = find_property(table, PROPERTY)
+    if stored is None:
         if table.metadata.current_snapshot_id is not None and PIPELINE_PROPERTY in table.properties:
             raise SnapshotExpiredError(
-                f"{'.'.join(table.name())} holds data, but no snapshot says which source snapshots are in it: the one "
-                "with its watermark was expired. Rebuild it from its sources: "
+                f"{'.'.join(table.name())} contains data, but no snapshot says which source snapshots are in it: the "
+                "snapshot with its watermark has expired. Rebuild it from its sources: "
                 f"`lake-assets rebuild {'.'.join(table.name())}`"
             )
         return {}
     try:
-        return parse_marks(found[0])
+        return parse_marks(stored[0])
     except (ValueError, TypeError, AttributeError, LookupError) as e:
         raise CorruptMetadataError(
-            f"{'.'.join(table.name())}: the watermark in snapshot {found[1].snapshot_id} is no watermark: {e}"
+            f"{'.'.join(table.name())}: the watermark in snapshot {stored[1].snapshot_id} is not valid: {e}"
         ) from e
 
 
 def parse_marks(text: str) -> dict[str, Watermark]:
-    """Parse the watermarks of a property."""
+    """Parse the watermarks in a property."""
     return {name: _mark(mark) for name, mark in json.loads(text).items()}
 
 
 def _mark(mark: dict[str, Any]) -> Watermark:
-    said = mark.get("high")
-    high = (str(said[0]), int(said[1])) if said else None
+    position = mark.get("high")
+    high = (str(position[0]), int(position[1])) if position else None
     return Watermark(mark["uuid"], mark["snapshot"], high, mark.get("time"), mark.get("transaction"))
 
 
 def to_properties(marks: Watermarks) -> dict[str, str]:
     """Return the summary properties that store `marks`."""
     vector = {
-        k: {a: b for a, b in asdict(m).items() if b is not None or a not in ("high", "time", "transaction")}
-        for k, m in sorted(marks.items())
+        source: {
+            field: value
+            for field, value in asdict(mark).items()
+            if value is not None or field not in ("high", "time", "transaction")
+        }
+        for source, mark in sorted(marks.items())
     }
     return {PROPERTY: json.dumps(vector, separators=(",", ":"))}

@@ -1,4 +1,4 @@
-"""How each operator is maintained, and when a change touches all of its rows."""
+"""How each operator is maintained, and when a change affects all rows of a result."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _NAMES = {
 
 
 def is_by_key(node: Node) -> bool:
-    """Whether a change of its inputs makes it look at other rows of the same keys."""
+    """Whether the operator combines rows, so that a change requires other rows of the same keys."""
     return isinstance(node, Aggregate | Window | Distinct | SetOp | SideJoin | FullJoin)
 
 
 def describe(node: Node) -> str:
-    """The operator in a few words."""
+    """Return the operator in a few words."""
     match node:
         case Scan():
             return f"{node.table}" + (f" {node.alias}" if node.alias and node.alias != node.table.name else "")
@@ -73,83 +73,83 @@ def describe(node: Node) -> str:
 
 
 def maintained(node: Node) -> str:
-    """How an operator's change is found."""
+    """Return how the change of an operator is computed, for people."""
     match node:
         case Scan():
-            return "its changed rows, as they were and as they are"
+            return "its changed rows, before and after the change"
         case Filter() | Project() | Generate() | UnionAll():
             return "applied to the changed rows"
         case InnerJoin():
-            return "changed rows of each input, joined with the others (before it: as they were, after it: as they are)"
+            return "changed rows of each input, joined with inputs on its left before, on its right after the change"
         case SideJoin():
             if not equals(node.on, node.left.columns, node.right.columns):
-                return "changed rows of the left side by themselves; without an equality, one of the right touches all"
-            return "changed rows of the left side by themselves; of the right one, by the keys of ON"
+                return "changed rows of the left side; without an equality, a changed row of the right side affects all"
+            return "changed rows of the left side; changed rows of the right side by the keys of ON"
         case FullJoin():
             pairs = equals(node.on, node.left.columns, node.right.columns)
-            return "by the keys of ON" if pairs else "no equality in ON: any change touches all"
+            return "by the keys of ON" if pairs else "no equality in ON: any change affects all rows"
         case Aggregate() if not node.keys:
             return "one row, at the start and at the end"
         case Window() if not node.partition:
-            return "any change touches all"
+            return "any change affects all rows"
         case Aggregate():
             return "the groups of changed rows, at the start and at the end"
         case Window():
             return "the partitions of changed rows, at the start and at the end"
         case Distinct() | SetOp():
-            return "rows like the changed ones, at the start and at the end"
+            return "rows equal to the changed ones, at the start and at the end"
 
 
-def everything(node: Node, changed: Collection[TableId], *, each: bool = False) -> str:
-    """Why a change of some tables touches all rows of the result; empty: it does not.
+def reason_all_rows_change(node: Node, changed: Collection[TableId], *, each: bool = False) -> str:
+    """Return why a change of some tables affects all rows of the result; empty if it does not.
 
     Args:
         node: the topmost operator.
         changed: the tables that changed.
-        each: whether it has to be so for each of the tables alone.
+        each: whether a change of each single table must affect all rows.
     """
     if each:
-        reasons = [everything(node, {t}) for t in changed]
+        reasons = [reason_all_rows_change(node, {t}) for t in changed]
         return reasons[0] if reasons and all(reasons) else ""
     for below in node.inputs:
-        if why := everything(below, changed):
+        if why := reason_all_rows_change(below, changed):
             return why
     match node:
         case Window() if not node.partition and _reads(node.input, changed):
-            return f"{describe(node)}: any change touches all rows"
+            return f"{describe(node)}: any change affects all rows"
         case SideJoin() if _reads(node.right, changed):
             if not equals(node.on, node.left.columns, node.right.columns) and node.on:
-                return f"{describe(node)}: without an equality, any change of the right side touches all rows"
+                return f"{describe(node)}: without an equality, any change of the right side affects all rows"
         case FullJoin() if _reads(node, changed) and not equals(node.on, node.left.columns, node.right.columns):
-            return f"{describe(node)}: without an equality, any change touches all rows"
+            return f"{describe(node)}: without an equality, any change affects all rows"
         case InnerJoin():
             for side in node.inputs:
                 others = [c for i in node.inputs if i is not side for c in i.columns]
                 if frozenset() in unique(side) and _reads(side, changed) and not equals(node.on, side.columns, others):
-                    return "each row is compared with a total of all rows, which any change moves"
+                    return "each row is compared with a total of all rows, which any change may alter"
         case _:
             pass
     return ""
 
 
-def passed_on(node: Node, name: str) -> tuple[TableId, str] | None:
-    """The column of a table that a column of an operator is, as it is; None: it is made of something."""
+def source_column(node: Node, name: str) -> tuple[TableId, str] | None:
+    """Return the table's column that an operator passes on unchanged as a column; None if the column is computed."""
     match node:
         case Scan():
             return node.table, node.fields[name]
         case Filter():
-            return passed_on(node.input, name)
+            return source_column(node.input, name)
         case Project():
-            made = dict(node.items)[name]
-            return passed_on(node.input, made.name) if isinstance(made, exp.Column) else None
+            expression = dict(node.items)[name]
+            return source_column(node.input, expression.name) if isinstance(expression, exp.Column) else None
         case InnerJoin():
-            return next(passed_on(i, name) for i in node.inputs if name in i.columns)
+            return next(source_column(i, name) for i in node.inputs if name in i.columns)
         case _:
             return None
 
 
 def is_linear(node: Node) -> bool:
-    """Whether an operator's change is made of single rows all the way down: nothing is grouped or looked at by key."""
+    """Whether an operator and all below it process single rows, without any lookup by key."""
     return not is_by_key(node) and all(is_linear(i) for i in node.inputs)
 
 

@@ -1,8 +1,8 @@
-"""The change of an operator's rows: those that go and those that come, with a sign.
+"""The change of an operator's rows: deleted and inserted rows, with a sign.
 
-Rows at the end are the rows at the start without those of sign -1 and with those of sign 1, counted. A row may be
-among both. Operators over single rows and inner joins pass changes on; the others find which keys are touched, and
-give the rows of those keys at the start and at the end.
+The rows at the end are the rows at the start, less the rows of sign -1, plus the rows of sign 1, as multisets. A row
+may occur with both signs. Operators over single rows and inner joins pass changes on. The others determine the touched
+keys, and return all rows of these keys at the start and at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
-from lake_assets.models.operators.operator_rows import At, KeyFilter, Rows, beside, full, generated, scan_sql
+from lake_assets.models.operators.operator_rows import (
+    At,
+    KeyFilter,
+    Rows,
+    full_join_sql,
+    generate_sql,
+    scan_sql,
+    side_join_sql,
+)
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -41,9 +49,9 @@ class Deltas:
     """The changes of the operators of one tree in one step.
 
     Args:
-        frames: keeps what is computed.
+        frames: materializes rows.
         rows: the operators' rows at start and end.
-        feed: the changed rows of a table with `SIGN`, under the table's own names; None: nothing changed in it.
+        feed: returns the changed rows of a table with `SIGN`, under the table's own names; None if no row changed.
     """
 
     def __init__(self, frames: Frames, rows: Rows, feed: Callable[[TableId], Frame | None]) -> None:
@@ -52,52 +60,54 @@ class Deltas:
         self._measured: dict[int, Frame | None] = {}
 
     def sql(self, node: Node) -> str | None:
-        """A SELECT with the operator's columns and `SIGN`; None: nothing changes."""
+        """Return a SELECT of the change, with the operator's columns and `SIGN`; None if nothing changes."""
         if id(node) not in self._sql:
             self._sql[id(node)] = self._make(node)
         return self._sql[id(node)]
 
     def frame(self, node: Node) -> Frame | None:
-        """The same, computed; None: nothing changes."""
+        """Return the materialized change; None if nothing changes."""
         if id(node) not in self._measured:
             sql = self.sql(node)
-            found = self._frames.measured(sql) if sql is not None else None
-            self._measured[id(node)] = found if found and found.rows else None
+            change = self._frames.measure(sql) if sql is not None else None
+            self._measured[id(node)] = change if change and change.rows else None
         return self._measured[id(node)]
 
-    def touched_of(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
-        """The distinct values (`__k0`, ...) of expressions over what changes below an operator; None: nothing does."""
-        return self._touched([(i, keys) for i in node.inputs])
+    def changed_input_keys(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
+        """Return the distinct values (`__k0`, ...) of expressions over the changes of an operator's inputs; None if no
+        row changed."""
+        return self._distinct_keys([(i, keys) for i in node.inputs])
 
-    def touched_in(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
-        """The distinct values (`__k0`, ...) of expressions over an operator's changed rows; None: no row changed."""
-        return self._touched([(node, keys)])
+    def changed_keys(self, node: Node, keys: Sequence[exp.Expr]) -> Frame | None:
+        """Return the distinct values (`__k0`, ...) of expressions over an operator's changed rows; None if no row
+        changed."""
+        return self._distinct_keys([(node, keys)])
 
     def is_direct(self, node: Node) -> bool:
-        """Whether all rows that go are rows of the start, and all that come are rows of the end.
+        """Whether all deleted rows are rows of the start, and all inserted rows are rows of the end.
 
-        Where several inputs of a join changed, rows that never were go and come: they cancel only where both times the
-        same values are computed.
+        If several inputs of a join changed, rows that never existed are inserted and deleted: they cancel out only if
+        both computations give the same values.
         """
         if isinstance(node, Aggregate | Window | Distinct | SetOp | FullJoin):
-            return True  # made of the rows at the start and those at the end
+            return True  # computed from the rows at the start and at the end
         changed = [i for i in node.inputs if self.sql(i) is not None]
         is_join = isinstance(node, InnerJoin | SideJoin)
         return not (is_join and len(changed) > 1) and all(self.is_direct(i) for i in changed)
 
-    def _touched(self, sides: Sequence[tuple[Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
-        parts = [f"SELECT {_keys(keys)} FROM ({sql})" for node, keys in sides if (sql := self._once(node))]
+    def _distinct_keys(self, sides: Sequence[tuple[Node, Sequence[exp.Expr]]], more: str = "") -> Frame | None:
+        parts = [f"SELECT {_keys(keys)} FROM ({sql})" for node, keys in sides if (sql := self._reusable(node))]
         if not parts:
             return None
-        found = self._frames.measured(f"SELECT DISTINCT * FROM ({' UNION ALL '.join(parts)}){more}")
-        return found if found.rows else None
+        keys_frame = self._frames.measure(f"SELECT DISTINCT * FROM ({' UNION ALL '.join(parts)}){more}")
+        return keys_frame if keys_frame.rows else None
 
-    def _once(self, node: Node) -> str | None:
-        """The change as SQL that is cheap to read more than once."""
+    def _reusable(self, node: Node) -> str | None:
+        """Return the change as SQL that is cheap to read several times."""
         if is_simple(node):
             return self.sql(node)
-        found = self.frame(node)
-        return f"SELECT * FROM {found.view}" if found else None
+        change = self.frame(node)
+        return f"SELECT * FROM {change.view}" if change else None
 
     def _make(self, node: Node) -> str | None:
         match node:
@@ -113,7 +123,7 @@ class Deltas:
                 return f"SELECT {items}, {SIGN} FROM ({below})" if below else None
             case Generate():
                 below = self.sql(node.input)
-                return generated(node, below) if below else None
+                return generate_sql(node, below) if below else None
             case UnionAll():
                 parts = [f"(SELECT {_listed(node)}, {SIGN} FROM ({s}))" for i in node.inputs if (s := self.sql(i))]
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})" if parts else None
@@ -130,37 +140,38 @@ class Deltas:
 
     # --- inner joins --------------------------------------------------------------------------------------------
 
-    def _joined(self, node: InnerJoin, at: int) -> str | None:
-        """The change of one input, joined with those before it as they were and those after it as they are."""
-        changed = self._small(node.inputs[at])
+    def _joined(self, node: InnerJoin, position: int) -> str | None:
+        """Return the change of one input, joined with the inputs on its left at the start and on its right at the
+        end."""
+        changed = self._bounded_change(node.inputs[position])
         if changed is None:
             return None
         sql, frame = changed
-        have = set(node.inputs[at].columns)
-        rest, todo = list(node.on), [i for i in range(len(node.inputs)) if i != at]
+        have = set(node.inputs[position].columns)
+        rest, todo = list(node.on), [i for i in range(len(node.inputs)) if i != position]
         while todo:
             nth = next((i for i in todo if equals(rest, have, node.inputs[i].columns)), todo[0])
             todo.remove(nth)
             side = node.inputs[nth]
             pairs = equals(rest, have, side.columns)
-            cut = self._cut(sql, frame, pairs, is_simple(side))
+            key_filter = self._join_filter(sql, frame, pairs, is_simple(side))
             have |= set(side.columns)
             on = [c for c in rest if refs(c) <= have]
             rest = [c for c in rest if not refs(c) <= have]
-            there = self._rows.sql(side, "start" if nth < at else "end", cut)
+            side_rows = self._rows.sql(side, "start" if nth < position else "end", key_filter)
             hint = "/*+ BROADCAST(changed) */" if frame.rows <= MAX_BROADCAST else ""
-            said = " AND ".join(f"({text(c)})" for c in on) or "true"
-            sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({there}) ON {said}"
+            condition = " AND ".join(f"({text(c)})" for c in on) or "true"
+            sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({side_rows}) ON {condition}"
             if todo:
-                # How many rows there are now decides how the next input is read.
-                frame = self._frames.measured(sql)
+                # The number of rows determines how the next input is read.
+                frame = self._frames.measure(sql)
                 if not frame.rows:
                     return None
                 sql = f"SELECT * FROM {frame.view}"
         return f"SELECT {_listed(node)}, {SIGN} FROM ({sql})"
 
-    def _small(self, node: Node) -> tuple[str, Frame] | None:
-        """The change of an operator as SQL, with a frame that bounds it."""
+    def _bounded_change(self, node: Node) -> tuple[str, Frame] | None:
+        """Return the change of an operator as SQL, with a frame that bounds it; None if nothing changes."""
         scan = node
         while isinstance(scan, Filter):
             scan = scan.input
@@ -170,105 +181,112 @@ class Deltas:
         frame = self.frame(node)
         return (f"SELECT * FROM {frame.view}", frame) if frame else None
 
-    def _cut(
+    def _join_filter(
         self, sql: str, frame: Frame, pairs: Sequence[tuple[exp.Expr, exp.Expr]], simple: bool
     ) -> KeyFilter | None:
-        """Those rows of the other side of a join that the changed ones can meet."""
+        """Return the filter for the rows of the other side of a join that the changed rows can match."""
         if simple:
-            # The changed rows are sent to where the side is read: conditions on it are all that is of use.
+            # The change is broadcast to the other side, so only pushed-down conditions help.
             plain = [(x, y) for x, y in pairs if isinstance(x, exp.Column)]
             names = tuple(x.name for x, _ in plain)
-            return KeyFilter(tuple(y for _, y in plain), names, frame.loosely()) if plain else None
+            return KeyFilter(tuple(y for _, y in plain), names, frame.inexact()) if plain else None
         if not pairs:
             return None
-        keys = self._frames.measured(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({sql})")
-        return _cut_of([y for _, y in pairs], keys)
+        keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({sql})")
+        return _key_filter([y for _, y in pairs], keys)
 
     # --- outer, semi and anti joins -----------------------------------------------------------------------------
 
     def _from_left(self, node: SideJoin) -> str | None:
-        """The change of the left side, with the right one as it is."""
-        changed = self._once(node.left)
+        """Return the change of the left side, joined with the right side at the end."""
+        changed = self._reusable(node.left)
         if changed is None:
             return None
-        cut = None
+        key_filter = None
         if node.kind != "null_anti" and (pairs := equals(node.on, node.left.columns, node.right.columns)):
-            keys = self._frames.measured(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
-            cut = _cut_of([y for _, y in pairs], keys)
-        right = self._rows.sql(node.right, "end", cut)
-        return f"SELECT {_listed(node)}, {SIGN} FROM ({beside(node, changed, right)})"
+            keys = self._frames.measure(f"SELECT DISTINCT {_keys([x for x, _ in pairs])} FROM ({changed})")
+            key_filter = _key_filter([y for _, y in pairs], keys)
+        right = self._rows.sql(node.right, "end", key_filter)
+        return f"SELECT {_listed(node)}, {SIGN} FROM ({side_join_sql(node, changed, right)})"
 
     def _from_right(self, node: SideJoin) -> str | None:
-        """What the change of the right side does to the left one as it was."""
+        """Return the change that changed rows of the right side cause, over the left side at the start."""
         on = node.on[:1] if node.kind == "null_anti" else node.on
         pairs = equals(on, node.left.columns, node.right.columns)
-        changed = self._once(node.right)
+        changed = self._reusable(node.right)
         if changed is None:
             return None
         if not pairs:
-            return self._two(node, self._rows.sql(node.left, "start"), None)
+            return self._recomputed_left(node, self._rows.sql(node.left, "start"), None)
         if node.kind == "null_anti":
             return self._not_in(node, pairs, changed)
-        held = " AND ".join(f"__k{i} IS NOT NULL" for i in range(len(pairs)))
-        touched = self._touched([(node.right, [y for _, y in pairs])], f" WHERE {held}")
-        if touched is None:
+        not_null = " AND ".join(f"__k{i} IS NOT NULL" for i in range(len(pairs)))
+        touched_keys = self._distinct_keys([(node.right, [y for _, y in pairs])], f" WHERE {not_null}")
+        if touched_keys is None:
             return None
-        left = self._rows.sql(node.left, "start", _cut_of([x for x, _ in pairs], touched))
-        return self._two(node, left, _cut_of([y for _, y in pairs], touched))
+        left = self._rows.sql(node.left, "start", _key_filter([x for x, _ in pairs], touched_keys))
+        return self._recomputed_left(node, left, _key_filter([y for _, y in pairs], touched_keys))
 
     def _not_in(self, node: SideJoin, pairs: Sequence[tuple[exp.Expr, exp.Expr]], changed: str) -> str | None:
-        """NOT IN: rows without a value are there only while the subquery is empty, and a null in it touches all."""
+        """Return the change of NOT IN: left rows without a value pass only while the subquery is empty, and a null in
+        it affects all rows."""
         (x, y), *_ = pairs
-        found = self._frames.measured(f"SELECT DISTINCT {_keys([y])} FROM ({changed}) UNION SELECT NULL")
+        keys = self._frames.measure(f"SELECT DISTINCT {_keys([y])} FROM ({changed}) UNION SELECT NULL")
         with_null = self._frames.sql(f"SELECT 1 FROM ({changed}) WHERE {text(y)} IS NULL LIMIT 1").take(1)
-        return self._two(node, self._rows.sql(node.left, "start", None if with_null else _cut_of([x], found)), None)
+        return self._recomputed_left(
+            node, self._rows.sql(node.left, "start", None if with_null else _key_filter([x], keys)), None
+        )
 
-    def _two(self, node: SideJoin, left: str, right: KeyFilter | None) -> str:
-        kept = self._frames.view(self._frames.kept(left))
-        was, now = (
+    def _recomputed_left(self, node: SideJoin, left: str, right: KeyFilter | None) -> str:
+        left_view = self._frames.view(self._frames.materialize(left))
+        before, after = (
             f"SELECT {_listed(node)}, {sign} FROM "
-            f"({beside(node, f'SELECT * FROM {kept}', self._rows.sql(node.right, at, right))})"
+            f"({side_join_sql(node, f'SELECT * FROM {left_view}', self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
-        return f"({was}) UNION ALL ({now})"
+        return f"({before}) UNION ALL ({after})"
 
     def _full(self, node: FullJoin) -> str | None:
         pairs = equals(node.on, node.left.columns, node.right.columns)
         if pairs:
             xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-            touched = self._touched([(node.left, xs), (node.right, ys)])
-            if touched is None:
+            touched_keys = self._distinct_keys([(node.left, xs), (node.right, ys)])
+            if touched_keys is None:
                 return None
-            cuts: tuple[KeyFilter | None, KeyFilter | None] = (_cut_of(xs, touched), _cut_of(ys, touched))
+            left: KeyFilter | None = _key_filter(xs, touched_keys)
+            right: KeyFilter | None = _key_filter(ys, touched_keys)
         else:
             if self.sql(node.left) is None and self.sql(node.right) is None:
                 return None
-            cuts = (None, None)
-        was, now = (
+            left = right = None
+        before, after = (
             f"SELECT {_listed(node)}, {sign} FROM "
-            f"({full(node, self._rows.sql(node.left, at, cuts[0]), self._rows.sql(node.right, at, cuts[1]))})"
+            f"({full_join_sql(node, self._rows.sql(node.left, at, left), self._rows.sql(node.right, at, right))})"
             for at, sign in _sides()
         )
-        return f"({was}) UNION ALL ({now})"
+        return f"({before}) UNION ALL ({after})"
 
     # --- by key -------------------------------------------------------------------------------------------------
 
     def _by_key(self, node: Aggregate | Window | Distinct | SetOp) -> str | None:
-        below, above = keys_of(node)
+        input_keys, own_keys = keys_of(node)
         if all(self.sql(i) is None for i in node.inputs):
             return None
-        cut = None
-        if below:
-            touched = self._touched([(i, below) for i in node.inputs])
-            if touched is None:
+        key_filter = None
+        if input_keys:
+            touched_keys = self._distinct_keys([(i, input_keys) for i in node.inputs])
+            if touched_keys is None:
                 return None
-            cut = _cut_of(above, touched)
-        was, now = (f"SELECT {_listed(node)}, {sign} FROM ({self._rows.sql(node, at, cut)})" for at, sign in _sides())
-        return f"({was}) UNION ALL ({now})"
+            key_filter = _key_filter(own_keys, touched_keys)
+        before, after = (
+            f"SELECT {_listed(node)}, {sign} FROM ({self._rows.sql(node, at, key_filter)})" for at, sign in _sides()
+        )
+        return f"({before}) UNION ALL ({after})"
 
 
 def keys_of(node: Node) -> tuple[list[exp.Expr], list[exp.Expr]]:
-    """What tells which of an operator's rows depend on which of its inputs' rows: over the inputs, and over its own."""
+    """Return the keys by which an operator's rows depend on its inputs' rows: expressions over the inputs, and over its
+    own columns."""
     match node:
         case Aggregate():
             return [e for _, e in node.keys], [column(n) for n, _ in node.keys]
@@ -281,7 +299,7 @@ def keys_of(node: Node) -> tuple[list[exp.Expr], list[exp.Expr]]:
 
 
 def is_simple(node: Node) -> bool:
-    """Whether an operator reads one table row by row."""
+    """Whether an operator processes the rows of one table one by one."""
     while isinstance(node, Filter | Project | Generate):
         node = node.input
     return isinstance(node, Scan)
@@ -295,7 +313,7 @@ def _keys(keys: Sequence[exp.Expr]) -> str:
     return ", ".join(f"{text(e)} AS __k{i}" for i, e in enumerate(keys))
 
 
-def _cut_of(expressions: Sequence[exp.Expr], keys: Frame) -> KeyFilter:
+def _key_filter(expressions: Sequence[exp.Expr], keys: Frame) -> KeyFilter:
     return KeyFilter(tuple(expressions), tuple(f"__k{i}" for i in range(len(expressions))), keys)
 
 

@@ -1,7 +1,7 @@
-"""The rows of an operator as SQL: all of them, or those alone that belong to some keys.
+"""The rows of an operator as SQL: all rows, or the rows of some keys.
 
-A cut is pushed down to the tables as far as its expressions can be followed: through columns that are passed on, group
-keys, partition keys, the sides of joins and, by their conditions, to the other side.
+A key filter is pushed down towards the tables as far as its expressions can be traced: through unchanged columns, group
+keys, partition keys, the sides of joins and, by join conditions, to the other side.
 """
 
 from __future__ import annotations
@@ -39,160 +39,175 @@ At = Literal["start", "end"]
 
 
 class Keys(Protocol):
-    """Values that rows are looked up by."""
+    """Key values by which rows are looked up."""
 
     def condition(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
-        """SQL over the rows alone that every row with such values meets; empty where nothing can be said."""
+        """Return a SQL condition that every row with these values meets, or an empty text."""
         ...
 
     def join(self, expressions: Sequence[exp.Expr], names: Sequence[str]) -> str:
-        """`LEFT SEMI JOIN ...`, which keeps the rows with such values and no others; empty: the condition says it."""
+        """Return `LEFT SEMI JOIN ...`, which keeps exactly the rows with these values; empty if the condition does."""
         ...
 
     @property
     def hint(self) -> str:
-        """For the SELECT that holds the join."""
+        """The hint for the SELECT with the join."""
         ...
 
 
 @dataclass(frozen=True)
 class KeyFilter:
-    """Those rows whose `expressions` have, null-safe, the values that `keys` has under `names`."""
+    """Selects the rows whose `expressions` equal, null-safely, the values of `keys` in its columns `names`."""
 
     expressions: tuple[exp.Expr, ...]
     names: tuple[str, ...]
     keys: Keys
 
-    def some(self, kept: Callable[[exp.Expr], exp.Expr | None]) -> KeyFilter | None:
-        """The part of it that `kept` has expressions for; None: no part."""
-        found = [(e, n) for old, n in zip(self.expressions, self.names, strict=True) if (e := kept(old)) is not None]
+    def mapped(self, mapping: Callable[[exp.Expr], exp.Expr | None]) -> KeyFilter | None:
+        """Return the filter with expressions replaced by `mapping`, without expressions that it maps to None; None if
+        none remain."""
+        pairs = [(e, n) for old, n in zip(self.expressions, self.names, strict=True) if (e := mapping(old)) is not None]
         return (
-            replace(self, expressions=tuple(e for e, _ in found), names=tuple(n for _, n in found)) if found else None
+            replace(self, expressions=tuple(e for e, _ in pairs), names=tuple(n for _, n in pairs)) if pairs else None
         )
 
-    def is_whole(self, of: KeyFilter) -> bool:
-        """Whether nothing of another cut is missing in this one."""
+    def is_complete(self, of: KeyFilter) -> bool:
+        """Whether no expression of another filter is missing in this one."""
         return len(self.names) == len(of.names)
 
 
 class Rows:
-    """Makes SQL of operators.
+    """Generates the SQL of operators.
 
     Args:
-        views: gives the name of a view over a table as of the start or the end of its window.
+        views: returns the name of a view over a table as of the start or the end of its window.
     """
 
     def __init__(self, views: Callable[[Scan, At], str]) -> None:
         self._views = views
 
-    def sql(self, node: Node, at: At, cut: KeyFilter | None = None) -> str:
-        """A SELECT with the operator's columns."""
+    def sql(self, node: Node, at: At, key_filter: KeyFilter | None = None) -> str:
+        """Return a SELECT with the operator's columns, of all rows or of the rows that `key_filter` selects."""
         match node:
             case Scan():
-                return restricted(scan_sql(node, self._views(node, at)), cut)
+                return restricted(scan_sql(node, self._views(node, at)), key_filter)
             case Filter():
-                return f"SELECT * FROM ({self.sql(node.input, at, cut)}) WHERE {text(node.condition)}"
+                return f"SELECT * FROM ({self.sql(node.input, at, key_filter)}) WHERE {text(node.condition)}"
             case Project():
                 by = dict(node.items)
-                below = cut.some(lambda e: substitute(e, by)) if cut else None
+                below = key_filter.mapped(lambda e: substitute(e, by)) if key_filter else None
                 return f"SELECT {_items(node.items)} FROM ({self.sql(node.input, at, below)})"
             case Generate():
-                below = cut.some(within(node.input.columns)) if cut else None
-                return _rest(generated(node, self.sql(node.input, at, below)), cut, below)
+                below = key_filter.mapped(within(node.input.columns)) if key_filter else None
+                return _filter_rest(generate_sql(node, self.sql(node.input, at, below)), key_filter, below)
             case InnerJoin():
-                return self._inner(node, at, cut)
+                return self._inner(node, at, key_filter)
             case SideJoin():
-                return self._side(node, at, cut)
+                return self._side(node, at, key_filter)
             case FullJoin():
-                return self._full(node, at, cut)
+                return self._full(node, at, key_filter)
             case Aggregate():
                 names = {n for n, _ in node.keys}
                 by = dict(node.keys)
                 below = (
-                    cut.some(lambda e: substitute(e, by) if refs(e) <= names and _is_told(node, e) else None)
-                    if cut and by
-                    else None
-                )
-                return _rest(aggregated(node, self.sql(node.input, at, below)), cut, below)
-            case Window():
-                same = {text(p) for p in node.partition}
-                names = {p.name for p in node.partition if isinstance(p, exp.Column)}
-                below = (
-                    cut.some(
-                        lambda e: e if text(e) in same or (refs(e) and refs(e) <= names and _is_told(node, e)) else None
+                    key_filter.mapped(
+                        lambda e: substitute(e, by) if refs(e) <= names and _is_constant_in_group(node, e) else None
                     )
-                    if cut
+                    if key_filter and by
                     else None
                 )
-                return _rest(f"SELECT *, {_items(node.items)} FROM ({self.sql(node.input, at, below)})", cut, below)
+                return _filter_rest(aggregate_sql(node, self.sql(node.input, at, below)), key_filter, below)
+            case Window():
+                return self._window(node, at, key_filter)
             case Distinct():
-                below = cut.some(lambda e: e if _is_told(node, e) else None) if cut else None
-                return _rest(f"SELECT DISTINCT {_names(node)} FROM ({self.sql(node.input, at, below)})", cut, below)
+                below = (
+                    key_filter.mapped(lambda e: e if _is_constant_in_group(node, e) else None) if key_filter else None
+                )
+                return _filter_rest(
+                    f"SELECT DISTINCT {_names(node)} FROM ({self.sql(node.input, at, below)})", key_filter, below
+                )
             case UnionAll():
-                parts = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, cut)}))" for i in node.inputs)
+                parts = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, key_filter)}))" for i in node.inputs)
                 return f"SELECT * FROM ({' UNION ALL '.join(parts)})"
             case SetOp():
-                below = cut.some(lambda e: e if _is_told(node, e) else None) if cut else None
+                below = (
+                    key_filter.mapped(lambda e: e if _is_constant_in_group(node, e) else None) if key_filter else None
+                )
                 left, right = (f"(SELECT {_names(node)} FROM ({self.sql(i, at, below)}))" for i in node.inputs)
-                return _rest(
-                    f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})", cut, below
+                return _filter_rest(
+                    f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})", key_filter, below
                 )
 
-    def _inner(self, node: InnerJoin, at: At, cut: KeyFilter | None) -> str:
-        exact = cut is None
+    def _window(self, node: Window, at: At, key_filter: KeyFilter | None) -> str:
+        same = {text(p) for p in node.partition}
+        names = {p.name for p in node.partition if isinstance(p, exp.Column)}
+
+        def over_partition(e: exp.Expr) -> exp.Expr | None:
+            is_kept = text(e) in same or (refs(e) and refs(e) <= names and _is_constant_in_group(node, e))
+            return e if is_kept else None
+
+        below = key_filter.mapped(over_partition) if key_filter else None
+        windowed = f"SELECT *, {_items(node.items)} FROM ({self.sql(node.input, at, below)})"
+        return _filter_rest(windowed, key_filter, below)
+
+    def _inner(self, node: InnerJoin, at: At, key_filter: KeyFilter | None) -> str:
+        exact = key_filter is None
         sides: list[str] = []
         for side in node.inputs:
-            below = cut.some(followed(node.on, side, node)) if cut else None
+            below = key_filter.mapped(map_to_side(node.on, side, node)) if key_filter else None
             sides.append(self.sql(side, at, below))
             exact = exact or (
-                below is not None and cut is not None and below.is_whole(cut) and all(
-                    refs(e) <= set(side.columns) for e in cut.expressions
+                below is not None and key_filter is not None and below.is_complete(key_filter) and all(
+                    refs(e) <= set(side.columns) for e in key_filter.expressions
                 )
             )  # fmt: skip
-        return _rest(inner(sides, node.inputs, node.on), None if exact else cut, None)
+        return _filter_rest(inner_join_sql(sides, node.inputs, node.on), None if exact else key_filter, None)
 
-    def _side(self, node: SideJoin, at: At, cut: KeyFilter | None) -> str:
-        left = cut.some(within(node.left.columns)) if cut else None
-        right = cut.some(over_there(node)) if cut and node.kind != "null_anti" else None
+    def _side(self, node: SideJoin, at: At, key_filter: KeyFilter | None) -> str:
+        left = key_filter.mapped(within(node.left.columns)) if key_filter else None
+        right = key_filter.mapped(map_to_right(node)) if key_filter and node.kind != "null_anti" else None
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
-        return _rest(beside(node, *sides), cut, left)
+        return _filter_rest(side_join_sql(node, *sides), key_filter, left)
 
-    def _full(self, node: FullJoin, at: At, cut: KeyFilter | None) -> str:
+    def _full(self, node: FullJoin, at: At, key_filter: KeyFilter | None) -> str:
         pairs = {text(exp.Coalesce(this=x, expressions=[y])): (x, y) for x, y in _pairs(node)}
         pairs |= {text(exp.Coalesce(this=y, expressions=[x])): (x, y) for x, y in _pairs(node)}
-        left, right = (cut.some(lambda e, s=s: pairs.get(text(e), (None, None))[s]) if cut else None for s in (0, 1))
+        left, right = (
+            key_filter.mapped(lambda e, s=s: pairs.get(text(e), (None, None))[s]) if key_filter else None
+            for s in (0, 1)
+        )
         sides = self.sql(node.left, at, left), self.sql(node.right, at, right)
-        return _rest(full(node, *sides), cut, left)
+        return _filter_rest(full_join_sql(node, *sides), key_filter, left)
 
 
 # --- SQL of one operator over the SQL of those below ----------------------------------------------------------------
 
 
 def scan_sql(node: Scan, view: str, more: str = "") -> str:
-    """The columns of a table under their names in the tree."""
+    """Return the SQL of a table's columns under their names in the tree."""
     listed = ", ".join(f"{quote(c)} AS {quote(n)}" for n, c in node.fields.items())
     return f"SELECT {listed}{more} FROM {view}"
 
 
-def inner(sides: Sequence[str], inputs: Sequence[Node], on: Sequence[exp.Expr]) -> str:
-    """The inputs joined one by one, each as soon as a condition speaks of it."""
+def inner_join_sql(sides: Sequence[str], inputs: Sequence[Node], on: Sequence[exp.Expr]) -> str:
+    """Return the SQL of an inner join: inputs are joined one by one, those with an equality first."""
     todo = list(range(1, len(inputs)))
     have, rest = set(inputs[0].columns), list(on)
     sql = f"SELECT * FROM ({sides[0]})"
     while todo:
-        at = next((i for i in todo if equals(rest, have, inputs[i].columns)), todo[0])
-        todo.remove(at)
-        have |= set(inputs[at].columns)
-        now = [c for c in rest if refs(c) <= have]
+        position = next((i for i in todo if equals(rest, have, inputs[i].columns)), todo[0])
+        todo.remove(position)
+        have |= set(inputs[position].columns)
+        conditions = [c for c in rest if refs(c) <= have]
         rest = [c for c in rest if not refs(c) <= have]
-        sql += f" JOIN ({sides[at]}) ON {_all(now)}"
+        sql += f" JOIN ({sides[position]}) ON {_all(conditions)}"
     return sql
 
 
-def beside(node: SideJoin, left: str, right: str) -> str:
-    """A left, semi or anti join."""
+def side_join_sql(node: SideJoin, left: str, right: str) -> str:
+    """Return the SQL of a left, semi or anti join."""
     if node.kind == "null_anti" and len(node.on) == 1:
-        # As it was written: Spark has a join of its own for it.
+        # Spark has a special join for a single NOT IN.
         (condition,) = node.on
         x, y = condition.this, condition.expression
         return f"SELECT * FROM ({left}) WHERE {text(x)} NOT IN (SELECT {text(y)} FROM ({right}))"
@@ -203,13 +218,13 @@ def beside(node: SideJoin, left: str, right: str) -> str:
     return f"SELECT * FROM ({left}) {word} ({right}) ON {_all(on)}"
 
 
-def full(node: FullJoin, left: str, right: str) -> str:
-    """A full join."""
+def full_join_sql(node: FullJoin, left: str, right: str) -> str:
+    """Return the SQL of a full join."""
     return f"SELECT * FROM ({left}) FULL JOIN ({right}) ON {_all(node.on)}"
 
 
-def aggregated(node: Aggregate, below: str) -> str:
-    """GROUP BY."""
+def aggregate_sql(node: Aggregate, below: str) -> str:
+    """Return the SQL of GROUP BY."""
     listed = _items((*node.keys, *node.calls)) or "1"
     if not node.keys:
         having = " HAVING count(*) > 0" if node.vanishes else ""
@@ -217,11 +232,11 @@ def aggregated(node: Aggregate, below: str) -> str:
     return f"SELECT {listed} FROM ({below}) GROUP BY {', '.join(text(e) for _, e in node.keys)}"
 
 
-def generated(node: Generate, below: str, more: str = "") -> str:
-    """LATERAL VIEW."""
+def generate_sql(node: Generate, below: str, more: str = "") -> str:
+    """Return the SQL of LATERAL VIEW."""
     outer = "OUTER " if node.outer else ""
-    made = ", ".join(quote(c) for c in node.made)
-    return f"SELECT *{more} FROM ({below}) LATERAL VIEW {outer}{text(node.call)} generated AS {made}"
+    names = ", ".join(quote(c) for c in node.generated)
+    return f"SELECT *{more} FROM ({below}) LATERAL VIEW {outer}{text(node.call)} generated AS {names}"
 
 
 def _items(items: Sequence[Item]) -> str:
@@ -236,37 +251,38 @@ def _all(on: Sequence[exp.Expr]) -> str:
     return " AND ".join(f"({text(c)})" for c in on) or "true"
 
 
-# --- following a cut ------------------------------------------------------------------------------------------------
+# --- mapping a key filter -------------------------------------------------------------------------------------------
 
 
 def within(columns: Sequence[str]) -> Callable[[exp.Expr], exp.Expr | None]:
-    """Keeps expressions over these columns alone."""
+    """Return a mapping that keeps expressions over these columns only."""
     have = set(columns)
     return lambda e: e if refs(e) and refs(e) <= have else None
 
 
-def followed(on: Sequence[exp.Expr], side: Node, node: Node) -> Callable[[exp.Expr], exp.Expr | None]:
-    """Keeps expressions over one side of an inner join, and those that a condition says to be equal to one."""
+def map_to_side(on: Sequence[exp.Expr], side: Node, node: Node) -> Callable[[exp.Expr], exp.Expr | None]:
+    """Return a mapping to one side of an inner join: expressions over it stay, and expressions that a join condition
+    equates with one become it."""
     have = set(side.columns)
     others = set(node.columns) - have
     same = {text(y): x for x, y in equals(on, have, others)}
 
-    def kept(e: exp.Expr) -> exp.Expr | None:
+    def mapped(e: exp.Expr) -> exp.Expr | None:
         return e if refs(e) and refs(e) <= have else same.get(text(e))
 
-    return kept
+    return mapped
 
 
-def over_there(node: SideJoin) -> Callable[[exp.Expr], exp.Expr | None]:
-    """What an expression over the left side is on the right one."""
+def map_to_right(node: SideJoin) -> Callable[[exp.Expr], exp.Expr | None]:
+    """Return a mapping from expressions over the left side to equal ones over the right side."""
     same = {text(x): y for x, y in _pairs(node)}
     return lambda e: same.get(text(e))
 
 
-def _is_told(node: Node, e: exp.Expr) -> bool:
-    """Whether an expression over what groups rows is the same for all rows of a group.
+def _is_constant_in_group(node: Node, e: exp.Expr) -> bool:
+    """Whether an expression over group keys has the same value for all rows of a group.
 
-    0.0 and -0.0 are in one group, and are no longer equal as text.
+    0.0 and -0.0 are in one group, but differ as text.
     """
     return isinstance(e, exp.Column) or is_plain(node, e)
 
@@ -275,17 +291,21 @@ def _pairs(node: SideJoin | FullJoin) -> list[tuple[exp.Expr, exp.Expr]]:
     return equals(node.on, node.left.columns, node.right.columns)
 
 
-def restricted(sql: str, cut: KeyFilter | None) -> str:
-    """Rows as SQL, without those that a cut leaves out."""
-    if cut is None:
+def restricted(sql: str, key_filter: KeyFilter | None) -> str:
+    """Return SQL with the rows that a key filter selects."""
+    if key_filter is None:
         return sql
-    condition = cut.keys.condition(cut.expressions, cut.names)
+    condition = key_filter.keys.condition(key_filter.expressions, key_filter.names)
     where = f" WHERE {condition}" if condition else ""
-    join = cut.keys.join(cut.expressions, cut.names)
+    join = key_filter.keys.join(key_filter.expressions, key_filter.names)
     inside = f"SELECT * FROM ({sql}){where}"
-    return f"SELECT {cut.keys.hint} * FROM ({inside}) {join}" if join else inside
+    return f"SELECT {key_filter.keys.hint} * FROM ({inside}) {join}" if join else inside
 
 
-def _rest(sql: str, cut: KeyFilter | None, done: KeyFilter | None) -> str:
-    """Cut what could not be pushed down whole."""
-    return sql if cut is None or (done is not None and done.is_whole(cut)) else restricted(sql, cut)
+def _filter_rest(sql: str, key_filter: KeyFilter | None, done: KeyFilter | None) -> str:
+    """Apply the key filter unless all of it was pushed down as `done`."""
+    return (
+        sql
+        if key_filter is None or (done is not None and done.is_complete(key_filter))
+        else restricted(sql, key_filter)
+    )

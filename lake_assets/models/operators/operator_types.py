@@ -1,6 +1,6 @@
-"""Spark's types of what operators give, as far as they are certain, and what follows where they are not the same.
+"""Spark's types of operators' columns where they are certain, and comparisons of different types.
 
-sqlglot's own notion of types is a guess as soon as something is computed: `coalesce(text, 1)` is no text to Spark.
+sqlglot only guesses the types of computed expressions: `coalesce(text, 1)` is not text in Spark.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from lake_assets.models.operators.query_tree import (
     users_text,
 )
 
-# By name; of what has parameters the part before them.
+# By name, without parameters.
 _NUMBERS = {"tinyint", "smallint", "int", "integer", "bigint", "decimal"}
 _PLAIN = {"string", "date", "timestamp", "timestamp_ntz", "boolean", "binary"}
 
 
-def known(node: Node, expression: exp.Expr) -> str:
-    """The type of an expression over an operator's columns, as Spark writes it; empty: it is not certain."""
+def certain_type(node: Node, expression: exp.Expr) -> str:
+    """Return Spark's type of an expression over an operator's columns; empty if it is not certain."""
     match expression:
         case exp.Column():
             return _of_column(node, expression.name)
         case exp.Cast() | exp.TryCast():
-            to = plainly(expression.to.sql(DIALECT))
+            to = short_type(expression.to.sql(DIALECT))
             return to if kind(to) in ("number", "float", *_PLAIN) else ""
         case exp.Count() | exp.CountIf():
             return "bigint"
@@ -53,17 +53,17 @@ def known(node: Node, expression: exp.Expr) -> str:
         case exp.Literal() if expression.is_string:
             return "string"
         case exp.Coalesce():
-            return _same([known(node, e) for e in (expression.this, *expression.expressions)])
+            return _same([certain_type(node, e) for e in (expression.this, *expression.expressions)])
         case exp.Upper() | exp.Lower():
-            return "string" if known(node, expression.this) == "string" else ""
+            return "string" if certain_type(node, expression.this) == "string" else ""
         case exp.Min() | exp.Max() | exp.Paren():
-            return known(node, expression.this) if not expression.expressions else ""
+            return certain_type(node, expression.this) if not expression.expressions else ""
         case _:
             return ""
 
 
-def plainly(type_: str) -> str:
-    """A type as Spark itself writes it in short: Iceberg's and sqlglot's are in upper case, with spaces."""
+def short_type(type_: str) -> str:
+    """Return a type in Spark's short notation: lower case without spaces, unlike Iceberg's and sqlglot's."""
     return re.sub(r"\s*([,:<>()])\s*", r"\1", type_.strip().lower())
 
 
@@ -79,7 +79,7 @@ def _of_column(node: Node, name: str) -> str:
             return _of_column(node.input, name)
         case Project() | Aggregate():
             items = node.items if isinstance(node, Project) else (*node.keys, *node.calls)
-            return known(node.input, dict(items)[name])
+            return certain_type(node.input, dict(items)[name])
         case Window() | Generate():
             return _of_column(node.input, name) if name in node.input.columns else ""
         case InnerJoin() | SideJoin() | FullJoin():
@@ -89,8 +89,9 @@ def _of_column(node: Node, name: str) -> str:
 
 
 def kind(type_: str) -> str:
-    """Values of one kind that are equal are equal to the same ones, whatever their types; empty: nothing is known."""
-    type_ = plainly(type_)
+    """Return the kind of a type; equality is transitive among values of one kind, whatever their types. Empty if
+    unknown."""
+    type_ = short_type(type_)
     name = type_.split("(")[0]
     if name in _NUMBERS:
         return "number"
@@ -98,15 +99,15 @@ def kind(type_: str) -> str:
 
 
 def is_plain(node: Node, expression: exp.Expr) -> bool:
-    """Whether whatever is computed of equal values of an expression's columns is equal as well.
+    """Whether equal values of an expression's columns always give equal results.
 
-    It is not where 0.0 and -0.0 are equal, or 'a' and 'A' by a collation.
+    They do not if 0.0 and -0.0 are equal, or 'a' and 'A' by a collation.
     """
     types = (_of_column(node, name) for name in refs(expression))
     return all(t in _PLAIN or t.split("(")[0] in _NUMBERS for t in types)
 
 
-# Calls that give a value of what they are called of, and those that give an INT of anything.
+# Calls that return one of their argument's values, and calls that return an INT.
 _OF_ITS_TYPE = (
     exp.Paren, exp.Neg, exp.Abs, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.Window, exp.Min, exp.Max,
     exp.Nullif, exp.First, exp.FirstValue, exp.Last, exp.LastValue, exp.AnyValue, exp.ArgMax, exp.ArgMin,
@@ -120,8 +121,8 @@ _WHOLE_OR_DECIMAL = ("tinyint", "smallint", "int", "bigint", "decimal")
 
 
 def number(node: Node, e: exp.Expr) -> str:
-    """The type, without its parameters, of the whole numbers or decimals that an expression over an operator's columns
-    certainly has; empty: it may be floating-point.
+    """Return the type, without parameters, of an expression that is certainly a whole number or decimal; empty if it
+    may be floating-point.
     """
     match e:
         case exp.Column():
@@ -134,8 +135,8 @@ def number(node: Node, e: exp.Expr) -> str:
         case _ if isinstance(e, _INTS):
             return "int"
         case exp.Sum() | exp.Avg():
-            of = number(node, e.this.expressions[0] if isinstance(e.this, exp.Distinct) else e.this)
-            return of if of == "decimal" else "bigint" if of and isinstance(e, exp.Sum) else ""
+            inner = number(node, e.this.expressions[0] if isinstance(e.this, exp.Distinct) else e.this)
+            return inner if inner == "decimal" else "bigint" if inner and isinstance(e, exp.Sum) else ""
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
             return _widest(number(node, e.this), number(node, e.expression))
         case exp.If():
@@ -146,15 +147,15 @@ def number(node: Node, e: exp.Expr) -> str:
         case exp.Coalesce() | exp.Greatest() | exp.Least():
             return _widest(*(_or_null(node, p) for p in (e.this, *e.expressions)))
         case _:
-            found = known(node, e).split("(")[0]
-            return found if found in _WHOLE_OR_DECIMAL else ""
+            name = certain_type(node, e).split("(")[0]
+            return name if name in _WHOLE_OR_DECIMAL else ""
 
 
 def _number_of_column(node: Node, name: str) -> str:
     match node:
         case Scan():
-            found = node.types.get(name, "").split("(")[0].replace("integer", "int")
-            return found if found in _WHOLE_OR_DECIMAL else ""
+            type_name = node.types.get(name, "").split("(")[0].replace("integer", "int")
+            return type_name if type_name in _WHOLE_OR_DECIMAL else ""
         case Filter() | Distinct():
             return _number_of_column(node.input, name)
         case Project() | Aggregate() | Window():
@@ -179,25 +180,24 @@ def _widest(*types: str) -> str:
 TypeOf = Callable[[exp.Expr, Node], str]
 
 
-def mixed(node: Node, type_of: TypeOf) -> str:
-    """Why keys cannot be told by the conditions of joins: they compare values of several kinds; empty: they do not.
+def mixed_types_reason(node: Node, type_of: TypeOf) -> str:
+    """Return why join conditions do not determine keys: they compare values of different kinds; empty if they do not.
 
-    '01' and '1' both are 1, and yet they are not equal: which rows belong together is not told by either side's value.
-    All such conditions are marked, so that nothing is looked up by them. For inner joins that is enough.
+    '01' and '1' both equal 1, but not each other, so neither side's value tells which rows belong together. All such
+    conditions are marked, and no rows are looked up by them. For inner joins that is enough.
     """
-    found = ""
+    reason = ""
     for below in node.inputs:
-        found = mixed(below, type_of) or found
-    for condition, x, y, of in _compared(node):
-        one, other = type_of(x, of[0]), type_of(y, of[1])
-        if not (one and other) or kind(one) == kind(other):
+        reason = mixed_types_reason(below, type_of) or reason
+    for condition, x, y, inputs in _compared(node):
+        left_type, right_type = type_of(x, inputs[0]), type_of(y, inputs[1])
+        if not (left_type and right_type) or kind(left_type) == kind(right_type):
             continue
         condition.meta["mixed"] = True
         if not isinstance(node, InnerJoin):
-            found = (
-                f"it compares {one} with {other} in {users_text(node, condition)}: equal values are not the same there"
-            )
-    return found
+            where = users_text(node, condition)
+            reason = f"it compares {left_type} with {right_type} in {where}: equal values are not the same there"
+    return reason
 
 
 def _compared(node: Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[Node, Node]]]:
@@ -222,32 +222,32 @@ def _compared(node: Node) -> Iterator[tuple[exp.Expr, exp.Expr, exp.Expr, tuple[
             yield bare, x, y, (node.right, node.left)
 
 
-def in_one_type(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]) -> Tree:
-    """The same, with each branch of a set operation in the types of the whole.
+def with_common_types(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]) -> Tree:
+    """Return the tree with each branch of a set operation cast to the types of the whole.
 
-    A change is that of some branches: without the others, nothing tells what they have in common.
+    A change may come from some branches only, and these alone do not determine the common types.
 
     Args:
         tree: the operators.
-        schema_of: asks Spark for the types of an operator's columns, where they are not certain.
+        schema_of: returns Spark's types of an operator's columns, for types that are not certain.
     """
 
-    def one(node: Node) -> Node:
+    def convert(node: Node) -> Node:
         match node:
             case Scan():
                 return node
             case InnerJoin():
-                return _with(node, inputs=tuple(map(one, node.inputs)))
+                return _with(node, inputs=tuple(map(convert, node.inputs)))
             case UnionAll():
-                return _branches(_with(node, inputs=tuple(map(one, node.inputs))), schema_of)
+                return _branches(_with(node, inputs=tuple(map(convert, node.inputs))), schema_of)
             case SetOp():
-                return _branches(_with(node, left=one(node.left), right=one(node.right)), schema_of)
+                return _branches(_with(node, left=convert(node.left), right=convert(node.right)), schema_of)
             case SideJoin() | FullJoin():
-                return _with(node, left=one(node.left), right=one(node.right))
+                return _with(node, left=convert(node.left), right=convert(node.right))
             case _:
-                return _with(node, input=one(node.input))
+                return _with(node, input=convert(node.input))
 
-    root = one(tree.root)
+    root = convert(tree.root)
     return tree if root is tree.root else Tree(root, tree.outputs)
 
 
@@ -263,18 +263,18 @@ def _branches(node: UnionAll | SetOp, schema_of: Callable[[Node], Mapping[str, s
     if all(_of_column(node, c) not in ("", "void") for c in node.columns):
         return node
     whole = schema_of(node)
-    sides = [_as(side, schema_of(side), whole) for side in node.inputs]
+    sides = [_cast_to(side, schema_of(side), whole) for side in node.inputs]
     if isinstance(node, SetOp):
         return _with(node, left=sides[0], right=sides[1])
     return _with(node, inputs=tuple(sides))
 
 
-def _as(side: Node, types: Mapping[str, str], wanted: Mapping[str, str]) -> Node:
-    if all(types[c] == wanted[c] for c in side.columns):
+def _cast_to(side: Node, types: Mapping[str, str], target_types: Mapping[str, str]) -> Node:
+    if all(types[c] == target_types[c] for c in side.columns):
         return side
     items = tuple(
-        (c, column(c) if types[c] == wanted[c] else exp.cast(column(c), wanted[c], dialect=DIALECT))
+        (c, column(c) if types[c] == target_types[c] else exp.cast(column(c), target_types[c], dialect=DIALECT))
         for c in side.columns
     )
-    # Of one name above and below: in SQL, one SELECT is around the other.
+    # Names may repeat in the projection, since each operator is a SELECT of its own.
     return Project(side, items)

@@ -1,7 +1,7 @@
-"""The operators that a query is compiled to.
+"""Operators that a query is compiled to.
 
-Every column of every operator has a name of its own in the whole tree, so that operators nest in SQL without aliases;
-only the branches of a union share theirs. Expressions are sqlglot's, over those names.
+Column names are unique in the whole tree, so that operators nest in SQL without aliases; only the branches of a union
+share names. Expressions are sqlglot's, over these names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Item = tuple[str, exp.Expr]
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The rows of a table: one occurrence of it in the query.
+    """One occurrence of a table in the query.
 
     Attributes:
-        table: whose rows.
-        alias: what the query calls this occurrence.
-        fields: by column of the tree, the table's own.
-        keys: sets of columns that no two rows share the values of.
-        types: by column of the tree, as Spark writes them.
+        table: the table.
+        alias: the query's name for this occurrence.
+        fields: the table's column for each column of the tree.
+        keys: sets of columns that each identify a row.
+        types: Spark's types by column of the tree.
     """
 
     table: TableId
@@ -38,12 +38,12 @@ class Scan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return tuple(self.fields)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """None."""
+        """No inputs."""
         return ()
 
 
@@ -53,12 +53,12 @@ class _Single:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return self.input.columns
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The one below."""
+        """The only input."""
         return (self.input,)
 
 
@@ -77,22 +77,22 @@ class Project(_Single):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return tuple(n for n, _ in self.items)
 
 
 @dataclass(frozen=True, eq=False)
 class Generate(_Single):
-    """LATERAL VIEW: each row with each row that a function makes of it."""
+    """LATERAL VIEW: each row combined with each row that a generator function returns for it."""
 
     call: exp.Expr
-    made: tuple[str, ...]
+    generated: tuple[str, ...]
     outer: bool
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
-        return (*self.input.columns, *self.made)
+        """Output columns."""
+        return (*self.input.columns, *self.generated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +100,9 @@ class Aggregate(_Single):
     """Rows grouped by keys.
 
     Attributes:
-        keys: what is grouped by; none: one group.
+        keys: the grouping keys; without keys there is one group.
         calls: the aggregates.
-        vanishes: whether the one group of no keys has no row over no rows (as in grouping sets).
+        vanishes: whether the single group without keys has no row if there are no input rows (as in grouping sets).
     """
 
     keys: tuple[Item, ...]
@@ -111,20 +111,20 @@ class Aggregate(_Single):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return (*(n for n, _ in self.keys), *(n for n, _ in self.calls))
 
 
 @dataclass(frozen=True, eq=False)
 class Window(_Single):
-    """Window functions beside the rows; `partition`: what all of them are partitioned by."""
+    """Window functions added to the rows; `partition` has the partition keys common to all of them."""
 
     items: tuple[Item, ...]
     partition: tuple[exp.Expr, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return (*self.input.columns, *(n for n, _ in self.items))
 
 
@@ -135,23 +135,25 @@ class Distinct(_Single):
 
 @dataclass(frozen=True, eq=False)
 class InnerJoin:
-    """Any number of inputs; each condition is over at least two of them."""
+    """Inner join of any number of inputs; each condition is over at least two of them."""
 
     inputs: tuple[Node, ...]
     on: tuple[exp.Expr, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return tuple(c for i in self.inputs for c in i.columns)
 
 
 @dataclass(frozen=True, eq=False)
 class SideJoin:
-    """The rows of the left side, with what the right one has for them, or because it has something or nothing.
+    """Left, semi or anti join.
 
     Attributes:
-        kind: `left`, `semi` (EXISTS, IN), `anti` (NOT EXISTS), `null_anti` (NOT IN: a null on either side counts).
+        left, right: the inputs.
+        kind: `left`, `semi` (EXISTS, IN), `anti` (NOT EXISTS), `null_anti` (NOT IN: a null on either side counts as a
+            match).
         on: the conditions.
     """
 
@@ -162,12 +164,12 @@ class SideJoin:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return (*self.left.columns, *self.right.columns) if self.kind == "left" else self.left.columns
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """Left and right."""
+        """Left and right input."""
         return (self.left, self.right)
 
 
@@ -181,12 +183,12 @@ class FullJoin:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return (*self.left.columns, *self.right.columns)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """Left and right."""
+        """Left and right input."""
         return (self.left, self.right)
 
 
@@ -198,7 +200,7 @@ class UnionAll:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return self.inputs[0].columns
 
 
@@ -213,12 +215,12 @@ class SetOp:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that come out."""
+        """Output columns."""
         return self.left.columns
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """Left and right."""
+        """Left and right input."""
         return (self.left, self.right)
 
 
@@ -240,7 +242,7 @@ Node = (
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A compiled query: the topmost operator, and the query's columns by their names in the result."""
+    """A compiled query: the topmost operator, and its column for each column of the result."""
 
     root: Node
     outputs: Mapping[str, str]
@@ -250,34 +252,34 @@ class Tree:
 
 
 def column(name: str) -> exp.Column:
-    """A column of the tree."""
+    """Return a column of the tree as an expression."""
     return exp.Column(this=exp.to_identifier(name, quoted=True))
 
 
 def text(expression: exp.Expr) -> str:
-    """As Spark SQL."""
+    """Return an expression as Spark SQL."""
     return expression.sql(DIALECT, comments=False)
 
 
 def refs(expression: exp.Expr) -> set[str]:
-    """The columns that an expression reads."""
+    """Return the columns that an expression reads."""
     return {c.name for c in expression.find_all(exp.Column)}
 
 
 def substitute(expression: exp.Expr, by: Mapping[str, exp.Expr]) -> exp.Expr:
-    """`expression` with columns replaced."""
+    """Return the expression with columns replaced."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def replaced(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name in by:
             new = by[node.name].copy()
             return new if isinstance(new, exp.Column | exp.Literal | exp.Func | exp.Paren) else exp.Paren(this=new)
         return node
 
-    return expression.copy().transform(one)
+    return expression.copy().transform(replaced)
 
 
 def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
-    """The parts of a condition that all have to hold."""
+    """Return the parts of a condition that are combined by AND."""
     if condition is None:
         return []
     if isinstance(condition, exp.Paren):
@@ -285,56 +287,61 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
-def equal(condition: exp.Expr, one: Iterable[str], other: Iterable[str]) -> tuple[exp.Expr, exp.Expr] | None:
-    """The two sides of `x = y`, the first over columns `one` alone, the second over columns `other`; else None."""
+def equal(
+    condition: exp.Expr, left_columns: Iterable[str], right_columns: Iterable[str]
+) -> tuple[exp.Expr, exp.Expr] | None:
+    """Return the sides of `x = y`, the first over `left_columns` only, the second over `right_columns`; None for other
+    conditions."""
     if isinstance(condition, exp.Paren):
-        return equal(condition.this, one, other)
+        return equal(condition.this, left_columns, right_columns)
     if not isinstance(condition, exp.EQ) or condition.meta.get("mixed"):
         return None
-    one, other = set(one), set(other)
+    left_columns, right_columns = set(left_columns), set(right_columns)
     for x, y in ((condition.this, condition.expression), (condition.expression, condition.this)):
-        if refs(x) and refs(y) and refs(x) <= one and refs(y) <= other:
+        if refs(x) and refs(y) and refs(x) <= left_columns and refs(y) <= right_columns:
             return x, y
     return None
 
 
-def equals(on: Iterable[exp.Expr], one: Iterable[str], other: Iterable[str]) -> list[tuple[exp.Expr, exp.Expr]]:
-    """All such pairs of a join's conditions."""
-    one, other = set(one), set(other)
-    return [pair for c in on if (pair := equal(c, one, other))]
+def equals(
+    on: Iterable[exp.Expr], left_columns: Iterable[str], right_columns: Iterable[str]
+) -> list[tuple[exp.Expr, exp.Expr]]:
+    """Return all pairs of `equal` among the conditions of a join."""
+    left_columns, right_columns = set(left_columns), set(right_columns)
+    return [pair for c in on if (pair := equal(c, left_columns, right_columns))]
 
 
 def users_text(node: Node, expression: exp.Expr) -> str:
-    """An operator's expression for people: `f.carrier` where the tree has a name that no other column has."""
+    """Return an operator's expression for people, with `f.carrier` in place of the tree's unique column name."""
     fields = {n: (s.alias or s.table.name, c) for s in scans(node) for n, c in s.fields.items()}
 
-    def one(part: exp.Expr) -> exp.Expr:
+    def with_alias(part: exp.Expr) -> exp.Expr:
         if not isinstance(part, exp.Column):
             return part
         table, name = fields.get(part.name, ("", ""))
-        # What an operator computes is called like something, with a number.
+        # Computed columns are named after something, with a number.
         return exp.column(name, table=table) if name else exp.column(part.name.rpartition("_")[0] or part.name)
 
-    return text(expression.copy().transform(one))
+    return text(expression.copy().transform(with_alias))
 
 
 # --- the tree as a whole ------------------------------------------------------------------------------------------
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The operator and all below, from the top."""
+    """Yield the operator and all operators below, from the top."""
     yield node
     for below in node.inputs:
         yield from walk(below)
 
 
 def scans(node: Node) -> list[Scan]:
-    """The occurrences of tables, from left to right."""
+    """Return the occurrences of tables, from left to right."""
     return [n for n in walk(node) if isinstance(n, Scan)]
 
 
 def expressions(node: Node) -> list[exp.Expr]:
-    """The operator's own expressions."""
+    """Return the operator's own expressions."""
     match node:
         case Filter():
             return [node.condition]
@@ -353,35 +360,37 @@ def expressions(node: Node) -> list[exp.Expr]:
 
 
 def narrowed(tree: Tree) -> Tree:
-    """The same, reading no more columns of its tables than are used."""
+    """Return the tree, reading only the columns of tables that it uses."""
     used = set(tree.outputs.values()) | {n for node in walk(tree.root) for e in expressions(node) for n in refs(e)}
 
-    def one(node: Node) -> Node:
+    def narrow(node: Node) -> Node:
         match node:
             case Scan():
-                kept = {n: c for n, c in node.fields.items() if n in used}
+                used_fields = {n: c for n, c in node.fields.items() if n in used}
                 first = dict(list(node.fields.items())[:1])
-                return replace(node, fields=kept or first)
+                return replace(node, fields=used_fields or first)
             case InnerJoin() | UnionAll():
-                return replace(node, inputs=tuple(map(one, node.inputs)))
+                return replace(node, inputs=tuple(map(narrow, node.inputs)))
             case SideJoin() | FullJoin() | SetOp():
-                return replace(node, left=one(node.left), right=one(node.right))
+                return replace(node, left=narrow(node.left), right=narrow(node.right))
             case _:
-                return replace(node, input=one(node.input))
+                return replace(node, input=narrow(node.input))
 
-    return Tree(one(tree.root), tree.outputs)
+    return Tree(narrow(tree.root), tree.outputs)
 
 
 def origins(node: Node, name: str) -> dict[tuple[TableId, str], None]:
-    """The columns of tables that a column of an operator is made of."""
+    """Return the columns of tables that a column of an operator is computed from."""
     match node:
         case Scan():
             return {(node.table, node.fields[name]): None} if name in node.fields else {}
         case Project() | Aggregate() | Window():
-            made = dict(node.items) if not isinstance(node, Aggregate) else dict((*node.keys, *node.calls))
-            of = refs(made[name]) if name in made else {name}
+            expressions_by_name = (
+                dict(node.items) if not isinstance(node, Aggregate) else dict((*node.keys, *node.calls))
+            )
+            of = refs(expressions_by_name[name]) if name in expressions_by_name else {name}
             return {o: None for r in sorted(of) for o in origins(node.input, r)}
-        case Generate() if name in node.made:
+        case Generate() if name in node.generated:
             return {o: None for r in sorted(refs(node.call)) for o in origins(node.input, r)}
         case _:
             return {o: None for i in node.inputs if name in i.columns for o in origins(i, name)}

@@ -1,4 +1,4 @@
-"""By what the stored rows are found that a change replaces, where computing them again may give other values."""
+"""How stored rows that a change replaces are found if recomputing them may give other values."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from lake_assets.models.operators.stability import Doubt, State, state, worst
 
 @dataclass(frozen=True)
 class Identity:
-    """Columns of a result whose values come out the same each time, and what is replaced by them.
+    """Columns of a result whose values are the same in every computation, and the rows that they replace.
 
     Attributes:
-        kind: `group`: all rows of a touched group, computed at once. `key`: single rows. `row`: all rows that agree in
-            the exact columns.
-        columns: by column of the result, its expression over `node`.
-        node: the operator whose changed rows tell which values are touched.
-        doubt: what makes this necessary.
-        is_rounded: whether each row is right by itself, whenever it was computed.
+        kind: what is replaced. `group`: all rows of a touched group, computed at once. `key`: single rows. `row`: all
+            rows that agree in the exact columns.
+        columns: the expression over `node` for each of these columns.
+        node: the operator whose changed rows determine the touched values.
+        doubt: the reason why an identity is needed.
+        is_rounded: whether each row is correct by itself, whenever it was computed.
     """
 
     kind: Literal["group", "key", "row"]
@@ -46,7 +46,7 @@ class Identity:
 
     @property
     def why(self) -> str:
-        """The reason, and what is replaced, for people."""
+        """The reason and what is replaced, for people."""
         by = ", ".join(self.columns)
         what = {"group": f"all rows of a touched {by} are replaced together", "key": f"rows are replaced by {by}",
                 "row": f"rows are found by {by} alone"}[self.kind]  # fmt: skip
@@ -54,12 +54,12 @@ class Identity:
 
 
 def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
-    """By what the rows of a result are replaced; a doubt: by nothing, because of it; None: every computation gives the
-    same rows.
+    """Return how stored rows of a result are identified; a doubt if it prevents that; None if every computation gives
+    the same rows.
 
     Args:
         tree: the compiled query.
-        key: the result's columns that tell its rows apart.
+        key: the columns that identify a row of the result.
     """
     whole = state(tree.root)
     doubtful = {o: whole.columns[c] for o, c in tree.outputs.items() if c in whole.columns}
@@ -70,22 +70,23 @@ def identity(tree: Tree, key: Collection[str]) -> Identity | Doubt | None:
     top = _top(tree.root)
     is_rounded = State(doubtful, whole.rows).is_rounded
     if top and state(top.input).is_rounded:
-        found = _groups(tree.root, exact, lambda node, _: node is top.input)
-        if found and len(found[1]) == len(top.keys):
-            return Identity("group", found[1], found[0], doubt, is_rounded)
+        groups = _groups(tree.root, exact, lambda node, _: node is top.input)
+        if groups and len(groups[1]) == len(top.keys):
+            return Identity("group", groups[1], groups[0], doubt, is_rounded)
     if is_rounded and key and not set(key) & set(doubtful):
         return Identity("key", {k: exact[k] for k in key}, tree.root, doubt, is_rounded)
-    # Rows that are right by themselves are found one by one, unless their groups are computed of exact rows alone.
-    if found := _groups(tree.root, exact, lambda _, of: of.is_exact if is_rounded else of.is_rounded):
-        return Identity("group", found[1], found[0], doubt, is_rounded)
+    # Rows that are correct by themselves are replaced one by one, unless their groups are computed from exact rows
+    # only.
+    if groups := _groups(tree.root, exact, lambda _, of: of.is_exact if is_rounded else of.is_rounded):
+        return Identity("group", groups[1], groups[0], doubt, is_rounded)
     return Identity("row", exact, tree.root, doubt, is_rounded) if is_rounded and exact else doubt
 
 
 def _groups(
     node: Node, columns: Mapping[str, exp.Expr], until: Callable[[Node, State], bool]
 ) -> tuple[Node, dict[str, exp.Expr]] | None:
-    """The operator down to which everything is computed within groups of some columns of the result, and these columns
-    over it; None: it is not."""
+    """Return the deepest operator above which everything is computed within groups of some result columns, and these
+    columns over it; None if there is no such operator."""
     columns, of = dict(columns), state(node)
     while not until(node, of):
         match node:
@@ -114,7 +115,7 @@ def _groups(
 
 
 def _top(node: Node) -> Aggregate | None:
-    """The topmost GROUP BY, where nothing but columns and conditions is above it."""
+    """Return the topmost GROUP BY if only projections and filters are above it; else None."""
     while isinstance(node, Project | Filter):
         node = node.input
     return node if isinstance(node, Aggregate) and node.keys else None

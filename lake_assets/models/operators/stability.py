@@ -1,7 +1,7 @@
-"""Which values and rows of a query may come out otherwise when it is computed again over the same rows.
+"""Values and rows of a query that may differ when it is computed again over the same rows.
 
-Spark adds floating-point numbers, and reads rows, in whatever order tasks end and files lie. A compaction changes
-that order and no row, so a value that depends on it cannot be used to find the row that was stored with it.
+Spark adds floating-point numbers and reads rows in an order that depends on tasks and files. A compaction changes this
+order but no row, so a value that depends on the order cannot be used to find the row that was stored with it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from lake_assets.models.operators.query_tree import (
     refs,
     text,
 )
-from lake_assets.models.operators.unique_columns import determined, tells_apart
+from lake_assets.models.operators.unique_columns import dependent_columns, identifies_rows
 
 
 class Level(IntEnum):
     """How much a value may differ between two computations."""
 
     ROUNDED = 1
-    """By the order of addition: whichever value a row has, it is right for that row, whatever other rows have."""
+    """By the order of addition: each value is correct for its row, independently of other rows."""
     ARBITRARY = 2
-    """By the order of rows: only right together with the values that the same computation gave other rows."""
+    """By the order of rows: correct only together with the values of other rows from the same computation."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why something may come out otherwise.
+    """Why something may differ.
 
     Attributes:
-        level: how much.
-        why: the cause, as a clause; names are those of the query.
-        advice: what to write instead; empty where nothing simple would help.
-        elements: whether the value is a list in which the order of the elements alone is in doubt.
+        level: how much it may differ.
+        why: the cause, as a clause, with the names of the query.
+        advice: what to write instead; empty if there is no simple remedy.
+        elements: whether the value is a list, and only the order of its elements is in doubt.
     """
 
     level: Level
@@ -63,16 +63,16 @@ class Doubt:
     def no_identity(self) -> str:
         """The reason for a full recompute, for people."""
         advice = f". To absorb changes instead: {self.advice}" if self.advice else ""
-        return f"{self.why}, so a change does not tell which stored rows it replaces{advice}"
+        return f"{self.why}, so a change does not determine which stored rows it replaces{advice}"
 
 
 @dataclass(frozen=True)
 class State:
-    """What is in doubt about an operator's rows.
+    """Doubts about an operator's rows.
 
     Attributes:
-        columns: by column, its doubt; columns that are not listed are exact.
-        rows: why other rows may come out, or rows may pair otherwise; None: they may not.
+        columns: the doubt about each column; columns that are not listed are exact.
+        rows: why there may be other rows, or other pairs of joined rows; None if there cannot.
     """
 
     columns: Mapping[str, Doubt] = field(default_factory=dict)
@@ -90,12 +90,12 @@ class State:
 
 
 def worst(*doubts: Doubt | None) -> Doubt | None:
-    """The first doubt of the highest level."""
+    """Return the first doubt of the highest level; None if there is no doubt."""
     return max((d for d in doubts if d), key=lambda d: d.level, default=None)
 
 
 def state(node: Node) -> State:
-    """What is in doubt about an operator's rows."""
+    """Return the doubts about an operator's rows."""
     below = [state(i) for i in node.inputs]
     columns = {n: d for s in below for n, d in s.columns.items()}
     rows = worst(*(s.rows for s in below))
@@ -107,71 +107,71 @@ def state(node: Node) -> State:
         case Project():
             return State(_present((n, doubt(e, columns)) for n, e in node.items), rows)
         case Generate():
-            made = _generated(node.call, columns)
-            return State({**columns, **_present((n, made) for n in node.made)}, worst(rows, made))
+            generated = _generator_doubt(node.call, columns)
+            return State({**columns, **_present((n, generated) for n in node.generated)}, worst(rows, generated))
         case Aggregate():
-            return _aggregated(node, columns, rows)
+            return _aggregate_state(node, columns, rows)
         case Window():
-            over = _present((n, worst(rows, _over(e, node, columns))) for n, e in node.items)
-            return State({**columns, **over}, rows)
+            functions = _present((n, worst(rows, _window_doubt(e, node, columns))) for n, e in node.items)
+            return State({**columns, **functions}, rows)
         case Distinct():
             return State(columns, worst(rows, *columns.values()))
         case InnerJoin() | SideJoin() | FullJoin():
-            kept = {n: d for n, d in columns.items() if n in node.columns}
-            return State(kept, worst(rows, *(doubt(e, columns) for e in node.on)))
+            joined_columns = {n: d for n, d in columns.items() if n in node.columns}
+            return State(joined_columns, worst(rows, *(doubt(e, columns) for e in node.on)))
         case UnionAll():
-            return State(_merged(below), rows)
+            return State(_merged_columns(below), rows)
         case SetOp():
-            merged = _merged(below)
+            merged = _merged_columns(below)
             return State(merged, worst(rows, *merged.values()))
 
 
 def doubt(expression: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
-    """What is in doubt about an expression over single rows."""
+    """Return the doubt about an expression over single rows."""
     if isinstance(expression, exp.Column):
         return columns.get(expression.name)
     if _ignores_order(expression):
-        inside = expression.this if not isinstance(expression, exp.Anonymous) else expression.expressions[0]
-        if isinstance(inside, exp.Column) and (found := columns.get(inside.name)) and found.elements:
+        argument = expression.this if not isinstance(expression, exp.Anonymous) else expression.expressions[0]
+        if isinstance(argument, exp.Column) and (column_doubt := columns.get(argument.name)) and column_doubt.elements:
             return None
     return worst(*(doubt(part, columns) for part in expression.iter_expressions()))
 
 
-def shown(expression: exp.Expr) -> str:
-    """An expression over columns of the tree with the names that the query has for them."""
+def query_text(expression: exp.Expr) -> str:
+    """Return an expression over columns of the tree with the query's names for them."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def with_query_name(node: exp.Expr) -> exp.Expr:
         return exp.column(re.sub(r"(?<=.)(_\d+)+$", "", node.name)) if isinstance(node, exp.Column) else node
 
-    return text(expression.copy().transform(one))
+    return text(expression.copy().transform(with_query_name))
 
 
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
-def _aggregated(node: Aggregate, columns: Mapping[str, Doubt], rows: Doubt | None) -> State:
+def _aggregate_state(node: Aggregate, columns: Mapping[str, Doubt], rows: Doubt | None) -> State:
     keys = _present((n, doubt(e, columns)) for n, e in node.keys)
     grouped = worst(rows, *keys.values())
     by = frozenset(e.name for _, e in node.keys if isinstance(e, exp.Column))
-    calls = _present((n, worst(grouped, _called(e, node.input, columns, by))) for n, e in node.calls)
-    # Without keys there is one row, whatever is grouped.
+    calls = _present((n, worst(grouped, _aggregate_doubt(e, node.input, columns, by))) for n, e in node.calls)
+    # Without keys there is always one row.
     return State({**keys, **calls}, grouped if node.keys or node.vanishes else None)
 
 
-def _generated(call: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
+def _generator_doubt(call: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
     if type(call) is exp.Explode and isinstance(call.this, exp.Column):
-        found = columns.get(call.this.name)
-        if found and found.elements:
+        column_doubt = columns.get(call.this.name)
+        if column_doubt and column_doubt.elements:
             return None
     return doubt(call, columns)
 
 
-def _merged(sides: Iterable[State]) -> dict[str, Doubt]:
-    found: dict[str, Doubt | None] = {}
+def _merged_columns(sides: Iterable[State]) -> dict[str, Doubt]:
+    merged: dict[str, Doubt | None] = {}
     for side in sides:
-        for name, one in side.columns.items():
-            found[name] = worst(found.get(name), one)
-    return _present(found.items())
+        for name, column_doubt in side.columns.items():
+            merged[name] = worst(merged.get(name), column_doubt)
+    return _present(merged.items())
 
 
 def _present(doubts: Iterable[tuple[str, Doubt | None]]) -> dict[str, Doubt]:
@@ -180,7 +180,7 @@ def _present(doubts: Iterable[tuple[str, Doubt | None]]) -> dict[str, Doubt]:
 
 # --- aggregates -----------------------------------------------------------------------------------------------------
 
-# Of any order of rows.
+# Aggregates that do not depend on the order of rows.
 _EXACT = (
     exp.Count, exp.CountIf, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.Any, exp.BitwiseAndAgg,
     exp.BitwiseOrAgg, exp.BitwiseXorAgg, exp.BitmapOrAgg, exp.BitmapConstructAgg, exp.RegrCount, exp.Median,
@@ -201,55 +201,58 @@ _PLACES = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead, exp.NthValue, *_IN_ORDER
 _AROUND = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 
-def _called(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozenset[str]) -> Doubt | None:
-    """What is in doubt about an aggregate over an operator's rows, grouped by columns `by`, in no order."""
-    of = doubt(call, columns)
+def _aggregate_doubt(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozenset[str]) -> Doubt | None:
+    """Return the doubt about an aggregate over an operator's unordered rows, grouped by the columns `by`."""
+    argument_doubt = doubt(call, columns)
     bare, within = _bare(call)
     name = bare.name.lower() if isinstance(bare, exp.Anonymous) else ""
     if (isinstance(bare, _EXACT) and not isinstance(bare, exp.ApproxQuantile)) or name in _EXACT_NAMES:
-        return of
+        return argument_doubt
     if isinstance(bare, _SUMS + _AVERAGES) or name in _SUM_NAMES | _AVERAGE_NAMES:
         is_average = isinstance(bare, _AVERAGES) or name in _AVERAGE_NAMES
-        return worst(of, _added(call, bare, node, is_average=is_average))
+        return worst(argument_doubt, _sum_doubt(call, bare, node, is_average=is_average))
     if isinstance(bare, _ROUNDED) or name == "std":
-        why = f"{shown(call)} adds floating-point numbers, whose sum depends on their order"
-        return worst(of, Doubt(Level.ROUNDED, why))
+        why = f"{query_text(call)} adds floating-point numbers, whose sum depends on their order"
+        return worst(argument_doubt, Doubt(Level.ROUNDED, why))
     if isinstance(bare, exp.ArgMax | exp.ArgMin):
-        return worst(of, _picked(call, bare, node, by))
+        return worst(argument_doubt, _max_by_doubt(call, bare, node, by))
     if within is not None and [text(o.this) for o in within.expressions] == [text(e) for e in _values(bare)[:1]]:
-        return of  # sorted by what it lists
+        return argument_doubt  # sorted by its own values
     advice = "use min, max, or max_by(x, struct(y, x)) to break ties of y"
     if isinstance(bare, _LISTS):
         advice = "sort the list with sort_array"
-    why = f"{shown(call)} depends on the order in which rows are read"
-    return worst(of, Doubt(Level.ARBITRARY, why, advice, elements=isinstance(bare, _LISTS) and of is None))
+    why = f"{query_text(call)} depends on the order in which rows are read"
+    return worst(
+        argument_doubt,
+        Doubt(Level.ARBITRARY, why, advice, elements=isinstance(bare, _LISTS) and argument_doubt is None),
+    )
 
 
-def _added(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) -> Doubt | None:
+def _sum_doubt(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) -> Doubt | None:
     kind = number(node, _values(bare)[0])
-    # Spark adds up whole numbers for an average as doubles; so many of these small ones that it shows do not exist.
+    # Averages of whole numbers are sums of doubles, which stay exact for any realistic number of small integers.
     if kind == "decimal" or kind in ("tinyint", "smallint") or (kind and not is_average):
         return None
-    advice = "CAST what it adds to a DECIMAL"
+    advice = "CAST its argument to a DECIMAL"
     if not kind or is_average:
-        why = f"{shown(call)} adds floating-point numbers, whose sum depends on their order"
+        why = f"{query_text(call)} adds floating-point numbers, whose sum depends on their order"
         return Doubt(Level.ROUNDED, why, advice)
     return None
 
 
-def _picked(call: exp.Expr, bare: exp.Expr, node: Node, by: frozenset[str]) -> Doubt | None:
-    """What is in doubt about max_by and min_by: which of the rows that are tied they take."""
+def _max_by_doubt(call: exp.Expr, bare: exp.Expr, node: Node, by: frozenset[str]) -> Doubt | None:
+    """Return the doubt about max_by and min_by: which of several tied rows they take."""
     order = bare.expression
     parts = [p.expression if isinstance(p, exp.PropertyEQ) else p for p in order.expressions]
     names = {p.name for p in (parts if isinstance(order, exp.Struct) else [order]) if isinstance(p, exp.Column)}
-    if text(order) == text(bare.this) or refs(bare.this) <= determined(node, names | by):
+    if text(order) == text(bare.this) or refs(bare.this) <= dependent_columns(node, names | by):
         return None
-    why = f"{shown(call)} takes any of the rows with the same {shown(order)}"
+    why = f"{query_text(call)} takes any of the rows with the same {query_text(order)}"
     return Doubt(Level.ARBITRARY, why, "break ties by the value itself, as max_by(x, struct(y, x))")
 
 
 def _bare(call: exp.Expr) -> tuple[exp.Expr, exp.Expr | None]:
-    """The call without FILTER, IGNORE NULLS and WITHIN GROUP, and the order of the latter."""
+    """Return the call without FILTER, IGNORE NULLS and WITHIN GROUP, and the order of WITHIN GROUP."""
     within: exp.Expr | None = None
     while isinstance(call, _AROUND):
         within = call.expression if isinstance(call, exp.WithinGroup) else within
@@ -258,7 +261,7 @@ def _bare(call: exp.Expr) -> tuple[exp.Expr, exp.Expr | None]:
 
 
 def _values(call: exp.Expr) -> list[exp.Expr]:
-    """The arguments of an aggregate, without DISTINCT."""
+    """Return the arguments of an aggregate, without DISTINCT."""
     first = call.expressions if isinstance(call, exp.Anonymous) else [call.this]
     return [v for e in first for v in (e.expressions if isinstance(e, exp.Distinct) else [e])]
 
@@ -266,41 +269,41 @@ def _values(call: exp.Expr) -> list[exp.Expr]:
 # --- window functions -----------------------------------------------------------------------------------------------
 
 
-def _over(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt | None:
-    """What is in doubt about a window function."""
+def _window_doubt(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt | None:
+    """Return the doubt about a window function."""
     call = window.this
     bare, _ = _bare(call)
     by = list(window.args.get("partition_by") or [])
     order = [o.this for o in window.args["order"].expressions] if window.args.get("order") else []
-    if moved := worst(*(doubt(e, columns) for e in (*by, *order))):
-        # Which rows are beside a row, not only how many digits its value has.
-        return Doubt(Level.ARBITRARY, moved.why, moved.advice)
-    of = doubt(call, columns)
+    if order_doubt := worst(*(doubt(e, columns) for e in (*by, *order))):
+        # Rounded values here change which rows are neighbors, and not only the digits of a value.
+        return Doubt(Level.ARBITRARY, order_doubt.why, order_doubt.advice)
+    argument_doubt = doubt(call, columns)
     names = {e.name for e in (*by, *order) if isinstance(e, exp.Column)}
-    is_known = isinstance(bare, _EXACT + _SUMS + _AVERAGES + _ROUNDED + _RANKS + _PLACES)
-    if is_known and order and tells_apart(node.input, names):
-        return of  # computed in this very order each time
+    is_classified = isinstance(bare, _EXACT + _SUMS + _AVERAGES + _ROUNDED + _RANKS + _PLACES)
+    if is_classified and order and identifies_rows(node.input, names):
+        return argument_doubt  # the order is total, so every computation uses the same
     if isinstance(bare, _RANKS):
-        return of
+        return argument_doubt
     spec = window.args.get("spec")
     is_by_rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS" and not _is_all(spec)
     if is_by_rows or isinstance(bare, _PLACES):
-        said = ", ".join(map(shown, order)) or "nothing"
-        why = f"{shown(call)} depends on how ties are broken: rows with the same {said} come in any order"
-        return Doubt(Level.ARBITRARY, why, "add columns to ORDER BY until it tells all rows of a partition apart")
-    return _called(call, node.input, columns, frozenset(e.name for e in by if isinstance(e, exp.Column)))
+        ordered_by = ", ".join(map(query_text, order)) or "nothing"
+        why = f"{query_text(call)} depends on how ties are broken: rows with the same {ordered_by} come in any order"
+        return Doubt(Level.ARBITRARY, why, "add columns to ORDER BY until it identifies each row of a partition")
+    return _aggregate_doubt(call, node.input, columns, frozenset(e.name for e in by if isinstance(e, exp.Column)))
 
 
 def _is_all(spec: exp.Expr) -> bool:
-    """Whether a frame is the whole partition."""
+    """Whether a window frame is the whole partition."""
     return all(str(spec.args.get(end)).upper() == "UNBOUNDED" for end in ("start", "end"))
 
 
-# --- calls that look at elements alone ------------------------------------------------------------------------------
+# --- calls that ignore the order of elements ------------------------------------------------------------------------
 
 
 def _ignores_order(e: exp.Expr) -> bool:
-    """Whether a call of a list gives the same whatever the order of its elements."""
+    """Whether a call over a list does not depend on the order of its elements."""
     if isinstance(e, exp.ArraySort):
         return not isinstance(e.expression, exp.Lambda)
     return isinstance(e, exp.ArraySize) or (

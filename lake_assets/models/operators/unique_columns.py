@@ -1,4 +1,4 @@
-"""Which columns of an operator tell its rows apart."""
+"""Columns that identify the rows of an operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from lake_assets.models.operators.operator_types import kind, known
+from lake_assets.models.operators.operator_types import certain_type, kind
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -25,9 +25,8 @@ from lake_assets.models.operators.query_tree import (
 
 
 def unique(node: Node) -> list[frozenset[str]]:
-    """Sets of columns of which no two rows of the operator share the (null-safe) values; the smallest first."""
-    found = list(dict.fromkeys(_unique(node)))
-    return sorted(found, key=lambda k: (len(k), sorted(k)))
+    """Return sets of columns that each identify the operator's rows (compared null-safely), smallest set first."""
+    return sorted(dict.fromkeys(_unique(node)), key=lambda k: (len(k), sorted(k)))
 
 
 def _unique(node: Node) -> list[frozenset[str]]:
@@ -65,57 +64,59 @@ def _joined(
     pairs = [
         (x.name, y.name)
         for x, y in equals(on, left.columns, right.columns)
-        if isinstance(x, exp.Column) and isinstance(y, exp.Column) and _are_alike(known(left, x), known(right, y))
+        if isinstance(x, exp.Column)
+        and isinstance(y, exp.Column)
+        and _are_alike(certain_type(left, x), certain_type(right, y))
     ]
-    theirs = _unique(right)
-    if any(k <= {y for _, y in pairs} for k in theirs):
+    right_keys = _unique(right)
+    if any(k <= {y for _, y in pairs} for k in right_keys):
         return keys
-    found: list[frozenset[str]] = []
+    unique_sets: list[frozenset[str]] = []
     if not outer and any(k <= {x for x, _ in pairs} for k in keys):
-        found += theirs
-    # Of columns that are equal, one is enough.
+        unique_sets += right_keys
+    # One of several equal columns is enough.
     same = {} if outer else {y: x for x, y in pairs}
-    return found + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in theirs]
+    return unique_sets + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in right_keys]
 
 
-def _are_alike(one: str, other: str) -> bool:
-    """Whether values of both types that are equal are the same value: '01' = 1 and '1' = 1 hold too."""
-    return bool(one and other) and kind(one) == kind(other)
+def _are_alike(type_: str, other_type: str) -> bool:
+    """Whether equal values of two types are the same value. They are not for text and numbers: '01' = 1 and '1' = 1."""
+    return bool(type_ and other_type) and kind(type_) == kind(other_type)
 
 
-def tells_apart(node: Node, columns: Iterable[str]) -> bool:
-    """Whether rows of an operator that agree in some columns agree in all of them."""
-    return set(node.columns) <= determined(node, set(columns))
+def identifies_rows(node: Node, columns: Iterable[str]) -> bool:
+    """Whether rows of an operator that agree in these columns agree in all columns."""
+    return set(node.columns) <= dependent_columns(node, set(columns))
 
 
-def determined(node: Node, have: set[str]) -> set[str]:
-    """The columns in which all rows of an operator agree that agree in the columns `have`."""
+def dependent_columns(node: Node, have: set[str]) -> set[str]:
+    """Return the columns that are functionally dependent on the columns `have`."""
     if any(k <= have for k in unique(node)):
         return set(node.columns)
     match node:
         case Filter() | Distinct() | Window() | Generate():
-            return have | determined(node.input, have & set(node.input.columns))
+            return have | dependent_columns(node.input, have & set(node.input.columns))
         case Project():
             plain = {e.name for n, e in node.items if n in have and isinstance(e, exp.Column)}
-            below = determined(node.input, plain)
+            below = dependent_columns(node.input, plain)
             return have | {n for n, e in node.items if refs(e) <= below}
         case InnerJoin():
-            return _through(node, have, node.inputs)
+            return _through_equalities(node, have, node.inputs)
         case SideJoin():
-            left = have | determined(node.left, have & set(node.left.columns))
-            return _through(node, left, (node.right,)) if node.kind == "left" else left
+            left = have | dependent_columns(node.left, have & set(node.left.columns))
+            return _through_equalities(node, left, (node.right,)) if node.kind == "left" else left
         case _:
             return have
 
 
-def _through(node: InnerJoin | SideJoin, have: set[str], inputs: Iterable[Node]) -> set[str]:
-    """With what the equalities of a join tell of some of its inputs."""
-    found, before = set(have), -1
-    while before < len(found):
-        before = len(found)
+def _through_equalities(node: InnerJoin | SideJoin, have: set[str], inputs: Iterable[Node]) -> set[str]:
+    """Return the columns that depend on `have` by the equalities of a join and the keys of some of its inputs."""
+    columns, size = set(have), -1
+    while size < len(columns):
+        size = len(columns)
         for side in inputs:
             others = set(node.columns) - set(side.columns)
             pairs = equals(node.on, others, side.columns)
-            same = {y.name for x, y in pairs if refs(x) <= found and isinstance(y, exp.Column)}
-            found |= determined(side, (found & set(side.columns)) | same)
-    return found
+            same = {y.name for x, y in pairs if refs(x) <= columns and isinstance(y, exp.Column)}
+            columns |= dependent_columns(side, (columns & set(side.columns)) | same)
+    return columns

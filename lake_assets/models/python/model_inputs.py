@@ -1,4 +1,4 @@
-"""What the function of a Python model receives: changes, lookups, and the keys or range that they affect."""
+"""Arguments of a Python model's function: changes, lookups, and the affected keys or range."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Lookup:
-    """A table that a function reads as it is: its changes trigger no run.
+    """A table that a function reads at its current snapshot; its changes trigger no run.
 
     Attributes:
         name: the table.
         snapshot: the snapshot that is read.
-        table: its rows there.
+        table: its rows at that snapshot.
     """
 
     name: TableId
@@ -40,14 +40,14 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed in an input since the last step; on a first run and in a rebuild, all of its rows.
+    """The changes of an input since the last step; on a first run and in a rebuild, all of its rows.
 
     Rows can be read until the function's rows are written.
 
     Attributes:
         name: the table.
         window: the two snapshots that are compared.
-        capture: everything that is known of the change.
+        capture: the captured change.
     """
 
     name: TableId
@@ -64,12 +64,12 @@ class Changes:
 
     @property
     def is_initial(self) -> bool:
-        """Whether this is everything that the input holds: a first run, or a rebuild."""
+        """Whether these are all rows of the input: on a first run, or in a rebuild."""
         return self.window.start is None
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The inserted rows, and updated rows as they are now."""
+        """The inserted rows, and updated rows after the change."""
         return self.capture.upserts(self._spark)
 
     def feed(self, keys: Sequence[str] | None = None) -> DataFrame:
@@ -96,7 +96,7 @@ class Changes:
 
     @property
     def ranges(self) -> Mapping[str, FieldRange]:
-        """By column, the range of its values in the changed files, from metadata alone."""
+        """The range of each column's values in the changed files, from metadata alone."""
         return self.capture.ranges
 
     def low(self, column: str) -> Any:
@@ -123,7 +123,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Affected:
-    """The keys, or the range, of a table that are computed again in this step.
+    """The keys, or the range, of a table that this step recomputes.
 
     Attributes:
         keys: the distinct affected values, one column per column in `replace`; None: everything is computed.
@@ -160,10 +160,11 @@ class Span:
     """The affected range of one column, as SQL literals of its type.
 
     Attributes:
-        low, high: the ends that are replaced; `high` None: no end.
-        read_low, read_high: the ends of what is read for it; None: no end.
+        low, high: the bounds of the replaced range, inclusive; `high` None: unbounded.
+        read_low, read_high: the bounds of the rows that are read for it; None: unbounded.
         nulls: whether rows without a value are affected.
-        empty: whether only these are.
+        text: the range that is replaced, for people.
+        empty: whether only rows without a value are affected.
     """
 
     low: str
@@ -171,21 +172,22 @@ class Span:
     read_low: str | None
     read_high: str | None
     nulls: bool
+    text: str
     empty: bool = False
 
     def condition(self, rows: DataFrame, expression: str, *, read: bool = False) -> str:
         """Return SQL for the affected rows.
 
         Args:
-            rows: the rows that are chosen from.
+            rows: the rows to filter.
             expression: the value of the column over them.
-            read: whether to choose what is read for the range instead of the range alone.
+            read: whether to select the rows that are read for the range instead of the range itself.
         """
         low, high = (self.read_low, self.read_high) if read else (self.low, self.high)
         parts = [f"({expression}) {op} {end}" for op, end in ((">=", low), ("<=", high)) if end is not None]
         at = timestamp_of_day(rows, expression)
         if at is not None:
-            # Files are skipped by the column itself, not by the day made of it.
+            # Iceberg skips files by the column itself, not by a day derived from it.
             parts += [f"{at} >= CAST({low} AS TIMESTAMP)"] if low is not None else []
             parts += [f"{at} < CAST(date_add({high}, 1) AS TIMESTAMP)"] if high is not None else []
         inside = " AND ".join(parts) if parts else f"({expression}) IS NOT NULL"
@@ -202,20 +204,20 @@ def matching(rows: DataFrame, keys: Frame, expressions: Mapping[str, str], *, ar
         rows: the rows.
         keys: distinct values.
         expressions: by column of `keys`, SQL over `rows`.
-        are_not: whether to return the others instead.
+        are_not: whether to return the other rows instead.
     """
     names = {c: f"__lake_key{i}" for i, c in enumerate(expressions)}
     pruned = [] if are_not else [bound for c, e in expressions.items() if (bound := _bounded(rows, keys, c, e))]
-    chosen = reduce(lambda some, condition: some.where(condition), pruned, rows)
+    filtered = reduce(lambda some, condition: some.where(condition), pruned, rows)
     looked_up = keys.frame.select(*(F.col(quote(c)).alias(n) for c, n in names.items()))
     if keys.rows <= MAX_BROADCAST:
         looked_up = F.broadcast(looked_up)
     on = reduce(Column.__and__, (F.expr(f"({e}) <=> {names[c]}") for c, e in expressions.items()))
-    return chosen.join(looked_up, on, "left_anti" if are_not else "left_semi")
+    return filtered.join(looked_up, on, "left_anti" if are_not else "left_semi")
 
 
 def _bounded(rows: DataFrame, keys: Frame, column: str, expression: str) -> str:
-    """Return a condition on a plain column by which files are skipped; empty: there is none."""
+    """Return a condition on a plain column, which lets Iceberg skip files, or an empty text."""
     parsed = _parsed(expression)
     kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
     if not isinstance(parsed, exp.Column) or parsed.table or parsed.name not in kinds or column not in keys.bounds:
@@ -225,7 +227,7 @@ def _bounded(rows: DataFrame, keys: Frame, column: str, expression: str) -> str:
 
 
 def timestamp_of_day(rows: DataFrame, expression: str) -> str | None:
-    """Return the timestamp column whose day an expression is; None: it is something else."""
+    """Return the timestamp column whose day an expression computes; None for other expressions."""
     parsed = _parsed(expression)
     is_date = isinstance(parsed, exp.Cast) and parsed.to.is_type(exp.DataType.Type.DATE)
     is_to_date = isinstance(parsed, exp.TsOrDsToDate) and not parsed.args.get("format")

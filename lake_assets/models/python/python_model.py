@@ -1,4 +1,4 @@
-"""`@model`: a table whose rows a Python function computes from what changed in its inputs."""
+"""`@model`: a table whose rows a Python function computes from the changes of its inputs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class PythonModel:
         where: the place of the function: file and line.
         write: how the rows are applied.
         key: columns that identify a row of the table.
-        replace: by column of the result whose affected values are replaced, the SQL expression that gives its value
-            for a changed row: of every input (a text), or by parameter.
-        tables: by parameter, the name of its table; a parameter without one is the table of its name.
+        replace: the columns of the result whose affected values are replaced, each with the SQL expression for its
+            value in a changed row: one for all inputs, or one per parameter.
+        tables: the name of each parameter's table; default: the table named like the parameter.
         full: a function that computes the whole table, for verification; None: `function` over everything.
-        version: a new one rebuilds the table.
+        version: a new version rebuilds the table.
         cumulative: whether a row also depends on all rows with smaller values of the replaced column.
         back, forward: how far before and after its own value of the replaced column a row reads (`2d`, or a number in
             the unit of the column).
@@ -70,7 +70,8 @@ class PythonModel:
         return self.function(*args, **kwargs)
 
     def expression(self, column: str, parameter: str) -> str | None:
-        """Return the expression for a replaced column over the rows of an input; None: that input has none."""
+        """Return the expression for a replaced column over the rows of an input; None if the input has no
+        expression."""
         of = self.replace[column]
         return of if isinstance(of, str) else of.get(parameter)
 
@@ -93,11 +94,11 @@ def model(
     """Declare a table whose rows the decorated function computes.
 
     Each parameter of the function is annotated: `Changes` (an input whose changes trigger runs), `Lookup` (a table that
-    is read as it is), or `Affected` (the keys or the range to compute again).
+    is read at its current snapshot), or `Affected` (the keys or the range to recompute).
 
     Args:
         table: `layer.name`.
-        write: what is done with the returned rows. `append`: they are added. `merge`: they replace rows of the same
+        write: how the returned rows are applied. `append`: they are added. `merge`: they replace rows of the same
             `key`; a boolean column `_deleted` that is true deletes the row. `replace-keys`: they replace all rows with
             the affected values of the columns in `replace`. `replace-ranges`: the same for the range of one such
             column. `overwrite`: they replace all rows.
@@ -108,16 +109,16 @@ def model(
         full: a function over the same parameters that computes the whole table in another way; `verify` compares the
             table with its rows.
         version: a new version rebuilds the table. A changed function alone does not.
-        cumulative: a row depends on all rows with smaller values too, so everything from the least changed value on is
+        cumulative: a row also depends on all rows with smaller values, so all rows from the least changed value on are
             replaced. Only for `replace-ranges`.
         back, forward: how far before and after its own value of the replaced column a row reads (`2d`, `12h`, or a
             number). Only for `replace-ranges`.
-        on_lookup_change: `ignore`: rows stay as they were computed. `rebuild`: everything is computed again.
+        on_lookup_change: `ignore`: existing rows stay. `rebuild`: everything is recomputed.
         settings: further settings of a SQL model in YAML: `audits`, `partitions`, `owners`, `freshness`, `max_rows`,
             `on_gap`, ...
 
     Raises:
-        ModelError: the declaration contradicts itself; says what and where.
+        ModelError: the declaration contradicts itself; the message says what and where.
     """
 
     def declare(function: Function) -> PythonModel:

@@ -1,4 +1,4 @@
-"""Run a Python model: call its function with what changed, and apply its rows in one commit with all watermarks."""
+"""Run a Python model: call its function with the changes, and apply its rows in one commit with all watermarks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
@@ -16,13 +17,13 @@ from lake_assets.capture import Capture, capture
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.kept_frames import Bounds, Frame, Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
@@ -79,7 +80,7 @@ def next_of(
         spec: the model.
         target: its table, if it exists.
         tables: its sources.
-        pins: snapshots fixed by other models of the run; those of this step are added.
+        pins: snapshots fixed by other models of the run; the pins of this step are added.
         rebuild: whether the table is rebuilt in full.
 
     Raises:
@@ -96,7 +97,7 @@ def next_of(
     )
     is_pending = not all(w.is_absorbed for w in windows.values())
     sources = {s: tables[s] for s in windows}
-    return pins.settled(lake, windows, sources, spec.batch if begun and is_pending else BatchSize()), begun
+    return pins.pin(lake, windows, sources, spec.batch if begun and is_pending else BatchSize()), begun
 
 
 def absorb_inputs(
@@ -108,7 +109,7 @@ def absorb_inputs(
         lake: the lake.
         spec: the model.
         pins: the snapshots that other models of the run have read.
-        rebuild: why the table is computed from everything its inputs hold; empty: from what changed.
+        rebuild: why the table is computed from all rows of its inputs; empty if it is computed from their changes.
 
     Raises:
         SnapshotExpiredError, TableReplacedError: the history of an input is lost.
@@ -167,7 +168,7 @@ def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, bega
 
 
 def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, types: Mapping[str, str]) -> Applied:
-    """Apply what changed in the inputs of a table that exists."""
+    """Apply the changes of the inputs to an existing table."""
     if all(c.is_empty for c in call.captures.values()):
         return writer.nothing("no row of its inputs changed")
     if any(not call.captures[t].is_empty for t in spec.lookups if t in call.captures):
@@ -187,9 +188,9 @@ class _Call:
     """One call of a model's function over fixed snapshots.
 
     Attributes:
-        captures: by source, what changed.
-        frames: rows that are kept during the step.
-        frame: the affected values, once found.
+        captures: the change of each source.
+        frames: rows that are materialized during the step.
+        frame: the affected values, once `find_affected` has run.
         span: their range, for `replace-ranges`.
     """
 
@@ -212,7 +213,7 @@ class _Call:
         self.span: Span | None = None
 
     def from_the_beginning(self) -> _Call:
-        """Return the call over everything that the inputs hold at the same snapshots."""
+        """Return the call over all rows of the inputs at the same snapshots."""
         windows = {s: replace(w, mark=None) for s, w in self._windows.items()}
         return _Call(self._lake, self._spec, windows, self._pinned, self._scope, self._function)
 
@@ -220,7 +221,7 @@ class _Call:
         """Call the function.
 
         Raises:
-            ModelError: it fails, or returns something else than rows; says where.
+            ModelError: it fails, or does not return a DataFrame; the message says where.
         """
         name, where = self._function.__name__, where_is(self._function)
         origin = getattr(self._function, "origin", None)
@@ -259,10 +260,10 @@ class _Call:
                 parts.append(self.captures[table].signed(spark).selectExpr(*values))
             except PySparkException as e:
                 raise ModelError(f"{model.where}: model {model.table}: `replace` over {table}: {_first(e)}") from e
-        found = parts[0]
+        all_values = parts[0]
         for part in parts[1:]:
-            found = found.unionByName(part)
-        self.frame = self.frames.measured(found.distinct(), {c: types[c] for c in model.replace})
+            all_values = all_values.unionByName(part)
+        self.frame = self.frames.measure(all_values.distinct(), {c: types[c] for c in model.replace})
         if model.write == "replace-ranges":
             self.span = self._span(self.frame)
 
@@ -272,14 +273,16 @@ class _Call:
         bounds = frame.bounds.get(column)
         if bounds is None:
             raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
-        nulls = bounds.held < frame.rows
+        nulls = bounds.non_null < frame.rows
         if bounds.low is None or bounds.high is None:
-            return Span("NULL", None, None, None, nulls, empty=True)
+            return Span("NULL", None, None, None, nulls, "NULL", empty=True)
         low, high = bounds.sql(bounds.low), bounds.sql(bounds.high)
         first, last = _shifted(bounds, low, -spec.forward), _shifted(bounds, high, spec.back)
+        text = _range_text(spec, bounds) + (", or NULL" if nulls else "")
         if spec.model.cumulative:
-            return Span(first, None, None, None, nulls)
-        return Span(first, last, _shifted(bounds, first, -spec.back), _shifted(bounds, last, spec.forward), nulls)
+            return Span(first, None, None, None, nulls, text)
+        read = _shifted(bounds, first, -spec.back), _shifted(bounds, last, spec.forward)
+        return Span(first, last, *read, nulls, text)
 
     def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
         return {parameter: self._argument(parameter, kind) for parameter, kind in self._spec.model.parameters.items()}
@@ -325,7 +328,7 @@ def expected_rows(
         scope: the rows can be read until it is closed.
 
     Raises:
-        ModelError: the function fails; says where.
+        ModelError: the function fails; the message says where.
     """
     windows = {}
     for source in spec.sources:
@@ -349,6 +352,18 @@ def _shifted(bounds: Bounds, end: str, by: float) -> str:
     if kind in _NUMBERS:
         return f"({end} + ({by:g}))"
     raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
+
+
+def _range_text(spec: PythonModelSpec, bounds: Bounds) -> str:
+    """Return the changed range and what is replaced around it, for people."""
+    low, high = bounds.low, bounds.high
+    if bounds.type == "timestamp":
+        low, high = (str(datetime.fromtimestamp(int(end or 0) / 1e6, UTC)) for end in (low, high))
+    if spec.model.cumulative:
+        return f"{low} or later"
+    reach = [f"{getattr(spec.model, name)} {word}" for name, word in (("forward", "before"), ("back", "after"))
+             if getattr(spec, name)]  # fmt: skip
+    return f"from {low} to {high}{''.join(f', or up to {r}' for r in reach)}"
 
 
 def _first(error: Exception) -> str:

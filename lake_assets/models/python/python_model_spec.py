@@ -58,7 +58,7 @@ class PythonModelSpec:
 
     @property
     def lookups(self) -> tuple[TableId, ...]:
-        """The tables that the function reads as they are, each once."""
+        """The tables that the function reads at their current snapshots, each once."""
         return tuple(dict.fromkeys(self._of_kind(Lookup).values()))
 
     @property
@@ -80,15 +80,15 @@ class PythonModelSpec:
         """How the table is computed, for asset descriptions."""
         function = self.model.function
         if isinstance(function, SqlTemplate):
-            how = f"Computed from what changed; its rows are applied with `{self.model.write}`."
+            how = f"Computed from the changes of its inputs; its rows are applied with `{self.model.write}`."
             return f"{how}\n\n```sql\n{function.text.strip()}\n```"
         text = (function.__doc__ or "").strip()
-        how = f"Computed by `{function.__name__}` from what changed in its inputs; its rows are applied with "
+        how = f"Computed by `{function.__name__}` from the changes of its inputs; its rows are applied with "
         return f"{text}\n\n{how}`{self.model.write}`." if text else f"{how}`{self.model.write}`."
 
     @property
     def definition(self) -> str:
-        """A fingerprint of what the rows depend on, apart from the function itself."""
+        """A fingerprint of everything that the rows depend on, apart from the function itself."""
         model = self.model
         by = self.partitions.field.sql if self.partitions else ""
         tables = {p: list(t.parts) for p, t in self.names.items()}

@@ -1,4 +1,4 @@
-"""Apply the rows that a Python model returned, as it declares, each time in one commit with the watermarks."""
+"""Apply the rows that a Python model returned, as it declares, in one commit with the watermarks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
 from lake_assets.lake.names import literal
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.steps.kept_frames import SIGN, Frame, Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.audits.audit_gate import Gate
@@ -31,9 +31,9 @@ class Applied:
     """How the rows of a step were applied.
 
     Attributes:
-        strategy: the write mode, `full` or `rebuild` where everything was computed, `none` where no row changed.
+        strategy: the write mode; `full` or `rebuild` if everything was computed, `none` if no row changed.
         why: what was done, for people.
-        is_replaced: whether the commit replaced the table, its history included.
+        is_replaced: whether the commit replaced the table and its history.
     """
 
     strategy: str
@@ -50,7 +50,7 @@ class ResultWriter:
         spec: the model.
         marks: the watermarks of the commit.
         base: the watermarks before it.
-        frames: rows that are kept during the step.
+        frames: rows that are materialized during the step.
         gate: the audits of the table.
     """
 
@@ -71,10 +71,10 @@ class ResultWriter:
         return {c: k for c, k in types_of(rows).items() if c != self._flag} != dict(types)
 
     def everything(self, rows: DataFrame, why: str, *, again: bool) -> Applied:
-        """Let the table hold the returned rows and no others.
+        """Replace all rows of the table by the returned ones.
 
         Args:
-            rows: everything.
+            rows: all rows of the table.
             why: the reason.
             again: whether the table was computed before, so that this is a rebuild.
         """
@@ -83,7 +83,7 @@ class ResultWriter:
         self._check(types)
         self.gate.check(types)
         if spec.model.key:
-            rows = self.frames.kept(rows)
+            rows = self.frames.materialize(rows)
             self._check_key(rows)
         table = self.lake.find(spec.table)
         properties = {
@@ -93,16 +93,16 @@ class ResultWriter:
             FINGERPRINT_PROPERTY: spec.definition,
             **spec.properties,
         }
-        known = (FINGERPRINT_PROPERTY, KEY_PROPERTY)
-        is_alike = (
+        compared = (FINGERPRINT_PROPERTY, KEY_PROPERTY)
+        is_same_definition = (
             table is not None
             and table.metadata.current_snapshot_id is not None
             and bool(self.base)
-            and all(table.properties.get(p) == properties[p] for p in known)
+            and all(table.properties.get(p) == properties[p] for p in compared)
             and types == columns_of(self.lake, spec.table)
             and not incomparable(types)
         )
-        if is_alike and write_differences(
+        if is_same_definition and write_differences(
             self.lake, spec.table, rows, types, spec.model.key, self.marks, self.base, self.gate
         ):
             set_properties(self.lake, spec.table, spec.properties)
@@ -114,7 +114,7 @@ class ResultWriter:
         """Apply the rows of a change.
 
         Args:
-            rows: with the table's columns and types.
+            rows: the returned rows, with the table's columns and types.
             affected: the affected values of the replaced columns.
             span: their range, for `replace-ranges`.
         """
@@ -138,7 +138,7 @@ class ResultWriter:
                 if span is None:
                     return Applied(write, f"rows of {affected.rows:,} values of {names} are replaced")
                 column = next(iter(self.spec.model.replace))
-                return Applied(write, f"rows are replaced where {span.condition(rows, column)}")
+                return Applied(write, f"rows are replaced where {column} is {span.text}")
 
     @property
     def _flag(self) -> str:
@@ -157,20 +157,21 @@ class ResultWriter:
                     f"{where}: `{setting}` names {', '.join(missing)}; the rows of its function have {', '.join(types)}"
                 )
         lower = [c.lower() for c in types]
-        if twice := sorted({c for c in lower if lower.count(c) > 1}):
-            raise ModelError(f"{where}: two columns are called {', '.join(twice)}")
-        if odd := [c for c, kind in types.items() if kind == "void" or "variant" in kind]:
-            raise ModelError(f"{where}: a table cannot have columns of the type of {', '.join(odd)}: cast them")
+        if duplicates := sorted({c for c in lower if lower.count(c) > 1}):
+            raise ModelError(f"{where}: two columns are called {', '.join(duplicates)}")
+        if unsupported := [c for c, kind in types.items() if kind == "void" or "variant" in kind]:
+            raise ModelError(f"{where}: a table cannot have columns of the type of {', '.join(unsupported)}: cast them")
         if self.spec.partitions:
             self.spec.partitions.check(self.spec.table, types)
 
     def _check_key(self, rows: DataFrame) -> None:
         key = self.spec.model.key
-        twice = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
-        if twice:
+        duplicate = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
+        if duplicate:
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
-                f"function returned {twice['count']} rows for {tuple(twice)[:-1]}: group them, or declare another key"
+                f"function returned {duplicate['count']} rows for {tuple(duplicate)[:-1]}: group them, or declare "
+                "another key"
             )
 
     def _without_deleted(self, rows: DataFrame) -> DataFrame:
@@ -193,26 +194,26 @@ class ResultWriter:
 
     def _merge(self, writer: Writer, rows: DataFrame, types: Mapping[str, str]) -> None:
         key, spark = self.spec.model.key, self.frames.spark
-        kept = self.frames.kept(rows)
-        self._check_key(kept)
-        if kept.isEmpty():
+        materialized = self.frames.materialize(rows)
+        self._check_key(materialized)
+        if materialized.isEmpty():
             writer.nothing()
             return
         is_deleted = f"coalesce({quote(DELETED)}, false)" if DELETED in rows.columns else "false"
         if incomparable(types):
-            # A MERGE cannot tell which of these rows differ: all rows are written again.
-            frame = self.frames.measured(kept.select(*map(quote, key)))
+            # A MERGE cannot compare these rows, so all rows are written again.
+            frame = self.frames.measure(materialized.select(*map(quote, key)))
             others = matching(spark.table(writer.name), frame, {k: quote(k) for k in key}, are_not=True)
-            new = kept.where(f"NOT {is_deleted}").select(*map(quote, types))
+            new = materialized.where(f"NOT {is_deleted}").select(*map(quote, types))
             writer.overwrite(others.unionByName(new), exclusive=True)
             return
-        flagged = kept.selectExpr(*map(quote, types), f"IF({is_deleted}, NULL, true) AS {FOUND}")
+        flagged = materialized.selectExpr(*map(quote, types), f"IF({is_deleted}, NULL, true) AS {FOUND}")
         writer.replace(flagged, key, exclusive=True)
 
     def _replace(
         self, writer: Writer, rows: DataFrame, affected: Frame, span: Span | None, types: Mapping[str, str]
     ) -> None:
-        """Replace the stored rows of the affected values by the returned ones; only rows that differ are written."""
+        """Replace the stored rows of the affected values by the returned ones, writing only rows that differ."""
         stored = self.frames.spark.table(writer.name)
         names = {c: quote(c) for c in self.spec.model.replace}
         if span is not None:
@@ -221,7 +222,7 @@ class ResultWriter:
         else:
             where = ""
             new, old = matching(rows, affected, names), matching(stored, affected, names)
-        new = self.frames.kept(new)
+        new = self.frames.materialize(new)
         if self.spec.model.key:
             self._check_key(new)
         if incomparable(types):

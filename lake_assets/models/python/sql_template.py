@@ -1,4 +1,4 @@
-"""SQL over what changed: a text with `{{ changes('raw.playback') }}` and the like, as the function of a model."""
+"""SQL over changes: a SELECT with templates such as `{{ changes('raw.playback') }}`, as the function of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lake_assets.models.sql.query_text import text_over
 from lake_assets.models.sql.sql_errors import Origin
 from lake_assets.tables.spark_frames import new_name, over
 
-# Rows that a template names stand in its SQL as tables of this layer.
+# In the rendered SQL, the rows that a template names are tables of this layer.
 _LAYER = "__lake_rows"
 FUNCTIONS = ("changes", "feed", "keys", "affected", "low", "high")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,13 +36,13 @@ class SqlTemplate:
 
     `changes(table)` are inserted and updated rows, `feed(table)` all changes with `_change_type`, `keys(table,
     expression, ...)` the distinct values of expressions over changed rows, `affected(table)` the rows of the whole
-    table that belong to the affected keys or range, `low(table, column)` and `high(table, column)` the ends of the
-    changed range. A table that is named as it is stands for all of its rows.
+    table that belong to the affected keys or range, `low(table, column)` and `high(table, column)` the bounds of the
+    changed range. A plain table name stands for all rows of the table.
 
     Attributes:
         name: the model.
         text: the SELECT.
-        origin: where it is written.
+        origin: the place of the SELECT.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SqlTemplate:
         """Return the tables whose changes it reads, and the others.
 
         Raises:
-            ModelError: a template or the SQL is malformed; says where.
+            ModelError: a template or the SQL is malformed; the message says where.
         """
         changed: dict[TableId, None] = {}
 
@@ -66,7 +66,9 @@ class SqlTemplate:
             return "NULL" if kind in ("low", "high") else f"{_LAYER}.v0"
 
         sql = self._rendered(recorded)
-        named = [t for t in sources_of(self.name, parse(self.name, sql)) if t.namespace != (_LAYER,)]
+        named = [
+            t for t in sources_of(self.name, parse(self.name, sql, is_maintained=False)) if t.namespace != (_LAYER,)
+        ]
         if not changed:
             raise self._error(
                 "it reads no changes: write {{ changes('layer.name') }} for the table whose changes it applies, or "
@@ -99,7 +101,9 @@ class SqlTemplate:
         sql = self._rendered(value)
         spark = next(iter(inputs.values())).table.sparkSession
         text = text_over(
-            parse(self.name, sql), sql, lambda t: t.name if t.namespace == (_LAYER,) else view(of[str(t)].table)
+            parse(self.name, sql, is_maintained=False),
+            sql,
+            lambda t: t.name if t.namespace == (_LAYER,) else view(of[str(t)].table),
         )
         try:
             return over(spark, text, frames)
@@ -116,7 +120,7 @@ class SqlTemplate:
                 if kind == "keys" and not arguments:
                     raise ModelError(f"keys({table!r}) takes at least one column or expression")
                 if kind in ("changes", "affected") and arguments:
-                    raise ModelError(f"{kind}({table!r}) takes nothing but a table")
+                    raise ModelError(f"{kind}({table!r}) takes only a table")
                 return value(kind, TableId.parse(table), *arguments)
 
             return call
@@ -127,8 +131,8 @@ class SqlTemplate:
             raise self._error(f"its template is malformed: {e.message}", e.lineno) from e
         except UndefinedError as e:
             unknown = str(e.message).split("'")[1] if "'" in str(e.message) else ""
-            known = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}"
-            raise self._error(f"its template: {e.message}{known}", _line(e)) from e
+            hint = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}"
+            raise self._error(f"its template: {e.message}{hint}", _line(e)) from e
         except (LakeError, TypeError) as e:
             raise self._error(f"its template: {e}", _line(e)) from e
 

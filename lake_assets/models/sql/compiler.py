@@ -1,4 +1,4 @@
-"""From a qualified query to its operators, or why it cannot be maintained."""
+"""Compile a qualified query to operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.spark_functions import is_generator, is_wide
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.operators.operator_types import plainly
+from lake_assets.models.operators.operator_types import short_type
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -42,26 +42,26 @@ Keys = Callable[[TableId], Sequence[Sequence[str]]]
 
 
 def compiled(query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> Tree:
-    """The operators of a query.
+    """Return the operators of a query.
 
     Args:
-        query: qualified: columns with their tables, outputs with names, stars expanded; types annotated.
+        query: a qualified query: columns with their tables, outputs with names, stars expanded, types annotated.
         schemas: Spark SQL types by column, of each table.
-        keys: sets of columns that tell the rows of a table apart.
+        keys: returns sets of columns that each identify a row of a table.
 
     Raises:
-        Uncompilable: some of it is not known how to maintain.
+        Uncompilable: a part of the query cannot be maintained; the message says which.
     """
     compiler = Compiler(schemas, keys)
     try:
-        found = compiler.query(query, {}, None)
+        result = compiler.query(query, {}, None)
     except Uncompilable as e:
-        raise Uncompilable(compiler.in_the_querys_names(str(e))) from e
-    return narrowed(Tree(found.node, dict(found.outputs)))
+        raise Uncompilable(compiler.with_query_names(str(e))) from e
+    return narrowed(Tree(result.node, dict(result.outputs)))
 
 
 class Compiler:
-    """Compiles the SELECTs of one query; gives names that are used once."""
+    """Compiles the SELECTs of one query; generates unique column names."""
 
     def __init__(self, schemas: Mapping[TableId, Mapping[str, str]], keys: Keys) -> None:
         self._schemas, self._keys = schemas, keys
@@ -69,20 +69,20 @@ class Compiler:
         self._like: dict[str, str] = {}
 
     def name(self, like: str) -> str:
-        """A name that no other column has: the same with a number."""
+        """Return a unique column name: the given name with a number."""
         like = self._like.get(like, like)
         name = f"{like}_{next(self._number)}"
         self._like[name] = like
         return name
 
-    def in_the_querys_names(self, message: str) -> str:
-        """A message with the names that columns have in the query, in place of those that no other column has."""
+    def with_query_names(self, message: str) -> str:
+        """Return a message with the query's column names in place of the tree's unique names."""
         return re.sub(r"`?(\w+_\d+)`?", lambda m: self._like.get(m[1], m[0]), message)
 
     # --- queries ------------------------------------------------------------------------------------------------
 
     def query(self, query: exp.Expr, ctes: Ctes, outer: Scope | None) -> Compiled:
-        """A SELECT, or several put together."""
+        """Compile a SELECT, or a set operation."""
         with_ = query.args.get("with_")
         if with_ is not None:
             if with_.args.get("recursive"):
@@ -91,7 +91,7 @@ class Compiler:
             for cte in with_.expressions:
                 ctes[cte.alias.lower()] = Closed(cte.this, dict(ctes))
         if query.args.get("limit") or query.args.get("offset"):
-            raise Uncompilable("LIMIT: which rows are the first can change with any row")
+            raise Uncompilable("LIMIT: any changed row can change which rows are first")
         match query:
             case exp.Select():
                 return Select(self, query, ctes, outer).compiled()
@@ -123,10 +123,10 @@ class Compiler:
             node = SetOp(left, right, kind, all=not distinct)
         return Compiled(node, tuple(names))
 
-    # --- what is selected from ----------------------------------------------------------------------------------
+    # --- sources of FROM ----------------------------------------------------------------------------------------
 
     def source(self, source: exp.Expr, ctes: Ctes, scope: Scope) -> Node:
-        """A table, CTE or subquery of FROM or JOIN, its columns made known to `scope`."""
+        """Compile a table, CTE or subquery of FROM or JOIN, and add its columns to `scope`."""
         for part in ("pivots", "joins", "laterals", "sample", "version", "when"):
             if source.args.get(part):
                 raise Uncompilable(f"{part.upper()} on {source.alias_or_name or 'a table'}")
@@ -137,12 +137,12 @@ class Compiler:
             fields = {self.name(c): c for c in types}
             back = {c.lower(): n for n, c in fields.items()}
             unique = tuple(frozenset(back[c.lower()] for c in k) for k in self._keys(table))
-            self._know(scope, alias, ((c, n) for n, c in fields.items()))
-            return Scan(table, alias, fields, unique, {n: plainly(types[c]) for n, c in fields.items()})
+            self._add_to_scope(scope, alias, ((c, n) for n, c in fields.items()))
+            return Scan(table, alias, fields, unique, {n: short_type(types[c]) for n, c in fields.items()})
         if isinstance(source, exp.Table):
             closed = ctes.get(source.name.lower())
             if closed is None:
-                raise Uncompilable(f"{source.sql(DIALECT)} is no table")
+                raise Uncompilable(f"{source.sql(DIALECT)} is not a table")
             below = self.query(closed.query, closed.ctes, None)
         elif isinstance(source, exp.Subquery):
             below = self.query(source.this, ctes, None)
@@ -150,16 +150,16 @@ class Compiler:
             raise Uncompilable(f"{source.sql(DIALECT)[:60]} instead of a table")
         renamed = [c.name for c in (source.args["alias"].args.get("columns") or [])] if source.args.get("alias") else []
         outputs = [(renamed[i] if renamed else n, c) for i, (n, c) in enumerate(below.outputs)]
-        self._know(scope, alias, outputs)
+        self._add_to_scope(scope, alias, outputs)
         return below.node
 
-    def _know(self, scope: Scope, alias: str, columns: object) -> None:
+    def _add_to_scope(self, scope: Scope, alias: str, columns: object) -> None:
         for name, internal in columns:  # type: ignore[attr-defined]
             scope.columns[(alias.lower(), name.lower())] = column(internal)
 
 
 class Select:
-    """One SELECT on its way to operators."""
+    """Compiles one SELECT to operators."""
 
     def __init__(self, compiler: Compiler, select: exp.Select, ctes: Ctes, outer: Scope | None) -> None:
         self.compiler, self.select, self.ctes = compiler, select, ctes
@@ -173,27 +173,27 @@ class Select:
         self.grouping_id = compiler.name("grouping_id")
 
     def resolved(self, expression: exp.Expr) -> exp.Expr:
-        """With the tree's columns. Aggregates, window functions and subqueries are left where they are."""
+        """Return an expression with the tree's columns; raise Uncompilable for a star or a subquery in it."""
 
-        def one(node: exp.Expr) -> exp.Expr:
+        def resolve(node: exp.Expr) -> exp.Expr:
             return self.scope.find(node) if isinstance(node, exp.Column) else node
 
         for star in expression.find_all(exp.Star):
             if not (isinstance(star.parent, exp.Count) and star.arg_key == "this"):
                 raise Uncompilable(f"a star in {(star.parent or star).sql(DIALECT)}")
         if expression.find(exp.Query):
-            raise Uncompilable("a subquery that is neither a condition of WHERE nor one value")
-        return expression.copy().transform(one)
+            raise Uncompilable("a subquery that is neither a condition of WHERE nor a scalar subquery")
+        return expression.copy().transform(resolve)
 
     def compiled(self) -> Compiled:
-        """The operator of the SELECT."""
+        """Compile the SELECT."""
         select = self.select
         node = self._from()
         where = select.args.get("where")
         node = self.subqueries.filtered(node, conjuncts(where.this if where else None))
         items = [(s.alias_or_name, s.unalias()) for s in select.selects]
-        node, made = self.subqueries.values(node, [e for _, e in items])
-        items = [(n, made.get(id(e)) or self.resolved(e)) for n, e in items]
+        node, rewritten = self.subqueries.values(node, [e for _, e in items])
+        items = [(n, rewritten.get(id(e)) or self.resolved(e)) for n, e in items]
         having, qualify = (self._clause(c) for c in ("having", "qualify"))
         node, items, having, qualify = self._grouped(node, items, having, qualify)
         if having is not None:
@@ -214,24 +214,25 @@ class Select:
         return Compiled(node, tuple(outputs))
 
     def _generated(self, node: Node, items: list[Item]) -> tuple[Node, list[Item]]:
-        """A call in the list that makes several rows of one, as a LATERAL VIEW."""
-        at = [i for i, (_, e) in enumerate(items) if any(map(is_generator, e.walk()))]
-        if not at:
+        """Rewrite a generator in the list of SELECT as a LATERAL VIEW."""
+        positions = [i for i, (_, e) in enumerate(items) if any(map(is_generator, e.walk()))]
+        if not positions:
             return node, items
-        name, call = items[at[0]]
-        if len(at) > 1 or not is_generator(call) or is_wide(call):
-            raise Uncompilable(f"{call.sql(DIALECT)} within what is selected")
+        name, call = items[positions[0]]
+        if len(positions) > 1 or not is_generator(call) or is_wide(call):
+            raise Uncompilable(f"{call.sql(DIALECT)} nested in a selected expression")
         if isinstance(node, Window):
-            # Which of the two comes first in Spark depends on what else there is.
-            raise Uncompilable(f"{call.sql(DIALECT)} beside a window function")
+            # Which of the two Spark evaluates first depends on the rest of the query.
+            raise Uncompilable(f"{call.sql(DIALECT)} together with a window function")
         if missing := refs(call) - set(node.columns):
             raise Uncompilable(f"{', '.join(sorted(missing))} is neither grouped by nor aggregated")
-        made = self.compiler.name(name or "made")
-        items[at[0]] = (name, column(made))
-        return Generate(node, call, (made,), outer=False), items
+        generated = self.compiler.name(name or "made")
+        items[positions[0]] = (name, column(generated))
+        return Generate(node, call, (generated,), outer=False), items
 
     def correlated(self) -> tuple[Node, list[exp.Expr]]:
-        """As a subquery: FROM and WHERE, and the conditions that read columns of the query around it."""
+        """Compile FROM and WHERE of a subquery; return them, and the conditions that read columns of the outer
+        query."""
         node = self._from()
         where = self.select.args.get("where")
         conditions = conjuncts(where.this if where else None)
@@ -292,12 +293,12 @@ class Select:
     def _lateral(self, node: Node, lateral: exp.Lateral) -> Node:
         alias = lateral.args.get("alias")
         if not lateral.args.get("view") or alias is None or not alias.columns:
-            raise Uncompilable("LATERAL without VIEW, or without names of its columns")
+            raise Uncompilable("LATERAL without VIEW, or without names for its columns")
         call = self.resolved(lateral.this)
-        made = tuple(self.compiler.name(c.name) for c in alias.columns)
-        for c, name in zip(alias.columns, made, strict=True):
+        generated = tuple(self.compiler.name(c.name) for c in alias.columns)
+        for c, name in zip(alias.columns, generated, strict=True):
             self.scope.columns[(alias.name.lower(), c.name.lower())] = column(name)
-        return Generate(node, call, made, bool(lateral.args.get("outer")))
+        return Generate(node, call, generated, bool(lateral.args.get("outer")))
 
     # --- GROUP BY -----------------------------------------------------------------------------------------------
 
@@ -311,49 +312,49 @@ class Select:
             return node, items, having, qualify
         if any(c.find(exp.Window) for c in calls):
             raise Uncompilable("a window function within an aggregate")
-        found = grouping(group, [e for _, e in items], self.resolved, Uncompilable)
-        keys = [(self.compiler.name(e.name if isinstance(e, exp.Column) else "key"), e) for e in found.keys]
+        grouping_keys = grouping(group, [e for _, e in items], self.resolved, Uncompilable)
+        keys = [(self.compiler.name(e.name if isinstance(e, exp.Column) else "key"), e) for e in grouping_keys.keys]
         named: dict[str, Item] = {}
         for call in calls:
             named.setdefault(call.sql(DIALECT), (self.compiler.name(call.key), call.copy()))
         by_text = {text: name for text, (name, _) in named.items()}
         key_of = {e.sql(DIALECT): n for n, e in keys}
-        node = self._sets(node, found, keys, tuple(named.values()))
+        node = self._sets(node, grouping_keys, keys, tuple(named.values()))
 
-        def over(expression: exp.Expr) -> exp.Expr:
-            def one(part: exp.Expr) -> exp.Expr:
+        def replaced(expression: exp.Expr) -> exp.Expr:
+            def replace_part(part: exp.Expr) -> exp.Expr:
                 text = "" if is_window_call(part) else part.sql(DIALECT)
                 if (name := by_text.get(text)) or (name := key_of.get(text)):
                     new = column(name)
                     new.type = part.type
                     return new
                 if isinstance(part, exp.GroupingId | exp.Grouping):
-                    return grouping_call(part, found, keys, self.grouping_id)
+                    return grouping_call(part, grouping_keys, keys, self.grouping_id)
                 return part
 
-            return expression.copy().transform(one)
+            return expression.copy().transform(replace_part)
 
-        new = [(n, over(e)) for n, e in items]
-        after = [over(c) if c is not None else None for c in (having, qualify)]
-        return node, new, after[0], after[1]
+        new_items = [(n, replaced(e)) for n, e in items]
+        new_clauses = [replaced(c) if c is not None else None for c in (having, qualify)]
+        return node, new_items, new_clauses[0], new_clauses[1]
 
-    def _sets(self, node: Node, found: Grouping, keys: Sequence[Item], calls: tuple[Item, ...]) -> Node:
-        if found.sets is None:
+    def _sets(self, node: Node, grouping_keys: Grouping, keys: Sequence[Item], calls: tuple[Item, ...]) -> Node:
+        if grouping_keys.sets is None:
             return Aggregate(node, tuple(keys), calls)
         branches: list[Node] = []
-        for kept in found.sets:
-            one = Aggregate(
+        for set_keys in grouping_keys.sets:
+            aggregate = Aggregate(
                 node,
-                tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in kept),
+                tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in set_keys),
                 tuple((f"{n}_s", e) for n, e in calls),
-                vanishes=not kept,
+                vanishes=not set_keys,
             )
-            mask = sum(1 << (len(keys) - 1 - i) for i in range(len(keys)) if i not in kept)
+            mask = sum(1 << (len(keys) - 1 - i) for i in range(len(keys)) if i not in set_keys)
             branches.append(
                 Project(
-                    one,
+                    aggregate,
                     (
-                        *((n, column(f"{n}_s") if i in kept else exp.Null()) for i, (n, _) in enumerate(keys)),
+                        *((n, column(f"{n}_s") if i in set_keys else exp.Null()) for i, (n, _) in enumerate(keys)),
                         *((n, column(f"{n}_s")) for n, _ in calls),
                         (self.grouping_id, exp.cast(exp.Literal.number(mask), "bigint")),
                     ),
@@ -380,20 +381,17 @@ class Select:
         if common:
             node = Window(node, tuple(named.values()), common)
         else:
-            # One after the other, each by its own keys.
+            # One operator after another, each for one set of keys.
             by_keys: dict[frozenset[str], tuple[tuple[exp.Expr, ...], list[Item]]] = {}
             for item, keys in zip(named.values(), sets, strict=True):
                 by_keys.setdefault(frozenset(keys), (tuple(keys.values()), []))[1].append(item)
             for partition, items_of in by_keys.values():
                 node = Window(node, tuple(items_of), partition)
 
-        def over(expression: exp.Expr) -> exp.Expr:
-            def one(part: exp.Expr) -> exp.Expr:
+        def replaced(expression: exp.Expr) -> exp.Expr:
+            def replace_part(part: exp.Expr) -> exp.Expr:
                 return column(named[part.sql(DIALECT)][0]) if isinstance(part, exp.Window) else part
 
-            return expression.copy().transform(one)
+            return expression.copy().transform(replace_part)
 
-        return node, [(n, over(e)) for n, e in items], over(qualify) if qualify is not None else None
-
-
-# --- putting operators together -----------------------------------------------------------------------------------
+        return node, [(n, replaced(e)) for n, e in items], replaced(qualify) if qualify is not None else None

@@ -1,4 +1,4 @@
-"""GROUP BY: what a query groups by, and which sets of it."""
+"""GROUP BY: the keys of a query, and its grouping sets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lake_assets.models.sql.sql_functions import aggregates
 
 @dataclass(frozen=True)
 class Grouping:
-    """What is grouped by.
+    """The keys of a GROUP BY.
 
     Attributes:
-        keys: the expressions, each once.
-        sets: the places in `keys` that each grouping set keeps; None: there are no grouping sets.
+        keys: the distinct key expressions.
+        sets: the positions in `keys` of each grouping set; None without grouping sets.
     """
 
     keys: tuple[exp.Expr, ...]
@@ -37,13 +37,13 @@ def grouping(
     resolved: Callable[[exp.Expr], exp.Expr],
     error: type[Exception],
 ) -> Grouping:
-    """What a GROUP BY says.
+    """Return the keys and grouping sets of a GROUP BY.
 
     Args:
-        group: the clause; None: there is none, so that all rows are one group.
-        items: what is selected, for GROUP BY ALL.
-        resolved: gives an expression the tree's columns.
-        error: raised where the clause is not understood, with the reason.
+        group: the clause; None if all rows are one group.
+        items: the selected expressions, for GROUP BY ALL.
+        resolved: returns an expression with the tree's columns.
+        error: raised with the reason if the clause is not supported.
     """
     if group is None:
         return Grouping((), None)
@@ -70,20 +70,20 @@ def grouping(
                     raise error("grouping sets within grouping sets")
                 sets = [_flat(e) for e in part.expressions]
                 listed = {e.sql(DIALECT) for s in sets for e in s}
-                # GROUP BY a, b GROUPING SETS (...): the list only says what there is.
+                # GROUP BY a, b GROUPING SETS (...): the list only declares the keys.
                 if not (group.expressions and all(e.sql(DIALECT) in listed for p in plain for e in p)):
                     products.append(sets)
                 else:
                     products.append(sets)
                     order = [e for p in plain for e in p]
                     plain = []
-                    return _made([*order], [], products, resolved, error)
+                    return _grouping([*order], [], products, resolved, error)
             case _:
                 plain.append([part])
-    return _made([], [e for p in plain for e in p], products, resolved, error)
+    return _grouping([], [e for p in plain for e in p], products, resolved, error)
 
 
-def _made(
+def _grouping(
     order: Sequence[exp.Expr],
     always: Sequence[exp.Expr],
     products: Sequence[Sequence[Sequence[exp.Expr]]],
@@ -96,14 +96,14 @@ def _made(
     keys = _once([resolved(e) for e in everything])
     if not products:
         return Grouping(keys, None)
-    place = {k.sql(DIALECT): i for i, k in enumerate(keys)}
-    found: list[frozenset[int]] = []
-    for chosen in itertools.product(*products):
-        kept = [*always, *(e for s in chosen for e in s)]
-        found.append(frozenset(place[resolved(e).sql(DIALECT)] for e in kept))
-    if len(set(found)) < len(found):
-        raise error("a grouping set that is there twice")
-    return Grouping(keys, tuple(found))
+    positions = {k.sql(DIALECT): i for i, k in enumerate(keys)}
+    grouping_sets: list[frozenset[int]] = []
+    for combination in itertools.product(*products):
+        set_keys = [*always, *(e for s in combination for e in s)]
+        grouping_sets.append(frozenset(positions[resolved(e).sql(DIALECT)] for e in set_keys))
+    if len(set(grouping_sets)) < len(grouping_sets):
+        raise error("a repeated grouping set")
+    return Grouping(keys, tuple(grouping_sets))
 
 
 def _once(expressions: Sequence[exp.Expr]) -> tuple[exp.Expr, ...]:
@@ -111,8 +111,8 @@ def _once(expressions: Sequence[exp.Expr]) -> tuple[exp.Expr, ...]:
 
 
 def _list(group: exp.Expr, part: str) -> list[exp.Expr]:
-    found = group.args.get(part)
-    return found if isinstance(found, list) else []
+    value = group.args.get(part)
+    return value if isinstance(value, list) else []
 
 
 def _flat(part: exp.Expr) -> list[exp.Expr]:
@@ -130,17 +130,17 @@ def _cube(parts: Sequence[list[exp.Expr]]) -> list[list[exp.Expr]]:
     return [[e for p in c for e in p] for c in chosen]
 
 
-def grouping_call(call: exp.Expr, found: Grouping, keys: Sequence[Item], grouping_id: str) -> exp.Expr:
-    """GROUPING and GROUPING_ID as expressions over the number that says which keys a row is not grouped by."""
-    if found.sets is None:
+def grouping_call(call: exp.Expr, grouping: Grouping, keys: Sequence[Item], grouping_id: str) -> exp.Expr:
+    """Return GROUPING and GROUPING_ID as expressions over the bit mask of the keys that a row is not grouped by."""
+    if grouping.sets is None:
         raise Uncompilable(f"{call.sql(DIALECT)} without grouping sets")
-    place = {e.sql(DIALECT): i for i, (_, e) in enumerate(keys)}
-    named = [call.this] if isinstance(call, exp.Grouping) and call.this is not None else list(call.expressions)
-    if isinstance(call, exp.GroupingId) and not named:
+    positions = {e.sql(DIALECT): i for i, (_, e) in enumerate(keys)}
+    arguments = [call.this] if isinstance(call, exp.Grouping) and call.this is not None else list(call.expressions)
+    if isinstance(call, exp.GroupingId) and not arguments:
         return column(grouping_id)
-    if any(e.sql(DIALECT) not in place for e in named):
-        raise Uncompilable(f"{call.sql(DIALECT)} of what is not grouped by")
-    bits = [f"(shiftright(`{grouping_id}`, {len(keys) - 1 - place[e.sql(DIALECT)]}) & 1)" for e in named]
+    if any(e.sql(DIALECT) not in positions for e in arguments):
+        raise Uncompilable(f"{call.sql(DIALECT)} of an expression that is not grouped by")
+    bits = [f"(shiftright(`{grouping_id}`, {len(keys) - 1 - positions[e.sql(DIALECT)]}) & 1)" for e in arguments]
     if isinstance(call, exp.Grouping):
         return sqlglot.parse_one(f"CAST({bits[0]} AS TINYINT)", dialect=DIALECT)
     sums = " + ".join(f"shiftleft({b}, {len(bits) - 1 - i})" for i, b in enumerate(bits))

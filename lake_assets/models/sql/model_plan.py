@@ -17,8 +17,8 @@ from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
-from lake_assets.models.operators.maintenance import describe, everything, is_by_key
-from lake_assets.models.operators.operator_types import known, mixed
+from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
+from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
 from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
@@ -28,10 +28,10 @@ from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error, open_quote
 from lake_assets.models.sql.sql_functions import warnings, wide_generator
 from lake_assets.models.sql.sql_rewrite import (
-    as_a_whole,
     named_windows_inlined,
     semi_joins_as_exists,
     time_windows_called,
+    whole_query_reason,
 )
 from lake_assets.models.sql.using_joins import using_as_on
 from lake_assets.models.steps.retract import Retraction, retraction
@@ -46,14 +46,14 @@ class ModelPlan:
     Attributes:
         query: the parsed SELECT.
         sources: every table it reads, each once.
-        key: output columns that identify a row; empty if there are none.
+        key: output columns that identify a row; empty without a key.
         strategy: the cheapest exact strategy for a change of any source.
         why: the reason for that strategy.
-        key_why: the origin of the key, or why there is none.
-        tree: its operators; None if the query can only be computed as a whole.
+        key_why: the origin of the key, or the reason for having none.
+        tree: the query's operators; None if the query can only be computed as a whole.
         retraction: how its groups are adjusted by inserted and deleted rows; None if they are not.
         warnings: values that may differ when computed again.
-        as_written: whether sqlglot's rendering means something else, so Spark needs the original text.
+        as_written: whether sqlglot's rendering has another meaning, so that Spark needs the original text.
     """
 
     query: exp.Query
@@ -68,11 +68,16 @@ class ModelPlan:
     as_written: bool = False
 
 
-def parse(name: str, sql: str) -> exp.Query:
+def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
     """Parse the query of a model.
 
+    Args:
+        name: the model.
+        sql: its text.
+        is_maintained: whether its result has to be the same whenever it is computed.
+
     Raises:
-        ModelError: it is not a single SELECT; names the line.
+        ModelError: it is not a single SELECT; the message names the line.
     """
     try:
         statements = sqlglot.parse(sql, dialect=DIALECT)
@@ -82,8 +87,8 @@ def parse(name: str, sql: str) -> exp.Query:
     except TokenError as e:
         raise model_error(name, [(open_quote(sql), "a quote or comment that begins here is not closed")]) from e
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
-        # sqlglot's own, as of `map(a)`, to which it looks for a second argument.
-        raise ModelError(f"model {name}: its SQL cannot be read: is a call short of arguments? ({e})") from e
+        # sqlglot raises these itself, as for `map(a)`, whose second argument it expects.
+        raise ModelError(f"model {name}: its SQL cannot be read: does a call lack an argument? ({e})") from e
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise ModelError(
             f"model {name}: expected one SELECT, found {len(statements)} statements or another kind of one"
@@ -91,63 +96,64 @@ def parse(name: str, sql: str) -> exp.Query:
     query = statements[0]
     if other := misread(sql):
         raise ModelError(f"model {name}: its SQL has {other}")
-    if changing := not_repeatable(query):
+    if is_maintained and (changing := not_repeatable(query)):
         raise ModelError(
             f"model {name}: {changing} gives another value each time, so that no incremental result could equal a full "
-            "one: take the value from a column instead"
+            "one: read the value from a column instead"
         )
     return query
 
 
 def fingerprint(query: exp.Query, sql: str = "") -> str:
-    """Return a fingerprint that is equal for two texts that differ only in comments or layout.
+    """Return a fingerprint of a query, equal for two texts that differ only in comments or layout.
 
     Args:
-        query: as `parse` gives it.
-        sql: its text. What sqlglot writes otherwise tells too little of it: two queries may be written alike.
+        query: the result of `parse`.
+        sql: its text. It is part of the fingerprint if sqlglot changes the query's meaning: sqlglot may write two such
+            queries alike.
     """
-    said = query.sql(DIALECT, comments=False, normalize=True)
+    text = query.sql(DIALECT, comments=False, normalize=True)
     if sql and changed(sql, query):
-        said += " ".join(t.text for t in sqlglot.tokenize(sql, dialect=DIALECT))
-    return hashlib.sha256(said.encode()).hexdigest()[:32]
+        text += " ".join(t.text for t in sqlglot.tokenize(sql, dialect=DIALECT))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
-    """Return the tables that a query reads, without its own CTEs.
+    """Return the tables that a query reads, apart from its own CTEs.
 
     Raises:
         ModelError: a table is named without its layer, with a catalog, or as of a version.
     """
     ctes = {c.alias.lower() for c in query.find_all(exp.CTE)}
-    found: dict[TableId, None] = {}
-    wrong: list[tuple[int | None, str]] = []
+    sources: dict[TableId, None] = {}
+    problems: list[tuple[int | None, str]] = []
     for table in query.find_all(exp.Table, bfs=False):
         if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
             continue
-        said = table.sql(DIALECT)
+        table_text = table.sql(DIALECT)
         if not table.db and not isinstance(table.this, exp.Identifier):
-            text = f"{said} makes rows of none: write LATERAL VIEW or explode over a table's rows"
+            text = f"{table_text} generates rows without a table: write LATERAL VIEW or explode over a table's rows"
         elif not table.db:
             text = f"table {table.name} is named without its layer: write for example final.{table.name}"
         elif table.catalog:
-            text = f"{said} names a catalog: write layer.table, of the lake's own"
+            text = f"{table_text} names a catalog: write layer.table, a table of this lake"
         elif table.args.get("version") or table.args.get("when"):
-            text = f"{said}: which snapshots a model reads is decided by what it has absorbed"
+            text = f"{table_text} names a version: the snapshots that a model reads follow from what it has absorbed"
         else:
-            found[TableId((table.db,), table.name)] = None
+            sources[TableId((table.db,), table.name)] = None
             continue
-        wrong.append((line_of(table), text))
-    if wrong:
-        raise model_error(name, wrong)
-    return tuple(found)
+        problems.append((line_of(table), text))
+    if problems:
+        raise model_error(name, problems)
+    return tuple(sources)
 
 
-def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> tuple[exp.Query, str]:
+def qualified_query(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> tuple[exp.Query, str]:
     """Qualify each column with its table, and expand stars and references to output columns.
 
     Args:
         name: the model's table, for messages.
-        query: as `parse` gives it.
+        query: the result of `parse`.
         schemas: Spark SQL types by column, of each of its sources.
 
     Returns:
@@ -163,16 +169,16 @@ def looked_up(name: str, query: exp.Query, schemas: Mapping[TableId, Mapping[str
         plain, by_name = using_as_on(
             named_windows_inlined(time_windows_called(query.copy())), {t: list(c) for t, c in schemas.items()}
         )
-        plain, unlike = semi_joins_as_exists(plain)
-        unlike = by_name or unlike
+        plain, difference = semi_joins_as_exists(plain)
+        difference = by_name or difference
         qualified = qualify(plain, schema=nested, dialect=DIALECT, validate_qualify_columns=True)
         qualified = annotate_types(qualified, schema=nested, dialect=DIALECT)
     except (OptimizeError, SchemaError, SqlglotError) as e:
-        known = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in schemas)
-        found = column_problems(query, schemas)
-        raise model_error(name, found or [(None, f"{str(e).splitlines()[0]}. {known}")]) from e
-    _as_written(query, qualified, schemas)
-    return qualified, unlike
+        available = "; ".join(f"{t} has {', '.join(schemas[t])}" for t in schemas)
+        problems = column_problems(query, schemas)
+        raise model_error(name, problems or [(None, f"{str(e).splitlines()[0]}. {available}")]) from e
+    _restore_case(query, qualified, schemas)
+    return qualified, difference
 
 
 def plan(
@@ -200,67 +206,69 @@ def plan(
     sources = sources_of(name, query)
     if wide := wide_generator(query):
         raise ModelError(
-            f"model {name}: {wide.sql(DIALECT)} gives several columns in a list of SELECT: write it behind FROM, as "
+            f"model {name}: {wide.sql(DIALECT)} returns several columns in a list of SELECT: write it after FROM, as "
             f"LATERAL VIEW {(wide.this if isinstance(wide, exp.Aliases) else wide).sql(DIALECT)} t AS a, b"
         )
-    qualified, unlike = looked_up(name, query, {t: schemas[t] for t in sources})
+    qualified, difference = qualified_query(name, query, {t: schemas[t] for t in sources})
     check_outputs(name, [c.alias_or_name for c in qualified.selects], key or (), time)
     tree, obstacle = _compiled(name, sql, query, qualified, schemas, keys)
-    if unlike:
+    if difference:
         if query.find(exp.Qualify):
-            raise ModelError(f"model {name}: {unlike} and QUALIFY: write QUALIFY as the WHERE around a subquery")
-        tree, obstacle = None, unlike
-    found, key_why = result_key(tree, key)
-    whole = ModelPlan(qualified, sources, found, "full", obstacle, key_why, tree, None, tuple(warnings(query)))
+            raise ModelError(f"model {name}: {difference} and QUALIFY: rewrite QUALIFY as the WHERE around a subquery")
+        tree, obstacle = None, difference
+    result_columns, key_why = result_key(tree, key)
+    full_plan = ModelPlan(
+        qualified, sources, result_columns, "full", obstacle, key_why, tree, None, tuple(warnings(query))
+    )
     if tree is None:
-        return replace(whole, as_written=bool(unlike or changed(sql, query)))
-    strategy, why, retracted = _strategy(tree, sources, found, time)
-    return replace(whole, strategy=strategy, why=why, retraction=retracted)
+        return replace(full_plan, as_written=bool(difference or changed(sql, query)))
+    strategy, why, retracted = _strategy(tree, sources, result_columns, time)
+    return replace(full_plan, strategy=strategy, why=why, retraction=retracted)
 
 
 def _strategy(
     tree: Tree, sources: Sequence[TableId], key: Sequence[str], time: str
 ) -> tuple[Strategy, str, Retraction | None]:
-    """The cheapest strategy that is exact for a tree of operators, the reason, and how its groups are kept up to date.
+    """Return the cheapest exact strategy for a tree of operators, the reason, and how its groups are adjusted.
 
     Args:
-        tree: of the query.
+        tree: the operators of the query.
         sources: every table it reads.
-        key: of its result.
-        time: the output column by whose ranges it is declared to be recomputed; empty: it is not.
+        key: the key of its result.
+        time: the output column by whose ranges it is recomputed; empty if none is declared.
     """
-    why = mixed(tree.root, lambda e, node: known(node, e))
-    by = identity(tree, key)
+    why = mixed_types_reason(tree.root, lambda e, node: certain_type(node, e))
+    row_identity = identity(tree, key)
     if time:
-        why = f"declared: a row is computed of rows whose {time} is near its own"
-        if broken := rows_depend(time, by):
+        why = f"declared: a row is computed from rows whose {time} is near its own"
+        if broken := rows_depend(time, row_identity):
             return "full", broken, None
         return "ranges", why, None
-    if why := why or everything(tree.root, set(sources), each=True):
+    if why := why or reason_all_rows_change(tree.root, set(sources), each=True):
         return "full", why, None
     retracted, reason = retraction(tree, annotated)
     if retracted and set(key) != set(retracted.keys.values()):
-        retracted, reason = None, f"the declared key {list(key)} is not what it groups by"
-    if isinstance(by, Doubt) and not retracted:
-        return "full", by.no_identity, None
-    by_key = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
-    if not by_key:
+        retracted, reason = None, f"the declared key {list(key)} differs from its GROUP BY columns"
+    if isinstance(row_identity, Doubt) and not retracted:
+        return "full", row_identity.no_identity, None
+    key_operators = [n for n in walk(tree.root) if is_by_key(n) and not (retracted and n is retracted.aggregate)]
+    if not key_operators:
         what = (
-            "groups are kept up to date by adding what came and taking away what went"
+            "groups are adjusted by adding inserted and subtracting deleted rows"
             if retracted
-            else ("rows come and go with the changed rows of its tables")
+            else "rows are inserted and deleted along with the changed rows of its tables"
         )
         return "retract", what, retracted
-    why = f"{describe(by_key[0])}: a change touches the keys of its rows only"
+    why = f"{describe(key_operators[0])}: a change only affects the keys of its rows"
     if reason and isinstance(top_operator(tree), Aggregate):
         why += f"; {reason}"
-    if isinstance(by, Identity):
-        why += f"; {by.why}"
+    if isinstance(row_identity, Identity):
+        why += f"; {row_identity.why}"
     return "keys", why, retracted
 
 
 def output_columns(name: str, sql: str) -> list[str]:
-    """Return the output columns of a model as far as its text alone tells: none where a star or a call has no name.
+    """Return the output columns of a model from its text alone; none if it has a star or an unnamed expression.
 
     Raises:
         ModelError: see `parse`.
@@ -270,24 +278,27 @@ def output_columns(name: str, sql: str) -> list[str]:
 
 
 def check_outputs(name: str, outputs: Sequence[str], key: Sequence[str], time: str) -> None:
-    """Raise ModelError where output columns share a name, or a key or range column is not among them.
+    """Raise ModelError if output columns share a name, or a key or range column is missing.
 
     Args:
         name: the model's table, for messages.
-        outputs: the output columns; none: they are not known, and nothing is checked.
-        key, time: as declared.
+        outputs: the output columns; if empty, they are unknown, and keys are not checked.
+        key, time: the declared key and range column.
     """
     if len({o.lower() for o in outputs}) < len(outputs):
         raise ModelError(f"model {name}: two output columns share a name: {', '.join(outputs)}")
     for what, declared in (("key", list(key)), ("range column", [time] if time else [])):
         if outputs and (missing := [k for k in declared if k not in outputs]):
             near = nearest(missing[0], outputs)
-            there = ", ".join(outputs)
-            raise ModelError(f"model {name}: {what} {', '.join(missing)} is no output column{near}; there are {there}")
+            available = ", ".join(outputs)
+            raise ModelError(
+                f"model {name}: {what} {', '.join(missing)} is not an output column{near}; the output columns are "
+                f"{available}"
+            )
 
 
 def rows_depend(column: str, by: Identity | Doubt | None) -> str:
-    """Return why rows with some values of a column cannot be computed without the others; empty: they can."""
+    """Return why rows with some values of a column cannot be computed without the others; empty if they can."""
     if isinstance(by, Doubt):
         return by.no_identity
     if by is None or by.is_rounded or (by.kind == "group" and column in by.columns):
@@ -296,7 +307,7 @@ def rows_depend(column: str, by: Identity | Doubt | None) -> str:
 
 
 def annotated(expression: exp.Expr) -> str:
-    """Spark's type of an expression as far as the query alone tells; empty: it does not."""
+    """Return Spark's type of an expression from the query alone; empty if it is not certain."""
     if expression.type is None or expression.find(exp.Div, exp.Anonymous, exp.Mod, exp.IntDiv):
         return ""
     return expression.type.sql(DIALECT).lower().replace("integer", "int")
@@ -310,10 +321,10 @@ def _compiled(
     schemas: Mapping[TableId, Mapping[str, str]],
     keys: Callable[[TableId], Sequence[Sequence[str]]],
 ) -> tuple[Tree | None, str]:
-    """The operators, or why there are none.
+    """Return the operators, or None and the reason.
 
     Raises:
-        ModelError: which rows LIMIT takes is not told by its order.
+        ModelError: the order of a LIMIT does not determine its rows.
     """
     limited = [q for q in qualified.find_all(exp.Query) if q.args.get("limit") or q.args.get("offset")]
     for q in limited:
@@ -321,17 +332,17 @@ def _compiled(
             continue
         if not is_ordered(q, schemas, keys, q is qualified):
             raise ModelError(
-                f"model {name}: LIMIT takes the first rows of an order in which several rows may be the same: which of "
-                "them are taken can differ from time to time. Add columns to ORDER BY until it tells all rows apart"
+                f"model {name}: LIMIT takes the first rows of an order in which rows may tie: which of them it takes "
+                "can differ from run to run. Add columns to ORDER BY until it identifies each row"
             )
     if other := changed(sql, query):
         if query.find(exp.Qualify):
             raise ModelError(
-                f"model {name}: {other} and QUALIFY: the one cannot be rewritten, and the other has to be: "
+                f"model {name}: {other} and QUALIFY: sqlglot cannot rewrite the former, and must rewrite the latter: "
                 "write QUALIFY as the WHERE around a subquery"
             )
-        return None, f"{other} cannot be taken out of the query as it is written there"
-    if whole := as_a_whole(query):
+        return None, f"{other} cannot be translated exactly as written"
+    if whole := whole_query_reason(query):
         return None, f"it has {whole}"
     try:
         return compiled(qualified, schemas, keys), ""
@@ -339,12 +350,12 @@ def _compiled(
         return None, f"it has {e}" if not str(e).startswith("it ") else str(e)
 
 
-def _as_written(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
-    """Give the output columns their names back as they were written: to be looked up, they were all made lower case."""
-    written = [s.alias_or_name for s in query.selects]
+def _restore_case(query: exp.Query, qualified: exp.Query, schemas: Mapping[TableId, Mapping[str, str]]) -> None:
+    """Restore the original case of the output columns' names, which name resolution changes to lower case."""
+    original_names = [s.alias_or_name for s in query.selects]
     if any(s.is_star for s in query.selects):
-        written += [column for columns in schemas.values() for column in columns]
-    names = {name.lower(): name for name in reversed(written)}
+        original_names += [column for columns in schemas.values() for column in columns]
+    names = {name.lower(): name for name in reversed(original_names)}
     for select in qualified.selects:
         if isinstance(select, exp.Alias) and (name := names.get(select.alias)):
             select.set("alias", exp.to_identifier(name, quoted=True))

@@ -1,4 +1,4 @@
-"""Putting operators together: inner joins and filters, as deep as they sink."""
+"""Build inner joins and filters, pushed down as far as possible."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lake_assets.models.sql.scopes import Uncompilable
 
 
 def joined(left: Node, right: Node, on: Sequence[exp.Expr]) -> Node:
-    """An inner join; with those below it one of several inputs."""
+    """Return an inner join, merged with inner joins among its inputs."""
     inputs = tuple(i for side in (left, right) for i in (side.inputs if isinstance(side, InnerJoin) else (side,)))
     below = tuple(c for side in (left, right) if isinstance(side, InnerJoin) for c in side.on)
     return filtered(InnerJoin(inputs, below), on)
 
 
 def filtered(node: Node, conditions: Sequence[exp.Expr]) -> Node:
-    """A filter, as deep as the inputs of an inner join let it sink."""
+    """Return a filter, pushed down into the inputs of an inner join where possible."""
     if not conditions:
         return node
     if isinstance(node, InnerJoin):
@@ -32,9 +32,9 @@ def filtered(node: Node, conditions: Sequence[exp.Expr]) -> Node:
         above: list[exp.Expr] = []
         for condition in conditions:
             used = refs(condition)
-            at = next((i for i, n in enumerate(inputs) if used and used <= set(n.columns)), None)
-            if at is not None:
-                inputs[at] = filtered(inputs[at], [condition])
+            position = next((i for i, n in enumerate(inputs) if used and used <= set(n.columns)), None)
+            if position is not None:
+                inputs[position] = filtered(inputs[position], [condition])
             elif used:
                 on.append(condition)
             else:
@@ -42,5 +42,5 @@ def filtered(node: Node, conditions: Sequence[exp.Expr]) -> Node:
         node = InnerJoin(tuple(inputs), tuple(on))
         return Filter(node, exp.and_(*above)) if above else node
     if missing := {n for c in conditions for n in refs(c)} - set(node.columns):
-        raise Uncompilable(f"a condition over {', '.join(sorted(missing))}, which it does not have")
+        raise Uncompilable(f"a condition over {', '.join(sorted(missing))}, which its tables do not have")
     return Filter(node, exp.and_(*conditions, copy=True))

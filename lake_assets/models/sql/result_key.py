@@ -1,4 +1,4 @@
-"""Which output columns tell the rows of a result apart, and whether an order does."""
+"""Output columns, or an order, that identify the rows of a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lake_assets.models.sql.scopes import Uncompilable
 
 
 def top_operator(tree: Tree) -> Node:
-    """The topmost operator that is no projection and no filter."""
+    """Return the topmost operator other than projections and filters."""
     node = tree.root
     while isinstance(node, Project | Filter):
         node = node.input
@@ -28,7 +28,7 @@ def is_ordered(
     keys: Callable[[TableId], Sequence[Sequence[str]]],
     is_top: bool,
 ) -> bool:
-    """Whether ORDER BY tells all rows of a query apart (or those alone that are alike in everything)."""
+    """Whether ORDER BY is total: only rows that are equal in all columns may tie."""
     order = query.args.get("order")
     if order is None:
         return False
@@ -54,7 +54,7 @@ def is_ordered(
 
 
 def result_key(tree: Tree | None, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-    """The columns that tell the rows of the result apart, and how they were found."""
+    """Return the columns that identify a row of the result, and their origin; or none, and the reason."""
     if declared:
         return tuple(declared), "declared"
     if tree is None:
@@ -62,11 +62,11 @@ def result_key(tree: Tree | None, declared: Sequence[str] | None) -> tuple[tuple
     back = {c: o for o, c in reversed(list(tree.outputs.items()))}
     for key in unique(tree.root):
         if key and key <= set(back):
-            place = {o: i for i, o in enumerate(tree.outputs)}
-            names = sorted((back[c] for c in key), key=place.__getitem__)
+            positions = {o: i for i, o in enumerate(tree.outputs)}
+            names = sorted((back[c] for c in key), key=positions.__getitem__)
             top = top_operator(tree)
-            how = "what it groups by" if isinstance(top, Aggregate) else "the query tells rows apart by it"
-            return tuple(names), how
+            origin = "the columns of GROUP BY" if isinstance(top, Aggregate) else "derived from the query"
+            return tuple(names), origin
     if frozenset() in unique(tree.root):
-        return (), "none is needed: there is one row"
-    return (), "none was found: rows that are alike are counted"
+        return (), "none: there is only one row"
+    return (), "none: equal rows are counted"

@@ -1,4 +1,4 @@
-"""Names within one SELECT, and what it is compiled to."""
+"""Names within one SELECT, and its compiled form."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Ctes = Mapping[str, "Closed"]
 
 
 class Uncompilable(Exception):
-    """A part of the query that is computed as a whole only; the message says which. Never leaves this package."""
+    """A query that can only be computed as a whole; the message says why. Caught within this package."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The columns that names stand for within one SELECT.
+    """Columns by name within one SELECT.
 
     Attributes:
-        columns: by table alias and column name.
-        outer: of the SELECT around it, where it is a subquery.
+        columns: columns of the tree by table alias and column name.
+        outer: the scope of the outer SELECT, for a subquery.
         seen: columns of `outer` that were used.
     """
 
@@ -34,22 +34,26 @@ class Scope:
     seen: set[str] = field(default_factory=set)
 
     def find(self, node: exp.Column) -> exp.Column:
-        """The tree's column for a column of the query."""
-        at: Scope | None = self
-        while at is not None:
-            if found := at.columns.get((node.table.lower(), node.name.lower())):
-                if at is not self:
-                    self.seen.add(found.name)
-                found = found.copy()
-                found.type = found.type or node.type
-                return found
-            at = at.outer
-        raise Uncompilable(f"{node.sql(DIALECT)} is no column of a table that it selects from")
+        """Return the tree's column for a column of the query.
+
+        Raises:
+            Uncompilable: no table in this or an outer scope has it.
+        """
+        scope: Scope | None = self
+        while scope is not None:
+            if column := scope.columns.get((node.table.lower(), node.name.lower())):
+                if scope is not self:
+                    self.seen.add(column.name)
+                column = column.copy()
+                column.type = column.type or node.type
+                return column
+            scope = scope.outer
+        raise Uncompilable(f"{node.sql(DIALECT)} is not a column of the tables in FROM")
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A CTE with those that it can see: those before it."""
+    """A CTE with the CTEs before it, which it can use."""
 
     query: exp.Expr
     ctes: Ctes
@@ -57,7 +61,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled SELECT: its operator, and the columns of it that the SELECT names, in order."""
+    """A compiled SELECT: its operator, and name and column of each output, in order."""
 
     node: Node
     outputs: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""What is wrong with a model's SQL, and where it is written: the line in the YAML or in the file beside it."""
+"""Errors in a model's SQL, with their line in the YAML or in the SQL file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lake_assets.lake.sql_text import DIALECT
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model's SQL is written.
+    """Place of a model's SQL.
 
     Attributes:
-        file: the YAML, or the file that it names.
-        first: the line of the SQL's first line, from 1.
-        line_by_line: whether each line of the SQL is one of the file; false for text that YAML folds or quotes.
+        file: the YAML file, or the SQL file that it names.
+        first: the line in the file of the SQL's first line, from 1.
+        line_by_line: whether each line of the SQL is a line of the file; false for text that YAML folds or quotes.
     """
 
     file: str
@@ -33,40 +33,40 @@ class Origin:
     line_by_line: bool = True
 
     def at(self, line: int | None) -> str:
-        """A line of the SQL (from 1; None: it as a whole) as file and line."""
+        """Return file and line of a line of the SQL (from 1; None for the SQL as a whole)."""
         return f"{self.file}, line {self.first + ((line or 1) - 1 if self.line_by_line else 0)}"
 
 
 def located(error: ModelError, origin: Origin | None) -> ModelError:
-    """The same error with file and line in front of everything that it says."""
+    """Return the error with file and line in front of each problem."""
     if origin is None or error.is_located:
         return error
-    found = error.problems or ((None, str(error)),)
+    problems = error.problems or ((None, str(error)),)
     texts = [
         text if origin.line_by_line or line is None or not error.problems else f"line {line} of its SQL: {text}"
-        for line, text in found
+        for line, text in problems
     ]
     prefix = f"model {error.model}: " if error.model else ""
-    said = [f"{origin.at(line)}: {prefix}{text}" for (line, _), text in zip(found, texts, strict=True)]
-    return ModelError("\n".join(said), model=error.model, problems=error.problems, is_located=True)
+    messages = [f"{origin.at(line)}: {prefix}{text}" for (line, _), text in zip(problems, texts, strict=True)]
+    return ModelError("\n".join(messages), model=error.model, problems=error.problems, is_located=True)
 
 
 def model_error(model: str, problems: Iterable[tuple[int | None, str]]) -> ModelError:
-    """All that is wrong with a model's SQL as one error.
+    """Return all problems of a model's SQL as one error.
 
     Args:
-        model: its table.
-        problems: line in the SQL (None: not known) and text.
+        model: the model's table.
+        problems: line in the SQL (None if unknown) and text of each problem.
     """
-    found = tuple(problems)
-    said = [f"model {model}: {f'line {line} of its SQL: ' if line else ''}{text}" for line, text in found]
-    return ModelError("\n".join(said), model=model, problems=found)
+    all_problems = tuple(problems)
+    messages = [f"model {model}: {f'line {line} of its SQL: ' if line else ''}{text}" for line, text in all_problems]
+    return ModelError("\n".join(messages), model=model, problems=all_problems)
 
 
 def line_of(node: exp.Expr) -> int | None:
-    """The line of the first name in a part of a parsed query."""
-    found = (i.meta_get("line") for i in node.find_all(exp.Identifier, bfs=False))
-    return min((int(line) for line in found if line), default=None)
+    """Return the line of the first name in a part of a parsed query; None if unknown."""
+    lines = (i.meta_get("line") for i in node.find_all(exp.Identifier, bfs=False))
+    return min((int(line) for line in lines if line), default=None)
 
 
 _QUOTED = re.compile(
@@ -76,16 +76,16 @@ _QUOTED = re.compile(
 
 
 def open_quote(sql: str) -> int | None:
-    """The line where the first quote or comment begins that nothing closes."""
+    """Return the line of the first unclosed quote or comment; None if all are closed."""
     starts = (m.start() for m in _QUOTED.finditer(sql) if m["open"])
     return next((1 + sql.count("\n", 0, start) for start in starts), None)
 
 
 def column_problems(query: exp.Query, schemas: Mapping[TableId, Iterable[str]]) -> list[tuple[int | None, str]]:
-    """Every column of a query that its sources do not have, or that more than one of them has.
+    """Return a problem for each column of a query that none of its sources has, or several have.
 
     Args:
-        query: as it was parsed.
+        query: the parsed query.
         schemas: column names by source.
     """
     nested: dict[str, Any] = {}
@@ -99,50 +99,52 @@ def column_problems(query: exp.Query, schemas: Mapping[TableId, Iterable[str]]) 
             validate_qualify_columns=False,
             allow_partial_qualification=True,
         )
-        found = {(line, text): None for scope in traverse_scope(partly) for line, text in _of_scope(scope, schemas)}
+        problems = {(line, text): None for scope in traverse_scope(partly) for line, text in _of_scope(scope, schemas)}
     except SqlglotError as e:
         return [(_line_in(query, str(e)), str(e).splitlines()[0])]
-    return sorted(found, key=lambda p: (p[0] or 0, p[1]))
+    return sorted(problems, key=lambda p: (p[0] or 0, p[1]))
 
 
-def _line_in(query: exp.Query, said: str) -> int | None:
-    """The line of the name that sqlglot's message ends in."""
-    name = said.splitlines()[0].rsplit(": ", 1)[-1].strip("`'\" ").lower()
+def _line_in(query: exp.Query, message: str) -> int | None:
+    """Return the line of the name at the end of a message of sqlglot; None if unknown."""
+    name = message.splitlines()[0].rsplit(": ", 1)[-1].strip("`'\" ").lower()
     lines = (i.meta_get("line") for i in query.find_all(exp.Identifier, bfs=False) if i.name.lower() == name)
     return next((int(line) for line in lines if line), None)
 
 
 def _of_scope(scope: Scope, schemas: Mapping[TableId, Iterable[str]]) -> Iterator[tuple[int | None, str]]:
-    around: dict[str, object] = {}
-    at: Scope | None = scope
-    while at is not None:
-        around = {**at.sources, **around}
-        at = at.parent
-    known = {name: _columns(source, schemas) for name, source in around.items()}
+    visible: dict[str, object] = {}
+    current: Scope | None = scope
+    while current is not None:
+        visible = {**current.sources, **visible}
+        current = current.parent
+    columns_of = {name: _columns(source, schemas) for name, source in visible.items()}
     for column in scope.columns:
         line = column.this.meta_get("line")
         name = column.name
         if column.table:
-            if column.table not in around:
-                yield line, f"no table or alias {column.table} here, of which it takes {column.table}.{name}"
-            elif (columns := known[column.table]) is not None and name.lower() not in columns:
-                table = _named(column.table, around[column.table])
+            if column.table not in visible:
+                yield line, f"{column.table}.{name}: no table or alias {column.table} is visible here"
+            elif (columns := columns_of[column.table]) is not None and name.lower() not in columns:
+                table = _named(column.table, visible[column.table])
                 yield line, f"no column {name} in {table}{nearest(name, columns.values())}: it has {_listed(columns)}"
             continue
-        holders = [n for n, columns in known.items() if n in scope.sources and columns and name.lower() in columns]
+        holders = [n for n, columns in columns_of.items() if n in scope.sources and columns and name.lower() in columns]
         if len(holders) > 1:
             yield line, f"column {name} is ambiguous: {' and '.join(holders)} have one; write {holders[0]}.{name}"
-        elif not holders and None not in known.values():
-            there = "; ".join(f"{_named(n, around[n])} has {_listed(columns or {})}" for n, columns in known.items())
-            near = nearest(name, (c for columns in known.values() for c in (columns or {}).values()))
-            yield line, f"no column {name}{near}: {there}"
+        elif not holders and None not in columns_of.values():
+            available = "; ".join(
+                f"{_named(n, visible[n])} has {_listed(columns or {})}" for n, columns in columns_of.items()
+            )
+            near = nearest(name, (c for columns in columns_of.values() for c in (columns or {}).values()))
+            yield line, f"no column {name}{near}: {available}"
 
 
 def _columns(source: object, schemas: Mapping[TableId, Iterable[str]]) -> Mapping[str, str] | None:
-    """Columns by their name in lower case; None: not known."""
+    """Return columns by their name in lower case; None if unknown."""
     if isinstance(source, exp.Table):
-        found = schemas.get(TableId((source.db,), source.name)) if source.db else None
-        return None if found is None else {c.lower(): c for c in found}
+        columns = schemas.get(TableId((source.db,), source.name)) if source.db else None
+        return None if columns is None else {c.lower(): c for c in columns}
     if isinstance(source, Scope) and isinstance(source.expression, exp.Query):
         selected = source.expression.selects
         return (

@@ -1,4 +1,4 @@
-"""Calls of aggregates and generators in a query, and those that depend on the order of rows."""
+"""Calls of aggregates and generators in a query, and calls that depend on the order of rows."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 
 def wide_generator(query: exp.Query) -> exp.Expr | None:
-    """The first call in the list of SELECT that makes several columns."""
+    """Return the first call in the list of SELECT that returns several columns, or None."""
     return next((n for e in query.selects for n in e.walk() if isinstance(n, exp.Aliases) or is_wide(n)), None)
 
 
 def whole_call(node: exp.Expr) -> exp.Expr:
-    """The call with FILTER, WITHIN GROUP and IGNORE NULLS around it."""
+    """Return the call with the FILTER, WITHIN GROUP and IGNORE NULLS around it."""
     while isinstance(node.parent, _WRAPPERS) and node.arg_key == "this":
         node = node.parent
     return node
 
 
 def aggregates(expression: exp.Expr) -> list[exp.Expr]:
-    """The outermost aggregate calls, those of window functions left out, but not what these are computed of."""
-    found: list[exp.Expr] = []
+    """Return the outermost aggregate calls. Window functions are not aggregates, but their arguments may contain
+    some."""
+    calls: list[exp.Expr] = []
 
-    def look(node: exp.Expr, *, windowed: bool = False) -> None:
+    def visit(node: exp.Expr, *, windowed: bool = False) -> None:
         if isinstance(node, exp.Query):
             return
         if isinstance(node, exp.Window):
             for name, value in node.args.items():
                 for part in value if isinstance(value, list) else [value]:
                     if isinstance(part, exp.Expr):
-                        look(part, windowed=name == "this")
+                        visit(part, windowed=name == "this")
             return
         if is_aggregate(node) and not windowed:
-            found.append(whole_call(node))
+            calls.append(whole_call(node))
             return
         keeps = windowed and isinstance(node, _WRAPPERS)
         for part in node.iter_expressions():
-            look(part, windowed=keeps and part.arg_key == "this")
+            visit(part, windowed=keeps and part.arg_key == "this")
 
-    look(expression)
-    return found
+    visit(expression)
+    return calls
 
 
 def collation(query: exp.Expr) -> exp.Expr | None:
-    """Return the first part of a query that compares different texts as equal; None: there is none."""
+    """Return the first part of a query that compares different texts as equal, or None."""
     return next(
         (
             node
@@ -62,10 +63,10 @@ def collation(query: exp.Expr) -> exp.Expr | None:
 
 
 def warnings(query: exp.Expr) -> list[str]:
-    """What may come out otherwise when the same rows are read in another order."""
-    found: dict[str, None] = {}
+    """Return warnings about values that may differ when the same rows are read in another order."""
+    messages: dict[str, None] = {}
     if (collated := collation(query)) is not None:
-        found[
+        messages[
             f"{collated.sql('spark')} compares different texts as equal: which of them stands for a group, a minimum "
             "or a maximum depends on the order in which rows are read. Use lower() or upper()"
         ] = None
@@ -76,32 +77,32 @@ def warnings(query: exp.Expr) -> list[str]:
         rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
         if isinstance(call, _TIED) or rows:
             by = ", ".join(o.this.sql(DIALECT) for o in order.expressions) if order else "nothing"
-            found[
+            messages[
                 f"{call.sql('spark')} depends on how ties are broken: rows with the same {by} may come in any order. "
-                "Order by what tells rows apart"
+                "Add columns to ORDER BY until it identifies each row"
             ] = None
     for node in query.walk():
         name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
-        if (isinstance(node, _BY_ORDER) or name in _BY_ORDER_NAMES) and not _is_settled(node):
-            found[f"{node.sql('spark')} depends on the order in which rows are read: use min, max, min_by, or sort"] = (
-                None
-            )
-    return list(found)
+        if (isinstance(node, _BY_ORDER) or name in _BY_ORDER_NAMES) and not _is_order_checked(node):
+            messages[
+                f"{node.sql('spark')} depends on the order in which rows are read: use min, max, min_by, or sort"
+            ] = None
+    return list(messages)
 
 
-def _is_settled(call: exp.Expr) -> bool:
+def _is_order_checked(call: exp.Expr) -> bool:
     if isinstance(call.parent, exp.WithinGroup):
         return True
     node = whole_call(call)
     parent = node.parent
     if isinstance(parent, exp.Window) and node.arg_key == "this":
-        return True  # told above
+        return True  # warned about above
     return isinstance(parent, exp.ArraySize | exp.ArraySort) or (
         isinstance(parent, exp.Anonymous) and parent.name.lower() in ("array_sort", "sort_array", "size", "cardinality")
     )
 
 
 def is_window_call(part: exp.Expr) -> bool:
-    """Whether a call is the function of an OVER clause."""
+    """Whether a call is the function before an OVER clause."""
     whole = whole_call(part)
     return isinstance(whole.parent, exp.Window) and whole.arg_key == "this"

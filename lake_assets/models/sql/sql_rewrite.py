@@ -1,4 +1,4 @@
-"""What is rewritten in a query before its names are looked up, and what must not be rewritten."""
+"""Rewrites of a query before its names are resolved, and calls that must not be rewritten."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from lake_assets.models.sql.sql_functions import collation
 
 
 def named_windows_inlined(query: exp.Query) -> exp.Query:
-    """`OVER w` with what the WINDOW clause says of `w`."""
+    """Replace `OVER w` by the definition of `w` in the WINDOW clause, in place."""
     for select in query.find_all(exp.Select):
         named = {w.name.lower(): w for w in select.args.get("windows") or []}
         if not named:
             continue
         for window in [w for w in select.find_all(exp.Window) if w.find_ancestor(exp.Select) is select]:
-            said = named.get(window.alias.lower()) if window.alias else None
-            if said is None or window in named.values():
+            definition = named.get(window.alias.lower()) if window.alias else None
+            if definition is None or window in named.values():
                 continue
             seen: set[str] = set()
-            while said is not None and said.name.lower() not in seen:
-                seen.add(said.name.lower())
+            while definition is not None and definition.name.lower() not in seen:
+                seen.add(definition.name.lower())
                 for part in ("partition_by", "order", "spec"):
-                    value = said.args.get(part)
+                    value = definition.args.get(part)
                     if value and not window.args.get(part):
                         window.set(part, [v.copy() for v in value] if isinstance(value, list) else value.copy())
-                said = named.get(said.alias.lower()) if said.alias else None
+                definition = named.get(definition.alias.lower()) if definition.alias else None
             window.set("alias", None)
         select.set("windows", None)
     return query
@@ -35,7 +35,7 @@ _TIME_WINDOWS = ("window", "session_window")
 
 
 def time_windows_called(query: exp.Query) -> exp.Query:
-    """`window.start` with the call of `GROUP BY window(at, '1 hour')` that it is a field of."""
+    """Replace `window` in `window.start` by its call in `GROUP BY window(at, '1 hour')`, in place."""
     for select in query.find_all(exp.Select):
         group = select.args.get("group")
         called = {c.name.lower(): c for c in group.find_all(exp.Anonymous)} if group else {}
@@ -54,11 +54,12 @@ def time_windows_called(query: exp.Query) -> exp.Query:
     return query
 
 
-def as_a_whole(query: exp.Query) -> str:
-    """A call that is itself in the whole query alone; empty: there is none.
+def whole_query_reason(query: exp.Query) -> str:
+    """Return the first call that is only correct in the whole query, with the reason; empty without such a call.
 
-    Within, columns have other names: what names fields by its columns would name others. And what is equal under a
-    collation is not the same text: a part of the result that is computed again may show another one than the rest.
+    Parts of the query have other column names, so calls that name fields after their columns would name them
+    differently. Texts that are equal under a collation may differ: a recomputed part of the result may show another one
+    than the rest.
     """
     if (collated := collation(query)) is not None:
         return f"{collated.sql(DIALECT)}: texts that it compares as equal may stand for each other"
@@ -66,20 +67,21 @@ def as_a_whole(query: exp.Query) -> str:
         if isinstance(call, exp.ArraysZip):
             return f"{call.sql(DIALECT)}: it names fields by its columns"
         if isinstance(call, exp.Anonymous) and call.name.lower() == "session_window":
-            return f"{call.sql(DIALECT)}: how long a session is depends on the rows beside"
+            return f"{call.sql(DIALECT)}: the length of a session depends on neighboring rows"
         if isinstance(call, exp.Anonymous) and call.name.lower() == "window":
-            return f"{call.sql(DIALECT)}: it drops rows without a time and repeats those that lie in several windows"
+            return f"{call.sql(DIALECT)}: it drops rows without a time and repeats rows that are in several windows"
         fields = [e.name for e in call.expressions if isinstance(e, exp.PropertyEQ | exp.Column)]
         if isinstance(call, exp.Struct) and (wrong := [n for n in fields if n != n.lower()]):
-            return f"a field called {wrong[0]}: names are kept within a query in lower case alone"
+            return f"a field called {wrong[0]}: names within a query are in lower case"
     return ""
 
 
 def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
-    """LEFT SEMI and LEFT ANTI joins as conditions: sqlglot takes the names in their ON for fields of the left side.
+    """Rewrite LEFT SEMI and LEFT ANTI joins as conditions: sqlglot resolves the names in their ON on the left side
+    only.
 
     Returns:
-        The query, with the same output columns, and why it does not give the same rows; empty: it does.
+        The query with the same output columns, and why its rows differ; empty if they do not.
     """
     obstacle = ""
     for select in list(query.find_all(exp.Select)):
@@ -89,11 +91,13 @@ def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
             continue
         first = min(i for i, k in enumerate(kinds) if k in ("SEMI", "ANTI"))
         if any(j.side.upper() in ("RIGHT", "FULL") for j in joins[first:]):
-            # A condition would take away rows that such a join brings.
-            obstacle = "it has a RIGHT or FULL JOIN after a SEMI or ANTI JOIN (the latter in a subquery would do)"
+            # A condition would remove rows that such a join adds.
+            obstacle = (
+                "it has a RIGHT or FULL JOIN after a SEMI or ANTI JOIN (put the SEMI or ANTI JOIN into a subquery)"
+            )
         for join in [j for j, k in zip(joins, kinds, strict=True) if k in ("SEMI", "ANTI")]:
             if join.args.get("using"):
-                obstacle = f"it has {join.kind.upper()} JOIN ... USING (ON would do)"
+                obstacle = f"it has {join.kind.upper()} JOIN ... USING (write ON)"
             inner = exp.select(exp.Literal.number(1)).from_(join.this.copy())
             if on := join.args.get("on"):
                 inner = inner.where(on.copy(), copy=False)
@@ -104,26 +108,26 @@ def semi_joins_as_exists(query: exp.Query) -> tuple[exp.Query, str]:
 
 
 def qualify_as_where(query: exp.Query) -> exp.Query:
-    """QUALIFY, which Spark does not parse, as the WHERE around a subquery.
+    """Rewrite QUALIFY, which Spark does not parse, as the WHERE around a subquery.
 
-    sqlglot does so when it writes SQL for Spark, but takes `t.x` in a window for the output column `x`, whatever `t`.
+    sqlglot does this itself for Spark, but mistakes `t.x` in a window for the output column `x`, whatever `t` is.
 
     Args:
-        query: in which QUALIFY names no output columns (`looked_up` sees to that).
+        query: a query in which QUALIFY names no output columns (`qualified_query` ensures this).
     """
     query = query.copy()
-    # Those further down first: what is above holds what they have become.
+    # Inner queries first: outer ones contain the rewritten inner ones.
     for select in reversed(list(query.find_all(exp.Select))):
         if select.args.get("qualify"):
-            around = _around(select)
+            outer = _qualify_as_outer_where(select)
             if select is query:
-                return around
-            select.replace(around)
+                return outer
+            select.replace(outer)
     return query
 
 
-def _around(select: exp.Select) -> exp.Select:
-    """The SELECT that takes those rows of one with QUALIFY, which is left without it, that QUALIFY keeps."""
+def _qualify_as_outer_where(select: exp.Select) -> exp.Select:
+    """Return a SELECT over the given one that applies its QUALIFY as a WHERE."""
     inner = select.copy()
     qualify, with_ = inner.args["qualify"].pop(), inner.args.get("with_")
     order, limit, offset, distinct = (inner.args.get(part) for part in ("order", "limit", "offset", "distinct"))
@@ -143,18 +147,18 @@ def _around(select: exp.Select) -> exp.Select:
         outputs = [exp.column(s.alias_or_name, quoted=True) for s in inner.selects]
     for name, value in hidden.items():
         inner = inner.select(exp.alias_(value, name, quoted=True), copy=False)
-    around = exp.select(*outputs).from_(inner.subquery("__qualified")).where(exp.column("__kept", quoted=True))
+    outer = exp.select(*outputs).from_(inner.subquery("__qualified")).where(exp.column("__kept", quoted=True))
     parts = {"with_": with_, "order": order, "limit": limit, "offset": offset, "distinct": distinct}
     for part, value in parts.items():
         if value is not None:
-            around.set(part, value)
-    return around
+            outer.set(part, value)
+    return outer
 
 
 def is_text(query: exp.Query) -> bool:
-    """Whether Spark takes the query's text as it is written when its tables are called otherwise.
+    """Whether the query's text stays valid for Spark if its tables are renamed.
 
-    Not QUALIFY, and not columns with the layer of their table before them.
+    It does not with QUALIFY, or with columns that are qualified by the layer of their table.
     """
     tables = {(t.db.lower(), t.name.lower()) for t in query.find_all(exp.Table) if t.db}
     named = {(c.db.lower(), c.table.lower()) for c in query.find_all(exp.Column)}

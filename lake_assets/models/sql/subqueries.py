@@ -1,4 +1,4 @@
-"""Subqueries of one SELECT that become joins: EXISTS, IN, NOT IN, and those that give one value."""
+"""Rewrite subqueries of one SELECT as joins: EXISTS, IN, NOT IN and scalar subqueries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Kind = Literal["semi", "anti", "null_anti"]
 
 
 class Subqueries:
-    """Those of one SELECT."""
+    """Rewrites the EXISTS, IN and scalar subqueries of one SELECT as joins."""
 
     def __init__(self, select: Select) -> None:
         self._select = select
 
     def filtered(self, node: Node, conditions: Sequence[exp.Expr]) -> Node:
-        """`node` with only the rows that meet `conditions` of a WHERE, which may hold subqueries."""
+        """Return `node` filtered by the conditions of a WHERE, which may contain subqueries."""
         from lake_assets.models.sql.operator_joins import filtered
 
         plain = [self._select.resolved(c) for c in conditions if not c.find(exp.Query)]
@@ -40,42 +40,42 @@ class Subqueries:
             self._local(plain, node)
         node = filtered(node, plain)
         for condition in (c for c in conditions if c.find(exp.Query)):
-            found = _membership(condition)
-            if found:
-                node = self._member(node, *found)
+            membership = _membership(condition)
+            if membership:
+                node = self._member(node, *membership)
             else:
-                node, made = self.values(node, [condition])
-                node = filtered(node, [made[id(condition)]])
+                node, values = self.values(node, [condition])
+                node = filtered(node, [values[id(condition)]])
         return node
 
     def values(self, node: Node, expressions: Sequence[exp.Expr]) -> tuple[Node, dict[int, exp.Expr]]:
-        """`node` with a column for each subquery that gives one value.
+        """Return `node` with a column for each scalar subquery.
 
         Returns:
-            The node, and by the `id` of each expression that held subqueries what it is now.
+            The node, and the rewritten form of each expression with subqueries, by the expression's `id`.
         """
-        made: dict[int, exp.Expr] = {}
+        rewritten: dict[int, exp.Expr] = {}
         for expression in expressions:
             if not expression.find(exp.Query):
                 continue
             copy = exp.Paren(this=expression.copy())
-            held: dict[str, exp.Expr] = {}
+            placeholders: dict[str, exp.Expr] = {}
             for sub in [s for s in copy.find_all(exp.Subquery) if _is_outermost(s)]:
                 if not isinstance(sub.this, exp.Select) or isinstance(
                     sub.parent, exp.In | exp.Exists | exp.Any | exp.All
                 ):
                     raise self._error(f"{type(sub.parent).__name__.upper()} with a subquery within an expression")
                 node, value = self._value(node, sub.this)
-                # Held back, so that it is not looked up as a column of the query.
-                held[f"held_{len(held)}"] = value
-                sub.replace(exp.Placeholder(this=f"held_{len(held) - 1}"))
+                # A placeholder, so that the value is not resolved as a column of the query.
+                placeholders[f"held_{len(placeholders)}"] = value
+                sub.replace(exp.Placeholder(this=f"held_{len(placeholders) - 1}"))
             if copy.find(exp.Query):
                 raise self._error("EXISTS within an expression")
-            done = self._select.resolved(copy)
-            for mark in [m for m in done.find_all(exp.Placeholder) if m.name in held]:
-                mark.replace(held[mark.name])
-            made[id(expression)] = done
-        return node, made
+            resolved = self._select.resolved(copy)
+            for placeholder in [m for m in resolved.find_all(exp.Placeholder) if m.name in placeholders]:
+                placeholder.replace(placeholders[placeholder.name])
+            rewritten[id(expression)] = resolved
+        return node, rewritten
 
     # --- EXISTS, IN ---------------------------------------------------------------------------------------------
 
@@ -98,18 +98,18 @@ class Subqueries:
             if len(values) != len(outputs):
                 raise self._error("IN of another number of columns than the subquery has")
             for value, output in zip(values, outputs, strict=True):
-                here = select.resolved(value)
-                if refs(here) - set(node.columns) or refs(output) - set(right.columns):
+                resolved_value = select.resolved(value)
+                if refs(resolved_value) - set(node.columns) or refs(output) - set(right.columns):
                     raise self._error("IN over columns of several queries")
-                if kind == "null_anti" and not (refs(here) and refs(output)):
+                if kind == "null_anti" and not (refs(resolved_value) and refs(output)):
                     raise self._error("NOT IN of a constant")
-                on.insert(0, exp.EQ(this=_wrapped(here), expression=_wrapped(output)))
-        there = {*node.columns, *right.columns}
-        if outside := {n for c in on for n in refs(c)} - there:
-            raise self._error(f"a subquery over {', '.join(sorted(outside))}, two queries further out")
-        return _beside(node, right, kind, tuple(on))
+                on.insert(0, exp.EQ(this=_wrapped(resolved_value), expression=_wrapped(output)))
+        visible = {*node.columns, *right.columns}
+        if outside := {n for c in on for n in refs(c)} - visible:
+            raise self._error(f"a subquery over {', '.join(sorted(outside))} of a query that is not the next outer one")
+        return _semi_join(node, right, kind, tuple(on))
 
-    # --- one value ----------------------------------------------------------------------------------------------
+    # --- scalar subqueries --------------------------------------------------------------------------------------
 
     def _value(self, node: Node, query: exp.Select) -> tuple[Node, exp.Expr]:
         from lake_assets.models.sql.compiler import Select
@@ -119,7 +119,7 @@ class Subqueries:
         calls = aggregates(query.selects[0]) if len(query.selects) == 1 else []
         parts = ("group", "having", "distinct", "qualify", "limit", "offset")
         if not calls or any(query.args.get(p) for p in parts) or query.find(exp.Window):
-            raise self._error("a subquery for a value that is no single aggregate: it may give several rows")
+            raise self._error("a scalar subquery that is not a single aggregate: it may return several rows")
         inner = Select(select.compiler, query, _ctes(select, query), select.scope)
         below, on = inner.correlated()
         name = select.compiler.name
@@ -128,7 +128,7 @@ class Subqueries:
         for condition in on:
             pair = query_tree.equal(condition, below.columns, node.columns)
             if pair is None:
-                raise self._error(f"{condition.sql(DIALECT)} between a subquery for a value and the query around it")
+                raise self._error(f"{condition.sql(DIALECT)} between a scalar subquery and the query around it")
             keys.append((name("key"), pair[0]))
             outside.append(pair[1])
         item = query.selects[0].unalias()
@@ -137,52 +137,55 @@ class Subqueries:
             raise self._error("an aggregate over columns of the query around it")
 
         def over(empty: bool) -> exp.Expr:
-            def one(part: exp.Expr) -> exp.Expr:
-                found = named.get(part.sql(DIALECT))
-                if found is None:
+            def replace_call(part: exp.Expr) -> exp.Expr:
+                call = named.get(part.sql(DIALECT))
+                if call is None:
                     return part
-                return of_nothing[found[0]].copy() if empty else column(found[0])
+                return of_nothing[call[0]].copy() if empty else column(call[0])
 
-            return exp.Paren(this=item.copy()).transform(one)
+            return exp.Paren(this=item.copy()).transform(replace_call)
 
         total = Aggregate(below, tuple(keys), tuple(named.values()))
-        full, value, there = over(False), name("value"), name("there")
+        full, value, is_matched = over(False), name("value"), name("there")
         if refs(full) - {n for n, _ in named.values()}:
-            raise self._error("a subquery for a value over columns that it does not aggregate")
+            raise self._error("a scalar subquery over columns that it does not aggregate")
         if not keys:
             return joined(node, Project(total, ((value, full),)), []), column(value)
-        items = (*((n, column(n)) for n, _ in keys), (value, full), (there, exp.true()))
+        items = (*((n, column(n)) for n, _ in keys), (value, full), (is_matched, exp.true()))
         of_nothing = {n: self._of_nothing(c) for n, c in named.values()}
         pairs = tuple(exp.EQ(this=_wrapped(o), expression=column(n)) for o, (n, _) in zip(outside, keys, strict=True))
         right = Project(total, items)
-        result = exp.If(this=exp.Is(this=column(there), expression=exp.Null()), true=over(True), false=column(value))
+        result = exp.If(
+            this=exp.Is(this=column(is_matched), expression=exp.Null()), true=over(True), false=column(value)
+        )
         return SideJoin(node, right, "left", pairs), exp.Paren(this=result)
 
     # --- -------------------------------------------------------------------------------------------------------
 
     def _of_nothing(self, call: exp.Expr) -> exp.Expr:
-        """What an aggregate gives of no rows."""
+        """Return the value of an aggregate over no rows."""
         bare = call
         while isinstance(bare, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
             bare = bare.this
         if isinstance(bare, exp.Count | exp.CountIf):
             return exp.Literal.number(0)
         if not isinstance(bare, _NULL_OF_NOTHING) and bare.name.lower() not in _NULL_OF_NOTHING_NAMES:
-            raise self._error(f"{call.sql(DIALECT)} in a subquery for a value: what it gives of no rows is not known")
+            raise self._error(f"{call.sql(DIALECT)} in a scalar subquery: its value over no rows is unknown")
         return exp.Null()
 
     def _local(self, conditions: Sequence[exp.Expr], node: Node) -> None:
         if any(refs(c) - set(node.columns) for c in conditions):
             raise self._error("a subquery that groups or sorts, and reads columns of the query around it")
 
-    def _error(self, said: str) -> Exception:
+    def _error(self, message: str) -> Exception:
         from lake_assets.models.sql.scopes import Uncompilable
 
-        return Uncompilable(said)
+        return Uncompilable(message)
 
 
 def _membership(condition: exp.Expr) -> tuple[Kind, exp.Expr | None, exp.Expr] | None:
-    """EXISTS or IN, or the contrary, with the value and the subquery; None: it is something else."""
+    """Return the kind of join for EXISTS, IN or their negation, the value and the subquery; None for other
+    conditions."""
     negative = False
     while isinstance(condition, exp.Paren | exp.Not):
         negative ^= isinstance(condition, exp.Not)
@@ -197,7 +200,7 @@ def _membership(condition: exp.Expr) -> tuple[Kind, exp.Expr | None, exp.Expr] |
 
 
 def _is_computed(query: exp.Select) -> bool:
-    """Whether rows of a subquery are more than those of its FROM and WHERE."""
+    """Whether a subquery does more than FROM and WHERE: it groups, limits, or generates rows."""
     parts = ("group", "having", "qualify", "limit", "offset")
     return (
         any(query.args.get(p) for p in parts)
@@ -224,12 +227,12 @@ def _wrapped(expression: exp.Expr) -> exp.Expr:
     return expression.copy() if plain else exp.Paren(this=expression.copy())
 
 
-def _beside(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) -> Node:
-    """A semi or anti join, of that input of an inner join alone which its conditions are about."""
+def _semi_join(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) -> Node:
+    """Return a semi or anti join; below an inner join if its conditions concern a single input of it."""
     if isinstance(node, InnerJoin):
         used = {n for c in on for n in refs(c)} & set(node.columns)
         for i, below in enumerate(node.inputs):
             if used and used <= set(below.columns):
-                one = _beside(below, right, kind, on)
-                return InnerJoin((*node.inputs[:i], one, *node.inputs[i + 1 :]), node.on)
+                joined = _semi_join(below, right, kind, on)
+                return InnerJoin((*node.inputs[:i], joined, *node.inputs[i + 1 :]), node.on)
     return SideJoin(node, right, kind, on)

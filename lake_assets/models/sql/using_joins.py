@@ -1,7 +1,8 @@
-"""Joins with USING and NATURAL, written as Spark means them: with ON, the joined columns named, and stars in its order.
+"""Rewrite joins with USING and NATURAL as Spark reads them: with ON, explicit joined columns, and stars in its order.
 
-sqlglot writes such a column as `COALESCE` of all tables that have it, and compares the next table with the first one:
-another value after a RIGHT or FULL JOIN, and another type where the two sides differ in that.
+sqlglot writes a joined column as `COALESCE` over all tables that have it, and compares the next table with the first
+one. After a RIGHT or FULL JOIN that is another value, and another type if the types of both sides differ.
+
 Source: `commonNaturalJoinProcessing` and `UnresolvedStar` in Spark's analyzer.
 """
 
@@ -17,12 +18,12 @@ from lake_assets.lake.sql_text import DIALECT
 
 
 class _Unknown(Exception):
-    """Columns that cannot be told without Spark."""
+    """Columns that cannot be determined without Spark."""
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A column that a query can name: what it stands for, and the table with which it can be named."""
+class _VisibleColumn:
+    """A visible column: its name, its expression, and the table that can qualify it."""
 
     name: str
     value: exp.Expr
@@ -34,50 +35,50 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Relation:
-    """What FROM gives.
+    """The columns of a FROM clause.
 
     Attributes:
-        visible: in the order of `*`.
-        hidden: columns of USING that are reached with their table's name alone.
+        visible: the columns in the order of `*`.
+        hidden: columns of USING that can only be named with their table.
         joined: names that USING joins.
     """
 
-    visible: tuple[_Seen, ...]
-    hidden: tuple[_Seen, ...] = ()
+    visible: tuple[_VisibleColumn, ...]
+    hidden: tuple[_VisibleColumn, ...] = ()
     joined: frozenset[str] = frozenset()
 
-    def named(self, name: str) -> list[_Seen]:
+    def named(self, name: str) -> list[_VisibleColumn]:
         return [c for c in self.visible if c.is_called(name)]
 
-    def of(self, table: str) -> list[_Seen]:
-        """In the order of `table.*`."""
+    def of(self, table: str) -> list[_VisibleColumn]:
+        """Return the columns in the order of `table.*`."""
         return [c for c in (*self.hidden, *self.visible) if (c.table or "").lower() == table.lower()]
 
 
-# Told of each join what is left and right of it.
+# Called for each join with the relations on its left and right.
 _Note = Callable[[exp.Join, _Relation, _Relation], None]
 
 
 def using_as_on(query: exp.Query, schemas: Mapping[TableId, Sequence[str]]) -> tuple[exp.Query, str]:
-    """The query without USING and NATURAL, in place.
+    """Rewrite USING and NATURAL in place.
 
     Args:
-        query: as it was parsed.
+        query: the parsed query.
         schemas: columns by table.
 
     Returns:
-        The query, and what cannot be rewritten so; empty: all of it was.
+        The query, and the part that cannot be rewritten; empty if all of it can.
     """
     obstacle = ""
     names = _Names(schemas)
-    # From within, so that what an inner query gives does not change while it is asked for.
+    # Inner queries first: their outputs must not change while outer queries read them.
     for n, select in enumerate(reversed(list(query.find_all(exp.Select)))):
         if any(_is_by_name(j) for j in _joins(select)):
             try:
                 _name_sources(select, f"__from{n}_")
                 _rewrite(select, names)
             except _Unknown as e:
-                obstacle = f"it has a join with USING or NATURAL beside {e} (ON would do)"
+                obstacle = f"it has a join with USING or NATURAL with {e} (write ON)"
     return query, obstacle
 
 
@@ -86,7 +87,7 @@ def _is_by_name(join: exp.Join) -> bool:
 
 
 def is_in_parentheses(source: exp.Expr) -> bool:
-    """Whether it is a join in parentheses: what is within is named outside as well, if it has no name of its own."""
+    """Whether a source is a join in parentheses; without an alias, its tables are visible outside."""
     if not isinstance(source, exp.Subquery):
         return False
     within = source.this
@@ -96,13 +97,13 @@ def is_in_parentheses(source: exp.Expr) -> bool:
 
 
 def _sources(select: exp.Select) -> Iterator[exp.Expr]:
-    """Tables and subqueries of FROM, those of joins in parentheses too."""
+    """Yield the tables and subqueries of FROM, including those in joins in parentheses."""
     from_ = select.args.get("from_")
-    left = [*([from_.this] if from_ else []), *(j.this for j in select.args.get("joins") or [])]
-    while left:
-        source = left.pop()
+    pending = [*([from_.this] if from_ else []), *(j.this for j in select.args.get("joins") or [])]
+    while pending:
+        source = pending.pop()
         if is_in_parentheses(source):
-            left += [source.this, *(j.this for j in source.this.args.get("joins") or [])]
+            pending += [source.this, *(j.this for j in source.this.args.get("joins") or [])]
         else:
             yield source
 
@@ -121,13 +122,13 @@ def _name_sources(select: exp.Select, prefix: str) -> None:
 
 
 class _Names:
-    """The columns of what queries select from."""
+    """Looks up the columns of the sources of queries."""
 
     def __init__(self, schemas: Mapping[TableId, Sequence[str]]) -> None:
         self.schemas = {(t.namespace[0].lower(), t.name.lower()): list(c) for t, c in schemas.items()}
 
     def outputs(self, query: exp.Expr) -> list[str]:
-        """The names of a query's output columns; those without one are empty."""
+        """Return the names of a query's output columns; empty for a column without a name."""
         if isinstance(query, exp.Subquery):
             return self.outputs(query.this)
         if isinstance(query, exp.SetOperation) and not query.args.get("by_name"):
@@ -148,16 +149,16 @@ class _Names:
         from_ = select.args.get("from_")
         if from_ is None:
             return _Relation(())
-        found = self._folded(self._source(from_.this, note), select.args.get("joins"), note)
+        relation = self._folded(self._source(from_.this, note), select.args.get("joins"), note)
         for lateral in select.args.get("laterals") or []:
             alias = lateral.args.get("alias")
             if alias is None or not alias.columns:
                 raise _Unknown("LATERAL VIEW without names of its columns")
-            made = tuple(
-                _Seen(c.name, exp.column(c.copy(), table=alias.this.copy()), alias.name) for c in alias.columns
+            generated = tuple(
+                _VisibleColumn(c.name, exp.column(c.copy(), table=alias.this.copy()), alias.name) for c in alias.columns
             )
-            found = replace(found, visible=(*found.visible, *made))
-        return found
+            relation = replace(relation, visible=(*relation.visible, *generated))
+        return relation
 
     def _source(self, source: exp.Expr, note: _Note | None) -> _Relation:
         if is_in_parentheses(source):
@@ -178,21 +179,21 @@ class _Names:
             raise _Unknown(source.sql(DIALECT))
         table = alias.this if isinstance(alias, exp.TableAlias) and alias.this else source.this
         if not isinstance(table, exp.Identifier):
-            # It has no name, and none is needed where no column of it is named.
-            return _Relation(tuple(_Seen(n, exp.column(exp.to_identifier(n)), None) for n in names))
+            # A source without a name: its columns can only be named without a table.
+            return _Relation(tuple(_VisibleColumn(n, exp.column(exp.to_identifier(n)), None) for n in names))
         return _Relation(
-            tuple(_Seen(n, exp.column(exp.to_identifier(n), table=table.copy()), table.name) for n in names)
+            tuple(_VisibleColumn(n, exp.column(exp.to_identifier(n), table=table.copy()), table.name) for n in names)
         )
 
     def _common(self, table: exp.Table) -> list[str]:
-        """Of a common table expression."""
-        around: exp.Expr | None = table
-        while around is not None:
-            with_ = around.args.get("with_")
+        """Return the columns of a common table expression."""
+        parent_query: exp.Expr | None = table
+        while parent_query is not None:
+            with_ = parent_query.args.get("with_")
             for cte in with_.expressions if with_ else []:
                 if cte.alias.lower() == table.name.lower():
                     return [c.name for c in cte.args["alias"].columns] or self.outputs(cte.this)
-            around = around.parent
+            parent_query = parent_query.parent
         return []
 
     def _folded(self, left: _Relation, joins: Sequence[exp.Join] | None, note: _Note | None) -> _Relation:
@@ -210,50 +211,50 @@ class _Names:
             visible = left.visible if half else (*left.visible, *right.visible)
             return _Relation(visible, hidden, left.joined | right.joined)
         lefts, rights = _keys(left, right, join)
-        more = [c for c in left.visible if c not in lefts]
-        more += [] if half else [c for c in right.visible if c not in rights]
+        others = [c for c in left.visible if c not in lefts]
+        others += [] if half else [c for c in right.visible if c not in rights]
         keys, hides = lefts, [] if half else rights
         if join.side.upper() == "RIGHT":
             keys, hides = rights, lefts
         elif join.side.upper() == "FULL":
             keys = [
-                _Seen(a.name, exp.func("coalesce", a.value.copy(), b.value.copy()), None)
+                _VisibleColumn(a.name, exp.func("coalesce", a.value.copy(), b.value.copy()), None)
                 for a, b in zip(lefts, rights, strict=True)
             ]
             hides = [*lefts, *rights]
         names = {k.name.lower() for k in keys}
-        return _Relation((*keys, *more), (*hides, *hidden), left.joined | right.joined | names)
+        return _Relation((*keys, *others), (*hides, *hidden), left.joined | right.joined | names)
 
 
-def _keys(left: _Relation, right: _Relation, join: exp.Join) -> tuple[list[_Seen], list[_Seen]]:
-    """The columns that such a join compares, in their order."""
+def _keys(left: _Relation, right: _Relation, join: exp.Join) -> tuple[list[_VisibleColumn], list[_VisibleColumn]]:
+    """Return the columns that a join by name compares, in order."""
     names = [u.name for u in join.args.get("using") or []]
     if not names:
-        # Names that differ in case are others to Spark here, and here alone.
+        # Only here, Spark distinguishes names that differ in case.
         both = {c.name for c in right.visible if c.name}
         names = list(dict.fromkeys(c.name for c in left.visible if c.name in both))
-    found = [(left.named(n), right.named(n)) for n in names]
-    if wrong := [n for n, (a, b) in zip(names, found, strict=True) if len(a) != 1 or len(b) != 1]:
-        raise _Unknown(f"{', '.join(wrong)}, which one of its sides does not have, or has twice")
-    return [a[0] for a, _ in found], [b[0] for _, b in found]
+    pairs = [(left.named(n), right.named(n)) for n in names]
+    if ambiguous := [n for n, (a, b) in zip(names, pairs, strict=True) if len(a) != 1 or len(b) != 1]:
+        raise _Unknown(f"{', '.join(ambiguous)}, which a side lacks or has twice")
+    return [a[0] for a, _ in pairs], [b[0] for _, b in pairs]
 
 
-def _starred(star: exp.Expr, relation: _Relation) -> list[_Seen]:
-    """What `*` or `table.*` stands for."""
+def _starred(star: exp.Expr, relation: _Relation) -> list[_VisibleColumn]:
+    """Return the columns of `*` or `table.*`."""
     inner = star.this if isinstance(star, exp.Column) else star
-    known = relation.of(star.table) if isinstance(star, exp.Column) else list(relation.visible)
+    columns = relation.of(star.table) if isinstance(star, exp.Column) else list(relation.visible)
     except_ = inner.args.get("except_") or []
     if not isinstance(inner, exp.Star) or any(v for k, v in inner.args.items() if k != "except_"):
         raise _Unknown(star.sql(DIALECT))
-    if not known or not all(c.name for c in known) or any(isinstance(e, exp.Column) and e.table for e in except_):
+    if not columns or not all(c.name for c in columns) or any(isinstance(e, exp.Column) and e.table for e in except_):
         raise _Unknown(star.sql(DIALECT))
-    return [c for c in known if not any(c.is_called(e.name) for e in except_)]
+    return [c for c in columns if not any(c.is_called(e.name) for e in except_)]
 
 
 def _rewrite(select: exp.Select, names: _Names) -> None:
-    """One SELECT: as a whole, or not at all."""
+    """Rewrite one SELECT completely; raise _Unknown without any change if that is not possible."""
     conditions: list[tuple[exp.Join, list[exp.Expr]]] = []
-    named: list[tuple[exp.Column, _Seen]] = []
+    named: list[tuple[exp.Column, _VisibleColumn]] = []
 
     def note(join: exp.Join, left: _Relation, right: _Relation) -> None:
         if _is_by_name(join):
@@ -261,10 +262,10 @@ def _rewrite(select: exp.Select, names: _Names) -> None:
             pairs = zip(lefts, rights, strict=True)
             conditions.append((join, [exp.EQ(this=a.value.copy(), expression=b.value.copy()) for a, b in pairs]))
         elif on := join.args.get("on"):
-            # All names: a later join may bring another column of a name that is the only one here.
+            # All names: a later join may add another column of a name that is unique here.
             visible = (*left.visible, *right.visible)
             both = _Relation(visible, joined=frozenset(c.name.lower() for c in visible))
-            named.extend(_meant(on, join, both, names))
+            named.extend(_unqualified_joined(on, join, both, names))
 
     relation = names.relation(select, note)
     stars = [(s, _starred(s, relation)) for s in select.selects if s.is_star]
@@ -272,25 +273,25 @@ def _rewrite(select: exp.Select, names: _Names) -> None:
         if part not in ("from_", "joins", "with_"):
             for clause in value if isinstance(value, list) else [value]:
                 if isinstance(clause, exp.Expr):
-                    named.extend(_meant(clause, select, relation, names))
+                    named.extend(_unqualified_joined(clause, select, relation, names))
 
     for join, pairs in conditions:
         join.set("using", None)
         join.set("method", None)
         if pairs or join.side or join.kind.upper() in ("SEMI", "ANTI"):
             join.set("on", exp.and_(*pairs) if pairs else exp.true())
-    for column, seen in named:
-        column.replace(_value(column, seen))
+    for column, visible_column in named:
+        column.replace(_value(column, visible_column))
     for star, columns in stars:
         items = [_value(exp.column(exp.to_identifier(c.name)), c, is_output=True) for c in columns]
         at = next(i for i, item in enumerate(select.expressions) if item is star)
         select.set("expressions", [*select.expressions[:at], *items, *select.expressions[at + 1 :]])
 
 
-def _meant(
+def _unqualified_joined(
     clause: exp.Expr, within: exp.Expr, relation: _Relation, names: _Names
-) -> Iterator[tuple[exp.Column, _Seen]]:
-    """The joined columns in a clause of a query, or of one of its joins, that are named without a table."""
+) -> Iterator[tuple[exp.Column, _VisibleColumn]]:
+    """Yield the joined columns that a clause of a query, or of one of its joins, names without a table."""
     items = within.selects if isinstance(within, exp.Select) else []
     outputs = {i.alias.lower() for i in items if isinstance(i, exp.Alias)}
     for column in list(clause.find_all(exp.Column)):
@@ -299,13 +300,14 @@ def _meant(
             continue
         if isinstance(clause, exp.Order | exp.Having) and name in outputs and not column.find_ancestor(exp.AggFunc):
             continue
-        found = relation.named(name)
-        if len(found) == 1 and _is_seen_from(column, within, names):
-            yield column, found[0]
+        matches = relation.named(name)
+        if len(matches) == 1 and _is_seen_from(column, within, names):
+            yield column, matches[0]
 
 
 def _is_seen_from(column: exp.Column, within: exp.Expr, names: _Names) -> bool:
-    """Whether no query in between has a column of that name; and what is in FROM does not see what is beside it."""
+    """Whether a column refers to the query `within`: no query in between has its name, and sources of FROM do not see
+    each other."""
     node: exp.Expr = column
     while node is not within:
         parent = node.parent
@@ -319,9 +321,9 @@ def _is_seen_from(column: exp.Column, within: exp.Expr, names: _Names) -> bool:
     return True
 
 
-def _value(column: exp.Column, seen: _Seen, *, is_output: bool = False) -> exp.Expr:
-    """What is written for a column: under the name that it was called by, where that names an output or a field."""
-    value = seen.value.copy()
+def _value(column: exp.Column, visible_column: _VisibleColumn, *, is_output: bool = False) -> exp.Expr:
+    """Return the expression for a column, under the column's name if that names an output or a field."""
+    value = visible_column.value.copy()
     if isinstance(value, exp.Column):
         value.set("this", column.this.copy())
         return value

@@ -1,4 +1,4 @@
-"""Recompute the ranges of a declared column that changed rows reach."""
+"""Recompute the ranges of a declared column that changed rows affect."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lake_assets.models.steps.written_changes import write_change
 
 
 def absorb_ranges(ctx: ModelContext, tree: Tree, why: str) -> Done:
-    """Recompute the ranges of the declared column that changed rows reach, and write the rows that differ."""
+    """Recompute the ranges of the declared column that changed rows affect, and write the rows that differ."""
     span = ctx.spec.span
     assert span is not None
-    found = touched_ranges(tree, span, ctx.types[span.column], ctx.sources, ctx.frames)
-    if isinstance(found, str):
-        return full(ctx, found)
-    if found.is_empty:
+    ranges = touched_ranges(tree, span, ctx.types[span.column], ctx.sources, ctx.frames)
+    if isinstance(ranges, str):
+        return full(ctx, ranges)
+    if ranges.is_empty:
         return ctx.nothing("no range touched")
-    rows = Rows(lambda scan, at: found.cut(scan, ctx.sources.of(scan, at)))
-    listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+    rows = Rows(lambda scan, at: ranges.cut(scan, ctx.sources.of(scan, at)))
+    outputs = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
     names = ", ".join(map(quote, ctx.types))
-    here = found.condition(quote(span.column))
-    now = f"SELECT {listed} FROM ({rows.sql(tree.root, 'end')})"
-    before = f"SELECT {names}, -1 AS __sign FROM {ctx.lake.sql_name(ctx.spec.table)} WHERE {here}"
-    delta = f"SELECT {names}, 1 AS __sign FROM ({now}) WHERE {here} UNION ALL {before}"
-    return write_change(ctx, delta, "ranges", f"{found}: {why}")
+    in_ranges = ranges.condition(quote(span.column))
+    new = f"SELECT {outputs} FROM ({rows.sql(tree.root, 'end')})"
+    old = f"SELECT {names}, -1 AS __sign FROM {ctx.lake.sql_name(ctx.spec.table)} WHERE {in_ranges}"
+    delta = f"SELECT {names}, 1 AS __sign FROM ({new}) WHERE {in_ranges} UNION ALL {old}"
+    return write_change(ctx, delta, "ranges", f"{ranges}: {why}")

@@ -22,7 +22,7 @@ from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
 
 def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | None:
-    """Absorb few changed rows of one table in the query that reads them.
+    """Absorb a few changed rows of one table in the query that reads them.
 
     Returns:
         None if the changes have to be counted or inspected first.
@@ -40,9 +40,9 @@ def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | Non
 
 
 def _are_few(ctx: ModelContext, how: Retraction) -> bool:
-    """Whether few groups are adjusted by few changed rows."""
+    """Whether the table is small and few rows have changed."""
     return (
-        size_of(ctx.table)[1] <= SMALL_ROWS and ctx.sources.are_few() and is_linear(how.aggregate.input)
+        size_of(ctx.table)[1] <= SMALL_ROWS and ctx.sources.has_few_changes() and is_linear(how.aggregate.input)
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def adjust(
         ctx: the step.
         tree: the operators of the query.
         how: the way in which groups are adjusted.
-        below: SQL of the changed rows to group; None if there are none.
+        below: SQL of the changed rows to group; None if no row changed.
         frames: the DataFrames that `below` names.
         untouched: the reason to report if no group is touched, and only the watermarks move.
     """
@@ -74,30 +74,32 @@ def adjust(
         if not keys or size_of(ctx.table)[1] <= SMALL_ROWS:
             change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
         else:
-            measured = ctx.frames.measured(how.change(below))
+            measured = ctx.frames.measure(how.change(below))
             change, target = measured.view, f"({_looked_up(ctx, name, measured, keys)})"
             hint = "/*+ BROADCAST(t) */" if measured.hint else ""
         result = how.result(change, target, ctx.types, hint)
         if few:
             result = f"SELECT /*+ COALESCE(1) */ * FROM ({result})"
-        looks = ("count(*)", f"count_if({RECOMPUTE})")
-        rows, (touched, doubtful) = ctx.frames.looked_at(result, *looks, frames=frames)
+        aggregates = ("count(*)", f"count_if({RECOMPUTE})")
+        rows, (touched_count, doubtful_count) = ctx.frames.materialize_with_aggregates(
+            result, *aggregates, frames=frames
+        )
     rows_done = rows.where(f"NOT {RECOMPUTE}").drop(RECOMPUTE)
-    if not touched:
+    if not touched_count:
         return ctx.nothing(untouched)
-    if not doubtful:
-        ctx.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched)
-        return Done(strategy, f"{touched} groups adjusted")
+    if not doubtful_count:
+        ctx.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched_count)
+        return Done(strategy, f"{touched_count} groups adjusted")
     listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
-    again = ctx.frames.measured(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
-    replace_keys(ctx, tree, again, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
-    return Done(strategy, f"{touched} groups adjusted, {doubtful} of them recomputed")
+    doubtful_keys = ctx.frames.measure(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
+    replace_keys(ctx, tree, doubtful_keys, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
+    return Done(strategy, f"{touched_count} groups adjusted, {doubtful_count} of them recomputed")
 
 
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:
-    """Return SQL of the table's rows of the changed groups."""
+    """Return SQL for the stored rows of the changed groups."""
     columns = tuple(ctx.typed(k) for k in keys)
-    looked_up, names = change.by_place(keys), [f"__k{i}" for i in range(len(keys))]
+    looked_up, names = change.with_positional_names(keys), [f"__k{i}" for i in range(len(keys))]
     condition, join = looked_up.condition(columns, names), looked_up.join(columns, names)
     inside = f"SELECT * FROM {view}" + (f" WHERE {condition}" if condition else "")
     return f"SELECT {change.hint} * FROM ({inside}) {join}" if join else inside

@@ -15,12 +15,12 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.pending_windows import Window
 
 COST = "lake-assets.cost"
-# From this share of changed rows on, a recompute is assumed to be cheaper, unless past runs tell.
+# Above this share of changed rows, a recompute is assumed to be cheaper, unless past runs tell otherwise.
 FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
-# Past runs are asked once there are so many, and only about changes of more than this part of the limit: one that was
-# slow (the first of a process is) must not make a model be recomputed from then on.
+# Past runs count once there are this many, and only for changes above this fraction of the limit: a single slow run
+# (the first of a process is slow) must not switch a model to full recomputes.
 RUNS, SMALL = 3, 0.1
-# Below this number of rows, a step costs the same whatever it does.
+# Up to this number of rows, both ways cost the same.
 FEW_ROWS = 10_000
 
 
@@ -47,7 +47,7 @@ class Estimate:
         changed: maximum number of changed rows.
         rows: rows of the sources.
         exact: whether `changed` cannot be far too large (rewritten files hold rows that did not change).
-        limit: the share from which everything is recomputed.
+        limit: the share of changed rows above which everything is recomputed.
         incremental, full: expected seconds of either way, from past runs; None if unknown.
         declared: whether the limit is declared.
     """
@@ -75,10 +75,10 @@ class Estimate:
         return self.share > self.limit
 
     def __str__(self) -> str:
-        said = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
+        size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
         if self.incremental is not None and self.full is not None:
-            return f"{said}; by past runs {self.incremental:.1f} s, in full {self.full:.1f} s"
-        return f"{said}; in full above {self.limit:.0%}"
+            return f"{size}; by past runs {self.incremental:.1f} s, in full {self.full:.1f} s"
+        return f"{size}; in full above {self.limit:.0%}"
 
 
 def estimate(
@@ -100,7 +100,7 @@ def estimate(
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
-    # What replaces all rows deletes and adds them: no more of them change than there were or are.
+    # Replacing all rows counts each row as deleted and added: at most as many rows change as the source has.
     changed = sum(min(n, rows[t]) for t, (n, _) in counted.items())
     return _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
 
@@ -118,17 +118,17 @@ def _estimate(
     limit = full_above if full_above is not None else FULL_ABOVE.get(strategy, 1.0)
     incremental = full = None
     if full_above is None and rows:
-        before = next((c for c in past if c.strategy == "full" and c.rows > FEW_ROWS), None)
-        # A step costs something even where little changed: what a smaller change cost is the least.
-        alike = [c for c in past if c.strategy == strategy and c.changed and c.rows > FEW_ROWS]
-        if before and len(alike) >= RUNS:
-            full = before.seconds * rows / before.rows
-            incremental = min(c.seconds * max(1.0, changed / c.changed) for c in alike)
+        last_full = next((c for c in past if c.strategy == "full" and c.rows > FEW_ROWS), None)
+        # A step has fixed costs, so a larger change costs at least as much as a smaller one did.
+        comparable = [c for c in past if c.strategy == strategy and c.changed and c.rows > FEW_ROWS]
+        if last_full and len(comparable) >= RUNS:
+            full = last_full.seconds * rows / last_full.rows
+            incremental = min(c.seconds * max(1.0, changed / c.changed) for c in comparable)
     return Estimate(changed, rows, exact, limit, incremental, full, full_above is not None)
 
 
 def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
-    """Return the maximum number of rows that a window changed, and whether that is about right.
+    """Return the maximum number of rows that a window changed, and whether that is close to the real number.
 
     It uses the snapshots' counts of added and deleted rows, not the captured files: a file with one deleted row is
     captured as a whole. Rewritten files count unchanged rows as added.
@@ -149,17 +149,17 @@ def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
 
 def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
     """Return the costs of a model's latest steps, newest first."""
-    found: list[Cost] = []
+    costs: list[Cost] = []
     for snapshot in ancestors(table) if table else ():
         if text := summary_of(snapshot).get(COST):
             cost = json.loads(text)
             seconds = snapshot.timestamp_ms / 1000 - cost["began"]
-            # Nothing is done in no time: the clock was set back meanwhile.
+            # Otherwise the clock was set back.
             if seconds > 0:
-                found.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
-            if len(found) >= most:
+                costs.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
+            if len(costs) >= most:
                 break
-    return found
+    return costs
 
 
 def cost_property(strategy: str, estimate: Estimate, began: float) -> dict[str, str]:

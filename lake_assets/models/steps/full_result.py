@@ -11,8 +11,8 @@ from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
 from lake_assets.lake.names import literal
-from lake_assets.models.model_spec import declared
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, declared
+from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.tables.commits import committing
 from lake_assets.tables.row_differences import incomparable, write_differences
 from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, set_properties
@@ -40,33 +40,36 @@ def make_table(ctx: ModelContext) -> None:
         **declared(ctx.spec),
         **ctx.spec.properties,
     }
-    said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-    if _is_made_alike(ctx) and _write_differences(ctx):
+    listed = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+    if _has_same_definition(ctx) and _write_differences(ctx):
         set_properties(ctx.lake, ctx.spec.table, {**declared(ctx.spec), **ctx.spec.properties})
         return
     name = ctx.lake.sql_name(ctx.spec.table)
     ctx.lake.ensure_namespace(ctx.spec.table.namespace)
     rows = ctx.gate.audit_rows(ctx.query) if ctx.gate.is_blocking else ctx.query
     view = ctx.frames.view(rows)
-    with committing(ctx.frames.spark, ctx.spec.table, ctx.marks, ctx.said("full")):
+    with committing(ctx.frames.spark, ctx.spec.table, ctx.marks, ctx.commit_properties("full")):
         ctx.frames.spark.sql(
-            f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({said}) AS SELECT * FROM {view}"
+            f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({listed}) AS SELECT * FROM "
+            f"{view}"
         )
 
 
 def _write_differences(ctx: ModelContext) -> bool:
     table, types, key = ctx.spec.table, ctx.types, ctx.plan.key
     ctx.gate.check(types)
-    return write_differences(ctx.lake, table, ctx.query, types, key, ctx.marks, ctx.base, ctx.gate, ctx.said("full"))
+    return write_differences(
+        ctx.lake, table, ctx.query, types, key, ctx.marks, ctx.base, ctx.gate, ctx.commit_properties("full")
+    )
 
 
-def _is_made_alike(ctx: ModelContext) -> bool:
-    """Whether the table was built from the current definition, and its rows can be compared with new ones."""
+def _has_same_definition(ctx: ModelContext) -> bool:
+    """Whether the table was built from the current definition, and its rows can be compared with the new ones."""
     table = ctx.lake.find(ctx.spec.table)
     if table is None or table.metadata.current_snapshot_id is None or not ctx.base:
         return False
-    made = {p: table.properties.get(p) for p in (FINGERPRINT_PROPERTY, KEY_PROPERTY)}
-    if made != {FINGERPRINT_PROPERTY: ctx.definition, KEY_PROPERTY: json.dumps(list(ctx.plan.key))}:
+    stored = {p: table.properties.get(p) for p in (FINGERPRINT_PROPERTY, KEY_PROPERTY)}
+    if stored != {FINGERPRINT_PROPERTY: ctx.definition, KEY_PROPERTY: json.dumps(list(ctx.plan.key))}:
         return False
     return not ctx.columns_differ() and not incomparable(ctx.types)
 
@@ -80,26 +83,26 @@ def full(ctx: ModelContext, why: str) -> Done:
 
 
 def _check_types(ctx: ModelContext) -> None:
-    """Raise ModelError for columns whose type PyIceberg does not know, so the table could not be read."""
+    """Raise ModelError for columns whose type PyIceberg cannot read."""
     columns = [f.name for f in ctx.query.schema.fields if "variant" in f.dataType.simpleString()]
     if columns:
         raise ModelError(
-            f"model {ctx.spec.table}: {', '.join(columns)}: of type VARIANT, which a table of the lake cannot "
-            "keep: write to_json(...) of it, or a CAST to what it holds"
+            f"model {ctx.spec.table}: {', '.join(columns)}: of type VARIANT, which tables of the lake cannot store: "
+            "use to_json(...), or CAST the column to the type of its values"
         )
 
 
 def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
     key = list(ctx.spec.key)
-    twice = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
-    if twice:
+    duplicate = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
+    if duplicate:
         raise KeyMissingError(
-            f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {twice['count']} "
-            f"rows for {tuple(twice)[:-1]}: declare a key that tells rows apart, or none"
+            f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {duplicate['count']} "
+            f"rows for {tuple(duplicate)[:-1]}: declare a key that identifies each row, or none"
         )
 
 
 def full_for_lost_rows(ctx: ModelContext, why: str) -> Done:
-    """Compute everything, because rows that a change replaces are missing in the table."""
+    """Compute everything because rows that a change replaces are missing in the table."""
     log.warning("%s: computed in full: %s", ctx.spec.table, why)
     return full(ctx, why)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from lake_assets.lake import quote
 from lake_assets.models.operators.operator_deltas import Deltas, keys_of
-from lake_assets.models.operators.operator_types import in_one_type, known, mixed
+from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason, with_common_types
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -30,21 +30,21 @@ from lake_assets.models.steps.retract import retraction
 from lake_assets.models.steps.written_changes import replace_keys, write_change
 
 
-def settled(ctx: ModelContext) -> tuple[ModelPlan, str]:
-    """Complete the plan with types from Spark, and return why keys cannot be used (empty if they can).
+def plan_with_types(ctx: ModelContext) -> tuple[ModelPlan, str]:
+    """Return the plan completed with types from Spark, and why keys cannot be used (empty if they can).
 
-    Spark analyses joins and set operations over computed values; columns of tables have known types.
+    Only joins and set operations over computed values need Spark's analysis: columns of tables have known types.
     """
     tree = ctx.plan.tree
     assert tree is not None
-    if why := mixed(tree.root, lambda e, node: known(node, e) or ctx.type_of(e, node)):
+    if why := mixed_types_reason(tree.root, lambda e, node: certain_type(node, e) or ctx.type_of(e, node)):
         return ctx.plan, why
 
     def schema_of(node: Node) -> dict[str, str]:
         schema = ctx.sql(ctx.rows.sql(node, "end")).schema
         return {f.name: f.dataType.simpleString() for f in schema.fields}
 
-    return replace(ctx.plan, tree=in_one_type(tree, schema_of)), ""
+    return replace(ctx.plan, tree=with_common_types(tree, schema_of)), ""
 
 
 def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
@@ -52,24 +52,24 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
 
     Args:
         ctx: the step.
-        plan: the result of `settled`.
-        why: the reason for its strategy.
+        plan: the result of `plan_with_types`.
+        why: the reason for the plan's strategy.
     """
     tree, strategy = plan.tree, plan.strategy
     assert tree is not None
-    found, reason = None, ""
+    retracted, reason = None, ""
     if plan.retraction is not None:
-        found, reason = retraction(tree, lambda e: ctx.type_of(e, grouped_input(tree)))
-    if found and (done := adjust_at_once(ctx, tree, found)):
+        retracted, reason = retraction(tree, lambda e: ctx.type_of(e, grouped_input(tree)))
+    if retracted and (done := adjust_at_once(ctx, tree, retracted)):
         return done if done.strategy == "none" else done.because(why)
     deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed)
     if not ctx.sources.changed():
         return ctx.nothing("nothing changed in the columns that the query reads")
-    if too_much := _too_much(ctx):
-        return full(ctx, too_much)
+    if full_reason := _why_full(ctx):
+        return full(ctx, full_reason)
     if plan.retraction is not None:
-        if found:
-            return adjust(ctx, tree, found, deltas.sql(found.aggregate.input)).because(why)
+        if retracted:
+            return adjust(ctx, tree, retracted, deltas.sql(retracted.aggregate.input)).because(why)
         why, strategy = reason, "keys"
     by = identity(tree, plan.key)
     if isinstance(by, Doubt):
@@ -81,8 +81,8 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
     return done.because(why)
 
 
-def _too_much(ctx: ModelContext) -> str:
-    """Return why everything is recomputed after all, now that the changed rows are counted."""
+def _why_full(ctx: ModelContext) -> str:
+    """Return why everything is recomputed, now that the changed rows are counted; empty if it is not."""
     if ctx.expected.exact or not ctx.expected.prefers_full:
         return ""
     changed = sum(f.rows for t in ctx.sources.captures if (f := ctx.sources.feed(t)))
@@ -95,8 +95,8 @@ def _changes(ctx: ModelContext, tree: Tree, deltas: Deltas, strategy: str) -> Do
     sql = deltas.sql(tree.root)
     if sql is None:
         return ctx.nothing("no row changed")
-    listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
-    delta = f"SELECT {listed}, __sign FROM ({sql})"
+    outputs = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+    delta = f"SELECT {outputs}, __sign FROM ({sql})"
     return write_change(ctx, delta, strategy, "changed rows" if ctx.plan.key else "changed rows, counted")
 
 
@@ -104,23 +104,23 @@ def _renewed(ctx: ModelContext, tree: Tree, by: Identity, deltas: Deltas, strate
     """Replace the table's rows of the same identity by new rows."""
     name = ctx.lake.sql_name(ctx.spec.table)
     renewal = Renewal(tree, by, deltas, ctx.frames, ctx.rows, name, ctx.types, ctx.typed)
-    found = renewal.change()
-    if found.lost:
-        return full_for_lost_rows(ctx, found.lost)
-    if found.sql is None:
-        return ctx.nothing(found.what)
-    return write_change(ctx, found.sql, strategy, found.what)
+    change = renewal.change()
+    if change.lost:
+        return full_for_lost_rows(ctx, change.lost)
+    if change.sql is None:
+        return ctx.nothing(change.what)
+    return write_change(ctx, change.sql, strategy, change.what)
 
 
 def _keys(ctx: ModelContext, tree: Tree, node: Node, keys: Mapping[str, str], deltas: Deltas) -> Done:
     """Recompute the rows of the touched keys and replace them."""
     below, _ = keys_of(node)
-    touched = deltas.touched_of(node, below)
-    if touched is None:
+    changed_keys = deltas.changed_input_keys(node, below)
+    if changed_keys is None:
         return ctx.nothing("no key touched")
     names = {o: f"__k{i}" for i, o in enumerate(keys)}
-    replace_keys(ctx, tree, touched, names, None)
-    return Done("keys", f"{touched.rows} keys recomputed")
+    replace_keys(ctx, tree, changed_keys, names, None)
+    return Done("keys", f"{changed_keys.rows} keys recomputed")
 
 
 def grouped_input(tree: Tree) -> Node:
@@ -133,7 +133,7 @@ def grouped_input(tree: Tree) -> Node:
 
 
 def _is_by(by: Identity, keys: Collection[str]) -> bool:
-    """Whether all columns of a key are exact and rows are replaced by it: rounded values do not find their rows."""
+    """Whether rows are replaced by a key whose columns are all exact: a rounded value does not find its stored row."""
     return by.kind == "group" and set(keys) <= set(by.columns)
 
 
@@ -142,15 +142,17 @@ def top_key(tree: Tree) -> tuple[Node, dict[str, str]] | None:
 
     The key's columns are in the operator's order.
     """
-    shown = {c: o for o, c in reversed(list(tree.outputs.items()))}
+    outputs = {c: o for o, c in reversed(list(tree.outputs.items()))}
     node = tree.root
     while isinstance(node, Project | Filter):
         if isinstance(node, Project):
-            shown = {e.name: shown[n] for n, e in reversed(node.items) if isinstance(e, exp.Column) and n in shown}
+            outputs = {
+                e.name: outputs[n] for n, e in reversed(node.items) if isinstance(e, exp.Column) and n in outputs
+            }
         node = node.input
     if not isinstance(node, Aggregate | Distinct | SetOp) or (isinstance(node, SetOp) and node.all):
         return None
     keys = [n for n, _ in node.keys] if isinstance(node, Aggregate) else list(node.columns)
-    if not keys or not all(k in shown for k in keys):
+    if not keys or not all(k in outputs for k in keys):
         return None
-    return node, {shown[k]: k for k in keys}
+    return node, {outputs[k]: k for k in keys}

@@ -1,4 +1,4 @@
-"""Intermediate rows that are computed once, counted and bounded, so that joins with them read little."""
+"""Intermediate rows, computed once with their count and bounds, so that joins with them read little."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lake_assets.lake import quote
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.names import literal
 from lake_assets.models.operators.query_tree import text
-from lake_assets.tables.spark_frames import held, over, temp_view
+from lake_assets.tables.spark_frames import checkpoint, over, temp_view
 
 SIGN = "__sign"
 MAX_LITERALS = 1_000
-# A broadcast table of so many rows takes some tens of megabytes.
+# A broadcast table of this many rows takes tens of megabytes.
 MAX_BROADCAST = 500_000
-# To group so many rows takes one core no longer than a shuffle takes two.
+# One core groups this many rows in the time that two cores need to shuffle them.
 ONE_PIECE = 100_000
 
 _T = exp.DataType.Type
-# Where both sides of a comparison are of one of these kinds, it orders and compares as Spark's min and max do.
+# If both sides of a comparison are of one of these kinds, it orders values as Spark's min and max do.
 _KINDS: dict[str, set[Any]] = {
     **{k: set(exp.DataType.INTEGER_TYPES) for k in ("tinyint", "smallint", "int", "bigint")},
     "string": set(exp.DataType.TEXT_TYPES),
@@ -36,7 +36,7 @@ _KINDS: dict[str, set[Any]] = {
     "timestamp_ntz": {_T.TIMESTAMPNTZ},
 }
 
-# The least value of the types whose values leave Spark as whole numbers (a timestamp as its microseconds).
+# The least value of each type whose values leave Spark as whole numbers (timestamps as microseconds).
 _LEAST = {
     "tinyint": -(1 << 7),
     "smallint": -(1 << 15),
@@ -48,23 +48,28 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds or values of one column, as text, with the type to cast to."""
+    """Bounds of one column, as text, with the type to cast to.
+
+    Attributes:
+        type: Spark's type of the column.
+        low, high: the least and greatest value; None if all values are null.
+        non_null: number of values that are not null.
+        within: for whole numbers, the bounds that file statistics give for the values before the change.
+    """
 
     type: str
     low: str | None
     high: str | None
-    held: int
-    """How many are not null."""
+    non_null: int
     within: tuple[int, int] | None = None
-    """Between which whole numbers those values lie that were in the table before, as its files say."""
 
     def around(self) -> tuple[str, str] | None:
-        """Return rounded bounds of all values; None if all are null.
+        """Return rounded bounds of all values; None if all values are null.
 
-        Numbers are rounded away from each other, by less than a sixteenth of what lies between them: Spark compiles
-        them into what it runs, so that a step whose rows lie where those of the last one did is compiled already. But
-        not to beyond the files that they were in, which hardly move either: what is looked up lies in files of its
-        own, often cut at the same values, and the next one would be read for nothing.
+        Bounds of numbers are widened by less than a sixteenth of their distance. Spark compiles literals into the code
+        that it generates, so a step whose bounds round to those of the previous step reuses the compiled code. Bounds
+        are not widened beyond the files that held the values: files are often split at the same values, and the next
+        file would be read in vain.
         """
         if self.low is None or self.high is None:
             return None
@@ -88,14 +93,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Frame:
-    """Rows held in memory under the name of a view.
+    """Rows in memory, registered as a view.
 
     Attributes:
-        view: its name in SQL.
+        view: the name of the view in SQL.
         rows: number of rows.
-        bounds: by column, if its type supports range conditions.
+        bounds: bounds by column, for columns whose type supports range conditions.
         frame: the rows.
-        exact: whether the rows that are looked up must be these and no others.
+        exact: whether a lookup must return the matching rows and no others.
     """
 
     view: str
@@ -123,8 +128,8 @@ class Frame:
         on = []
         for e, n in zip(expressions, names, strict=True):
             bounds = self.bounds.get(n)
-            # Without nulls on this side both mean the same, and the plain one is quicker.
-            same = "=" if bounds and bounds.held == self.rows else "<=>"
+            # Without nulls on this side, both operators mean the same, and `=` is faster.
+            same = "=" if bounds and bounds.non_null == self.rows else "<=>"
             on.append(f"looked_up.{quote(n)} {same} ({text(e)})")
         return f"LEFT SEMI JOIN {self.view} looked_up ON {' AND '.join(on)}"
 
@@ -133,13 +138,13 @@ class Frame:
         if bounds is None or not _is_comparable(e, bounds):
             return ""
         at = text(e)
-        null = f"{at} IS NULL" if bounds.held < self.rows else ""
+        null = f"{at} IS NULL" if bounds.non_null < self.rows else ""
         if (around := bounds.around()) is None:
             return null
-        said = f"{at} BETWEEN {bounds.sql(around[0])} AND {bounds.sql(around[1])}"
+        condition = f"{at} BETWEEN {bounds.sql(around[0])} AND {bounds.sql(around[1])}"
         if self.rows <= MAX_LITERALS:
-            said = f"{at} IN ({', '.join(bounds.sql(v) for v in self._values[name])})"
-        return f"({null} OR {said})" if null else said
+            condition = f"{at} IN ({', '.join(bounds.sql(v) for v in self._values[name])})"
+        return f"({null} OR {condition})" if null else condition
 
     def _listed(self, e: exp.Expr, name: str) -> bool:
         bounds = self.bounds.get(name)
@@ -149,15 +154,16 @@ class Frame:
     def _values(self) -> dict[str, list[str]]:
         """Return the distinct values of each column, for few rows."""
         columns = list(self.bounds)
-        found = self.frame.select(*(F.expr(_leave(quote(c), self.bounds[c].type)).alias(c) for c in columns)).collect()
-        return {c: list(dict.fromkeys(r[i] for r in found if r[i] is not None)) for i, c in enumerate(columns)}
+        rows = self.frame.select(*(F.expr(_leave(quote(c), self.bounds[c].type)).alias(c) for c in columns)).collect()
+        return {c: list(dict.fromkeys(r[i] for r in rows if r[i] is not None)) for i, c in enumerate(columns)}
 
-    def loosely(self) -> Frame:
-        """The same for looking up where a join comes later anyway."""
+    def inexact(self) -> Frame:
+        """Return the frame for lookups that a join follows anyway, so that they may return more rows."""
         return replace(self, exact=False)
 
-    def by_place(self, columns: Sequence[str]) -> Frame:
-        """The same by some columns, which are called `__k0` and so on: what is looked up may have columns so named."""
+    def with_positional_names(self, columns: Sequence[str]) -> Frame:
+        """Return these columns alone, renamed to `__k0`, `__k1`, ...: the looked-up rows may have columns of the same
+        names."""
         names = {c: f"__k{i}" for i, c in enumerate(columns)}
         listed = ", ".join(f"{quote(c)} AS {n}" for c, n in names.items())
         bounds = {n: self.bounds[c] for c, n in names.items() if c in self.bounds}
@@ -165,7 +171,7 @@ class Frame:
         return Frame(f"(SELECT {listed} FROM {self.view})", self.rows, bounds, frame)
 
     def renamed(self, names: Mapping[str, str]) -> Frame:
-        """With bounds under other names: of those rows or some of them, not exactly these."""
+        """Return the frame with renamed bounds, for a subset of its rows; lookups may return more rows."""
         return _Renamed(self.view, self.rows, {n: self.bounds[c] for n, c in names.items() if c in self.bounds},
                         self.frame, exact=False, of=names)  # fmt: skip
 
@@ -176,8 +182,8 @@ class _Renamed(Frame):
 
     @cached_value
     def _values(self) -> dict[str, list[str]]:
-        found = Frame(self.view, self.rows, {(self.of or {})[n]: b for n, b in self.bounds.items()}, self.frame)
-        return {n: found._values[c] for n, c in (self.of or {}).items() if n in self.bounds}
+        original = Frame(self.view, self.rows, {(self.of or {})[n]: b for n, b in self.bounds.items()}, self.frame)
+        return {n: original._values[c] for n, c in (self.of or {}).items() if n in self.bounds}
 
 
 def _is_comparable(e: exp.Expr, bounds: Bounds) -> bool:
@@ -186,17 +192,18 @@ def _is_comparable(e: exp.Expr, bounds: Bounds) -> bool:
 
 
 def _leave(value: str, kind: str) -> str:
-    """Return SQL that converts a value to the text in which it leaves Spark."""
+    """Return SQL that converts a value to the text that is collected from Spark."""
     return f"CAST(unix_micros({value}) AS STRING)" if kind == "timestamp" else f"CAST({value} AS STRING)"
 
 
 class Frames:
-    """Creates frames, which are released when the scope closes.
+    """Creates frames, and releases them when the scope closes.
 
     Args:
         spark: the session.
-        scope: views and kept rows live until it is closed.
-        run: runs SQL, over frames by name (`spark_frames.over`); raises a named error where Spark does not accept it.
+        scope: views and materialized rows live until it closes.
+        run: runs SQL over frames by name (default: `spark_frames.over`); raises a named error if Spark does not accept
+            it.
     """
 
     def __init__(
@@ -206,71 +213,77 @@ class Frames:
         self.sql: Callable[..., DataFrame] = run or (lambda sql, frames=None: over(spark, sql, frames or {}))
 
     def view(self, rows: DataFrame) -> str:
-        """Register rows under a name."""
+        """Register rows as a view, and return its name."""
         return self._scope.enter_context(temp_view(rows))
 
-    def kept(self, rows: DataFrame | str) -> DataFrame:
-        """Compute rows now and keep them.
+    def materialize(self, rows: DataFrame | str) -> DataFrame:
+        """Compute rows now, and return the computed rows.
 
-        Checkpointed, not cached: with a cache, each view that is dropped later has Spark compare its plan with all
-        that is cached.
+        They are checkpointed and not cached: whenever a view is dropped, Spark compares its plan with every cached
+        plan.
         """
-        return held(self.sql(rows) if isinstance(rows, str) else rows)
+        return checkpoint(self.sql(rows) if isinstance(rows, str) else rows)
 
-    def looked_at(
-        self, rows: DataFrame | str, *looks: str, frames: Mapping[str, DataFrame] | None = None
+    def materialize_with_aggregates(
+        self, rows: DataFrame | str, *aggregates: str, frames: Mapping[str, DataFrame] | None = None
     ) -> tuple[DataFrame, list[Any]]:
-        """Compute rows, made of `frames` where they are SQL, and keep them; with some aggregates (SQL) of them."""
+        """Compute rows now, and return them with the values of some aggregates over them.
+
+        Args:
+            rows: a DataFrame, or SQL.
+            aggregates: SQL of each aggregate.
+            frames: the DataFrames that the SQL names.
+        """
         frame = self.sql(rows, frames) if isinstance(rows, str) else rows
-        kept, found = _observed(frame, [F.expr(f"{e} AS look{i}") for i, e in enumerate(looks)])
-        return kept, [found[f"look{i}"] for i in range(len(looks))]
+        materialized, values = _observed(frame, [F.expr(f"{e} AS look{i}") for i, e in enumerate(aggregates)])
+        return materialized, [values[f"look{i}"] for i in range(len(aggregates))]
 
     def in_one_piece(self, rows: DataFrame) -> DataFrame:
-        """Compute rows now, as one partition if they are few, so that grouping them needs no shuffle."""
-        kept, (count,) = self.looked_at(rows, "count(*)")
-        return kept.coalesce(1) if count <= ONE_PIECE else kept
+        """Compute rows now; few rows become one partition, so that grouping them needs no shuffle."""
+        materialized, (count,) = self.materialize_with_aggregates(rows, "count(*)")
+        return materialized.coalesce(1) if count <= ONE_PIECE else materialized
 
-    def measured(
+    def measure(
         self,
         rows: DataFrame | str,
         types: Mapping[str, str] | None = None,
         within: Mapping[str, tuple[int, int]] | None = None,
     ) -> Frame:
-        """Compute rows, and find their number and bounds.
+        """Compute rows now, with their number and bounds.
 
         Args:
-            rows: the rows.
-            types: of their columns but `SIGN`, as simple strings, where they are known.
-            within: see `Bounds`, by column, where it is known.
+            rows: a DataFrame, or SQL.
+            types: Spark's types by column without `SIGN`, as simple strings; default: from the schema of the rows.
+            within: see `Bounds`, by column.
         """
         frame = self.sql(rows) if isinstance(rows, str) else rows
         kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
-        looks = [
-            F.expr(f"{e} AS {what}{i}")
+        aggregates = [
+            F.expr(f"{e} AS {name}{i}")
             for i, (c, k) in enumerate(bounded)
-            for what, e in (
+            for name, e in (
                 ("low", _leave(f"min({quote(c)})", k)),
                 ("high", _leave(f"max({quote(c)})", k)),
                 ("held", f"count({quote(c)})"),
             )
         ]
-        kept, row = _observed(frame, [F.expr("count(*) AS n"), *looks])
+        materialized, row = _observed(frame, [F.expr("count(*) AS n"), *aggregates])
         bounds = {
             c: Bounds(k, row[f"low{i}"], row[f"high{i}"], row[f"held{i}"], (within or {}).get(c))
             for i, (c, k) in enumerate(bounded)
         }
-        return Frame(self.view(kept), row["n"], bounds, kept)
+        return Frame(self.view(materialized), row["n"], bounds, materialized)
 
 
-def _observed(frame: DataFrame, looks: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
-    """Compute and keep rows, and aggregates of them, in one job if possible."""
+def _observed(frame: DataFrame, aggregates: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
+    """Compute rows and aggregates over them, in one job if possible."""
     if isinstance(frame, ClassicDataFrame):
-        seen = Observation()
-        kept = held(frame.observe(seen, *looks))
-        if found := seen.get:
-            return kept, found
+        observation = Observation()
+        materialized = checkpoint(frame.observe(observation, *aggregates))
+        if values := observation.get:
+            return materialized, values
     else:
-        # Connect tells observations of what it collects, and of nothing else: the look itself computes the rows.
-        kept = held(frame, eager=False)
-    return kept, kept.agg(*looks).collect()[0].asDict()
+        # Spark Connect reports observations only for collected rows: the aggregation itself computes the rows.
+        materialized = checkpoint(frame, eager=False)
+    return materialized, materialized.agg(*aggregates).collect()[0].asDict()

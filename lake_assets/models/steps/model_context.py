@@ -16,7 +16,7 @@ from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.operators.maintenance import passed_on
+from lake_assets.models.operators.maintenance import source_column
 from lake_assets.models.operators.operator_rows import Rows
 from lake_assets.models.operators.query_tree import (
     Node,
@@ -30,19 +30,16 @@ from lake_assets.models.steps.cost_estimate import Estimate, cost_property
 from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.model_writer import Writer
-from lake_assets.models.steps.snapshot_pins import MODEL_PROPERTY
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.spark_frames import over
 from lake_assets.tables.table_ddl import columns_of
-
-FINGERPRINT_PROPERTY = MODEL_PROPERTY
 
 
 class NotAcceptedError(ModelError):
     """Spark does not accept some SQL."""
 
 
-def said(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of a Spark error."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
@@ -52,7 +49,7 @@ class Done:
     """How a step absorbed a change.
 
     Attributes:
-        strategy: `retract`, `keys`, `ranges`, `full`, or `none` where no row changed.
+        strategy: `retract`, `keys`, `ranges`, `full`, or `none` if no row changed.
         why: what was done, and why.
     """
 
@@ -70,11 +67,11 @@ class ModelContext:
 
     Attributes:
         plan: how the model is computed.
-        sources: at both ends of the window.
-        frames: rows that are kept during the step.
+        sources: the sources at both ends of the window.
+        frames: rows that are materialized during the step.
         marks: the watermarks of the commit.
         base: the watermarks before it.
-        began: seconds since 1970.
+        began: start of the step, in seconds since 1970.
         expected: the estimated cost.
         definition: fingerprint of the query and its declaration.
         gate: the audits of the table.
@@ -97,24 +94,24 @@ class ModelContext:
 
     @cached_value
     def rows(self) -> Rows:
-        """Return the rows of operators as SQL."""
+        """The rows of operators as SQL."""
         return Rows(self.sources.of)
 
     @cached_value
     def query(self) -> DataFrame:
-        """The result over the sources as they are now."""
+        """The result over the current sources."""
         sources = self.sources
         everything = Sources(self.lake, sources.tables, sources.windows, {}, self.frames)
 
         def view(table: TableId) -> str:
             return everything.view(table, "end")
 
-        written = parse(str(self.spec.table), self.spec.sql)
-        if self.plan.as_written or is_text(written):
+        parsed = parse(str(self.spec.table), self.spec.sql)
+        if self.plan.as_written or is_text(parsed):
             try:
-                rows = self.sql(text_over(written, self.spec.sql, view))
+                rows = self.sql(text_over(parsed, self.spec.sql, view))
             except ModelError:
-                # Spark does not accept everything that sqlglot does.
+                # sqlglot accepts more than Spark.
                 if self.plan.as_written:
                     raise
             else:
@@ -129,8 +126,8 @@ class ModelContext:
 
     def columns_differ(self) -> bool:
         """Whether the query's columns no longer match the table's (a source's type or name changed)."""
-        wanted = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
-        return wanted != self.types
+        expected = {f.name: f.dataType.simpleString() for f in self.query.schema.fields}
+        return expected != self.types
 
     @cached_value
     def table(self) -> Table:
@@ -143,39 +140,39 @@ class ModelContext:
         return columns_of(self.lake, self.spec.table)
 
     def writer(self, strategy: str, *, few: bool = False) -> Writer:
-        """Writes the table: small and with few rows, where that is known."""
-        said = self.said(strategy)
+        """Return the writer of the table; `few`: the table is small, and few rows are written."""
+        properties = self.commit_properties(strategy)
         return Writer(
-            self.lake, self.spec.table, self.types, self.marks, self.base, said, self.frames, self.gate, few=few
+            self.lake, self.spec.table, self.types, self.marks, self.base, properties, self.frames, self.gate, few=few
         )  # fmt: skip
 
-    def said(self, strategy: str) -> dict[str, str]:
-        """Further properties of the commit: the cost of the step."""
+    def commit_properties(self, strategy: str) -> dict[str, str]:
+        """Return further properties of the commit: the cost of the step."""
         return cost_property(strategy, self.expected, self.began)
 
     def inner(self, tree: Tree, output: str) -> exp.Column:
-        """The column of the operators behind an output column, with its type in the table."""
-        found = column(tree.outputs[output])
-        found.type = self.typed(output).type
-        return found
+        """Return the operators' column behind an output column, with its type in the table."""
+        inner = column(tree.outputs[output])
+        inner.type = self.typed(output).type
+        return inner
 
     def typed(self, output: str) -> exp.Column:
-        """An output column with its type in the table."""
-        found = column(output)
-        found.type = exp.DataType.build(self.types[output], dialect=DIALECT)
-        return found
+        """Return an output column with its type in the table."""
+        typed = column(output)
+        typed.type = exp.DataType.build(self.types[output], dialect=DIALECT)
+        return typed
 
     def type_of(self, e: exp.Expr, node: Node) -> str:
-        """Spark's type of an expression over the rows of an operator."""
-        if isinstance(e, exp.Column) and (found := passed_on(node, e.name)):
-            return self.sources.type_of(*found)  # without having Spark look into the catalog
+        """Return Spark's type of an expression over the rows of an operator."""
+        if isinstance(e, exp.Column) and (origin := source_column(node, e.name)):
+            return self.sources.type_of(*origin)  # without a catalog lookup by Spark
         sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self.rows.sql(node, 'end')})"
         return self.sql(sql).schema.fields[0].dataType.simpleString()
 
     def sql(self, sql: str, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
         """Return the rows of a SQL text; raises NotAcceptedError if Spark does not accept it."""
         try:
-            # Analysed at once, also over Spark Connect, so that what Spark does not accept is named.
+            # Analyzed eagerly, over Spark Connect too, so that SQL that Spark does not accept fails here.
             return over(self.frames.spark, sql, frames or {})
         except PySparkException as e:
-            raise NotAcceptedError(f"model {self.spec.table}: Spark does not accept its SQL: {said(e)}") from e
+            raise NotAcceptedError(f"model {self.spec.table}: Spark does not accept its SQL: {first_line(e)}") from e

@@ -1,4 +1,4 @@
-"""Run a SQL model: absorb the changes of its sources, in one commit that moves all of its watermarks."""
+"""Run a SQL model: absorb the changes of its sources in one commit that moves all of its watermarks."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import named_errors
-from lake_assets.models.model_spec import ModelSpec
-from lake_assets.models.operators.maintenance import everything
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.full_result import full, make_table
-from lake_assets.models.steps.incremental import incremental, settled
+from lake_assets.models.steps.incremental import incremental, plan_with_types
 from lake_assets.models.steps.kept_frames import Frames
-from lake_assets.models.steps.model_context import FINGERPRINT_PROPERTY, Done, ModelContext, NotAcceptedError, said
-from lake_assets.models.steps.model_sources import Sources, needed_of
+from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError, first_line
+from lake_assets.models.steps.model_sources import Sources, needed_columns
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
@@ -77,7 +77,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = 
         with named_errors(spec.table):
             return _absorb_sources(lake, spec, pins, rebuild)
     except (MissingDataFileError, CorruptMetadataError) as e:
-        # What is wrong with a table's metadata is wrong for a rebuild as well.
+        # Broken metadata would break a rebuild as well.
         if rebuild or ".metadata.json" in str(e):
             raise
         if spec.on_gap == "stop":
@@ -92,7 +92,7 @@ class _Due:
 
     Attributes:
         tables: the sources.
-        target: the model's table; None: it does not exist yet.
+        target: the model's table; None if it does not exist yet.
         windows: the window of each source.
         begun: whether it continues from the table's contents.
     """
@@ -104,31 +104,31 @@ class _Due:
 
     @property
     def lost(self) -> str:
-        """Why the history of sources is lost; empty: it is not."""
+        """Why the history of sources is lost; empty if it is not."""
         return "; ".join(w.lost.why for w in self.windows.values() if w.lost)
 
 
 def _due(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:
     """Return the step, or the outcome if there is nothing to do."""
     name = str(spec.table)
-    found = {s: lake.find(s) for s in spec.sources}
-    if missing := [str(s) for s, table in found.items() if table is None]:
+    loaded = {s: lake.find(s) for s in spec.sources}
+    if missing := [str(s) for s, table in loaded.items() if table is None]:
         return Outcome(name, "waiting", why=f"{', '.join(missing)} does not exist yet")
-    tables = {s: table for s, table in found.items() if table is not None}
+    tables = {s: table for s, table in loaded.items() if table is not None}
     target = lake.find(spec.table)
     if target is not None:
         check_owner_in(target, spec.table, spec.pipeline)
-    known = target is not None and is_same_query(target, spec)
+    is_current = target is not None and is_same_query(target, spec)
     windows, begun = next_of(lake, spec, target, tables, pins, rebuild=bool(rebuild))
     if empty := [str(s) for s, w in windows.items() if w.head.snapshot is None]:
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
-    if target is not None and not known and not rebuild and spec.on_query_change == "stop" and known_marks(target):
+    if target is not None and not is_current and not rebuild and spec.on_query_change == "stop" and known_marks(target):
         raise DefinitionChangedError(
-            f"{name} was made by another query, or with other partitions, and the model says `on_query_change: stop`. "
-            f"Set them back, or run `lake-assets rebuild {name}` to compute the table by the new ones; with "
-            "`on_query_change: rebuild` declared, the next run does so by itself"
+            f"{name} was built by another query, or with other partitions, and the model declares `on_query_change: "
+            f"stop`. Restore them, or run `lake-assets rebuild {name}` to compute the table by the new ones; with "
+            "`on_query_change: rebuild`, the next run does so"
         )
     return _Due(tables, target, windows, begun)
 
@@ -153,7 +153,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
             for captured in captures.values():
                 captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
-        frames, needed = Frames(lake.spark(), scope), needed_of(plan.tree) if plan.tree else {}
+        frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above
@@ -161,8 +161,8 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
             gate.check({f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
-        made_new = _made_new(ctx, due, needed, rebuild)
-        done = made_new or _absorb(ctx)
+        rebuilt = _create_or_rebuild(ctx, due, needed, rebuild)
+        done = rebuilt or _absorb(ctx)
     log.info("%s: %s: %s (%s)", spec.table, done.strategy, done.why, expected)
     details: dict[str, object] = {"estimate": str(expected), "key": ", ".join(plan.key) or plan.key_why}
     if plan.warnings:
@@ -170,22 +170,24 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
     details |= left_behind(*due.windows.values())
     return published(
         lake, spec.table, absorbed, strategy=done.strategy, why=done.why, began=began, marks=marks,
-        base=None if made_new else base, former=due.target, gate=gate, details=details,
+        base=None if rebuilt else base, former=due.target, gate=gate, details=details,
     )  # fmt: skip
 
 
-def _made_new(ctx: ModelContext, due: _Due, needed: Mapping[TableId, Collection[str]], rebuild: str) -> Done | None:
-    """Create or rebuild the table; None if its query and columns are unchanged."""
+def _create_or_rebuild(
+    ctx: ModelContext, due: _Due, needed: Mapping[TableId, Collection[str]], rebuild: str
+) -> Done | None:
+    """Create or rebuild the table; return None if its query and columns are unchanged."""
     # The types of the result follow from the query and its sources' schemas.
-    alike = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.tables.items())
-    other = [] if alike or not due.begun else _other_columns(due.tables, due.windows, needed)
-    if due.begun and not other and (alike or not ctx.columns_differ()):
+    is_schema_kept = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.tables.items())
+    replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.tables, due.windows, needed)
+    if due.begun and not replaced and (is_schema_kept or not ctx.columns_differ()):
         return None
     make_table(ctx)
     if due.target is not None and (rebuild or due.lost):
         return Done("rebuild", rebuild or due.lost)
-    if other:
-        return Done("full", f"another column is called {', '.join(other)} now")
+    if replaced:
+        return Done("full", f"the name {', '.join(replaced)} now belongs to another column")
     if due.target is None:
         return Done("full", "first run")
     return Done("full", "the query, its sources or the types of its columns changed")
@@ -207,7 +209,7 @@ def next_of(
         spec: the model.
         target: its table, if it exists.
         tables: its sources.
-        pins: snapshots fixed by other models of the run; those of this step are added.
+        pins: snapshots fixed by other models of the run; the pins of this step are added.
         rebuild: whether the table is rebuilt in full.
 
     Raises:
@@ -221,13 +223,13 @@ def next_of(
         target is not None and is_same_query(target, spec) and all(w.mark and w.mark.snapshot for w in windows.values())
     )
     size = _batch(spec, tables) if begun and not all(w.is_absorbed for w in windows.values()) else BatchSize()
-    return pins.settled(lake, windows, tables, size), begun
+    return pins.pin(lake, windows, tables, size), begun
 
 
 def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
     """Return the pending windows of a model's sources. Reads metadata only.
 
-    If the history of one is lost, and the model is declared to be rebuilt, or computes everything with each change
+    If the history of a source is lost, and the model is declared to be rebuilt or recomputes everything on each change
     anyway, all windows start at the beginning.
 
     Args:
@@ -238,15 +240,15 @@ def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, T
     Raises:
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
     """
-    found = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
-    lost = [w.lost for w in found.values() if w.lost]
+    windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
+    lost = [w.lost for w in windows.values() if w.lost]
     if not lost:
-        return found
+        return windows
     if len(tables) == len(spec.sources) and planned(spec, tables).strategy != "full":
-        for why in lost:
-            if getattr(spec, why.option) == "stop":
-                raise why.error(rebuild_advice(spec.table, *spec.sources, option=why.option))
-    return {s: replace(w, mark=None) for s, w in found.items()}
+        for lost_history in lost:
+            if getattr(spec, lost_history.option) == "stop":
+                raise lost_history.error(rebuild_advice(spec.table, *spec.sources, option=lost_history.option))
+    return {s: replace(w, mark=None) for s, w in windows.items()}
 
 
 def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:
@@ -275,20 +277,21 @@ def _absorb(ctx: ModelContext) -> Done:
     if strategy == "full":
         return full(ctx, why)
     try:
-        plan, mixed = settled(ctx)
+        plan, mixed_types = plan_with_types(ctx)
         if strategy == "ranges":
             assert plan.tree is not None
             return absorb_ranges(ctx, plan.tree, why)
-        return full(ctx, mixed) if mixed else _by_parts(ctx, plan, why)
+        return full(ctx, mixed_types) if mixed_types else _by_parts(ctx, plan, why)
     except UnsupportedCaptureError as e:
-        # Raised while changes are read: nothing is written yet.
-        return full(ctx, f"the changes of a source cannot be told: {e}")
+        # Raised while changes are read, before anything is written.
+        return full(ctx, f"the changes of a source cannot be determined: {e}")
 
 
 def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
     """Absorb the changes by parts of the query, or in full if Spark accepts the query but not its parts.
 
-    A part alone does not determine some types, and a row that a condition would have filtered out may fail in a cast.
+    Some types are not determined by a part alone, and a row that a condition would have filtered out may fail in a
+    cast.
     """
     try:
         return incremental(ctx, plan, why)
@@ -296,35 +299,38 @@ def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
         NotAcceptedError, AnalysisException, ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException,
         NumberFormatException, SparkRuntimeException,
     ) as e:  # fmt: skip
-        # What fails in these ways has written nothing. If it is the query that fails, it does so again.
+        # Nothing is written before these errors. If the query itself fails, it fails again below.
         log.warning("%s: computed in full: a part of its query failed", ctx.spec.table, exc_info=True)
-        return full(ctx, f"Spark did not take a part of the query: {said(e)}")
+        return full(ctx, f"Spark did not accept a part of the query: {first_line(e)}")
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
     """Whether a source still has its schema of a snapshot."""
-    found = table.snapshot_by_id(snapshot) if snapshot is not None else None
-    return found is not None and found.schema_id == table.metadata.current_schema_id
+    entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    return entry is not None and entry.schema_id == table.metadata.current_schema_id
 
 
-def _other_columns(
+def _replaced_columns(
     tables: Mapping[TableId, Table], windows: Mapping[TableId, Window], needed: Mapping[TableId, Collection[str]]
 ) -> list[str]:
-    """Return the query's columns whose names meant other columns at the last step: dropped and added again, swapped.
+    """Return the query's columns whose names belonged to other columns at the last step (dropped and added again, or
+    swapped).
 
     Changes are read with the current columns, but the stored result was computed from the former ones.
     """
-    found: list[str] = []
+    replaced: list[str] = []
     for name, table in tables.items():
         start = windows[name].start
         snapshot = table.snapshot_by_id(start) if start is not None else None
-        then = table.schemas().get(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
-        if then is None:
+        old_schema = table.schemas().get(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
+        if old_schema is None:
             continue
-        was = {f.name: f.field_id for f in then.fields}
-        now = {f.name: f.field_id for f in table.schema().fields}
-        found += [f"{name}.{c}" for c in sorted(needed.get(name, now)) if c in was and was[c] != now.get(c)]
-    return found
+        old_ids = {f.name: f.field_id for f in old_schema.fields}
+        new_ids = {f.name: f.field_id for f in table.schema().fields}
+        replaced += [
+            f"{name}.{c}" for c in sorted(needed.get(name, new_ids)) if c in old_ids and old_ids[c] != new_ids.get(c)
+        ]
+    return replaced
 
 
 def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple[str, str]:
@@ -333,7 +339,7 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
         return "full", model.why
     if expected.prefers_full and expected.exact:
         return "full", f"computing everything is estimated to be cheaper: {expected}"
-    if model.strategy != "ranges" and (why := everything(model.tree.root, changed)):
+    if model.strategy != "ranges" and (why := reason_all_rows_change(model.tree.root, changed)):
         return "full", why
     return model.strategy, model.why
 
@@ -345,10 +351,10 @@ def is_same_query(target: Table, spec: ModelSpec) -> bool:
 
 def definition(spec: ModelSpec) -> str:
     """Return a fingerprint of the definition of a table."""
-    found = fingerprint(parse(str(spec.table), spec.sql), spec.sql)
-    found = found if not spec.key else f"{found}:{','.join(spec.key)}"
-    # Files are written by the fields of Iceberg's spec: with others, the table is made again.
-    return f"{found}:{spec.partitions.field.sql}" if spec.partitions else found
+    text = fingerprint(parse(str(spec.table), spec.sql), spec.sql)
+    text = text if not spec.key else f"{text}:{','.join(spec.key)}"
+    # Files are written by the fields of Iceberg's partition spec: a changed spec rebuilds the table.
+    return f"{text}:{spec.partitions.field.sql}" if spec.partitions else text
 
 
 def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:
@@ -367,7 +373,7 @@ def keys_of(table: Table) -> Sequence[Sequence[str]]:
     properties = table.properties
     key = json.loads(properties.get(KEY_PROPERTY, "[]"))
     final = json.loads(properties.get("lake-assets.final", "{}"))
-    # Versions and appended rows share their keys.
-    kept = FINGERPRINT_PROPERTY in properties or final.get("mode") == "scd1"
+    # SCD2 and append tables hold several rows per key.
+    is_unique = FINGERPRINT_PROPERTY in properties or final.get("mode") == "scd1"
     names = {f.name for f in table.schema().fields}
-    return [key] if key and kept and set(key) <= names else []
+    return [key] if key and is_unique and set(key) <= names else []

@@ -1,4 +1,4 @@
-"""Writing a model's table: each function makes one commit that carries the watermarks."""
+"""Write a model's table: each method makes one commit that carries the watermarks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lake_assets.tables.row_differences import form, same
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
-# What a MERGE takes from, in its SQL.
+# The name of a MERGE's source in its SQL.
 _SOURCE = new_name()
 
 
 class LostRows(Exception):
-    """The table does not hold what it has to; says how much. Never leaves this module."""
+    """Rows that should be in the table are missing; the message says how many. Caught within this module."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class Writer:
 
     Attributes:
         types: Spark's types by column of the table, in its order.
-        marks: the watermarks that the commit carries.
-        base: those that the table has before.
-        said: other properties of the commit.
+        marks: the watermarks of the commit.
+        base: the watermarks before it.
+        commit_properties: further properties of the commit.
+        frames: rows that are materialized during the step.
         gate: the audits of the table.
-        quiet: whether nothing is committed where nothing differs.
-        few: whether the table is small, and so is what comes into it.
+        quiet: whether `nothing` commits nothing.
+        few: whether the table is small, and few rows are written.
     """
 
     lake: LakeBase
@@ -48,7 +49,7 @@ class Writer:
     types: Mapping[str, str]
     marks: Watermarks
     base: Watermarks
-    said: Mapping[str, str]
+    commit_properties: Mapping[str, str]
     frames: Frames
     gate: Gate
     quiet: bool = False
@@ -60,7 +61,7 @@ class Writer:
         return self.lake.sql_name(self.table)
 
     def nothing(self) -> None:
-        """Move the watermarks alone."""
+        """Move only the watermarks."""
         if self.quiet:
             return
         self._append(self.frames.spark.table(self.name).limit(0), None)
@@ -70,8 +71,8 @@ class Writer:
         self._append(rows, self.gate)
 
     def overwrite(self, rows: DataFrame, where: str = "true", *, exclusive: bool = False) -> None:
-        """Replace all rows, or those of a condition."""
-        with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.said):
+        """Replace all rows, or the rows that meet a condition."""
+        with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.commit_properties):
             rows.select(*map(quote, self.types)).writeTo(name).overwrite(F.expr(where))
 
     def replace(
@@ -83,23 +84,25 @@ class Writer:
         at_most: int | None = None,
         growth: int | None = None,
     ) -> None:
-        """Write the rows of some keys.
+        """Update, insert or delete the rows of some keys.
 
         Args:
-            rows: one a key; without `FOUND` the key's row goes. Held in memory.
-            key: tells rows apart.
-            exclusive: whether the new rows are made of the old ones, so that another run's commit in between must not
-                be lost.
-            at_most: how many rows there can be, where that is known.
-            growth: by how many rows the table has to grow, where that is known. Only with `exclusive`.
+            rows: one row per key, in memory; `FOUND` is true for a new row, and null if the key's row is deleted.
+            key: the columns that identify a row.
+            exclusive: whether the new rows derive from the stored ones, so that a concurrent commit must not be lost.
+            at_most: the maximum number of rows, if known.
+            growth: the number of rows by which the table must grow, if known. Only with `exclusive`.
 
         Raises:
-            LostRows: it would grow by another number. Nothing is published.
+            LostRows: the table would grow by another number. Nothing is published.
         """
         if not key:
-            found = rows.where(FOUND)
-            with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.said):
-                found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
+            new = rows.where(FOUND)
+            with (
+                self._to(exclusive) as name,
+                committing(self.frames.spark, self.table, self.marks, self.commit_properties),
+            ):
+                new.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
             return
         rest = [c for c in self.types if c not in key]
         pruning = self._pruned(rows, key, at_most)
@@ -115,94 +118,98 @@ class Writer:
         ]
         with self._to(exclusive) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
-            if growth is not None and (found := self._growth(name)) not in (None, growth):
-                raise LostRows(f"{abs(growth - found):,} keys are not in the table as often as they were computed")
+            if growth is not None and (actual := self._growth(name)) not in (None, growth):
+                raise LostRows(
+                    "rows to delete are missing in the table, or rows to insert exist already: it would grow by "
+                    f"{actual:,} rows instead of {growth:,}"
+                )
 
     def change(self, delta: str, key: Sequence[str]) -> str:
-        """Take out and put in rows of a result with a key.
+        """Delete and insert rows of a result with a key.
 
         Args:
             delta: SQL of rows with `SIGN`.
-            key: no two rows of the result share its values.
+            key: the columns that identify a row of the result.
 
         Returns:
-            Why nothing was written: the table does not hold rows that are to be removed, or holds those that are to be
-            added. Empty: it was.
+            Why nothing was written: rows to delete are missing in the table, or rows to insert exist already. Empty if
+                the change was written.
 
         Raises:
-            KeyMissingError: two rows do.
+            KeyMissingError: two rows share a key.
         """
-        changed = self.frames.kept(net(delta, self.types))
-        listed = ", ".join(map(quote, key))
+        changed = self.frames.materialize(net(delta, self.types))
+        key_columns = ", ".join(map(quote, key))
         rest = [c for c in self.types if c not in key]
         new = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
         coming = "max(__copies)"
         rows = self.frames.sql(
-            f"SELECT {', '.join([listed, *new])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
+            f"SELECT {', '.join([key_columns, *new])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
             f"sum(IF(__copies > 0, __copies, 0)) AS __coming, max(IF(__copies < 0, 1, 0)) AS __going "
-            f"FROM {self.frames.view(changed)} GROUP BY {listed}"
+            f"FROM {self.frames.view(changed)} GROUP BY {key_columns}"
         )
-        rows = self.frames.kept(rows)
-        looks = [("n", "count(*)"), ("most", "max(__coming)"), ("growth", "sum(__coming - __going)")]
-        looked = rows.agg(*(F.expr(e).alias(n) for n, e in looks)).collect()[0]
-        if not looked["n"]:
+        rows = self.frames.materialize(rows)
+        aggregates = [("n", "count(*)"), ("most", "max(__coming)"), ("growth", "sum(__coming - __going)")]
+        totals = rows.agg(*(F.expr(e).alias(n) for n, e in aggregates)).collect()[0]
+        if not totals["n"]:
             self.nothing()
             return ""
-        if looked["most"] > 1:
-            twice = rows.where("__coming > 1").select(*map(quote, key)).first()
+        if totals["most"] > 1:
+            duplicate = rows.where("__coming > 1").select(*map(quote, key)).first()
             raise KeyMissingError(
-                f"{self.table}: {', '.join(key)} is its key, and the query gives {looked['most']} rows for {twice}: "
-                "declare a `key` that tells rows apart, or leave it out"
+                f"{self.table}: {', '.join(key)} is its key, and the query gives {totals['most']} rows for "
+                f"{duplicate}: declare a `key` that identifies each row, or none"
             )
         try:
-            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, growth=looked["growth"])
+            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, growth=totals["growth"])
         except LostRows as e:
             return str(e)
         return ""
 
     def count_copies(self, delta: str) -> str:
-        """Take out and put in rows of a result in which rows may be alike: as many as the change says.
+        """Delete and insert rows of a result without a key, by the number of copies of each row.
 
         Returns:
-            Why nothing was written: the table holds fewer copies of a row than are to be removed. Empty: it was.
+            Why nothing was written: the table holds fewer copies of a row than the change deletes. Empty if the change
+                was written.
         """
-        changed = self.frames.kept(net(delta, self.types))
-        look = changed.agg(
+        changed = self.frames.materialize(net(delta, self.types))
+        totals = changed.agg(
             F.count("*").alias("n"), F.count_if(F.col("__copies") < 0).alias("gone")
         ).collect()[0]  # fmt: skip
-        if not look["n"]:
+        if not totals["n"]:
             self.nothing()
             return ""
         columns = list(self.types)
         listed = ", ".join(map(quote, columns))
         view = self.frames.view(changed)
-        if not look["gone"]:
+        if not totals["gone"]:
             self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"), self.gate)
             return ""
-        going = self.frames.kept(f"SELECT * FROM {view} WHERE __copies < 0")
-        pruning = self._pruned(going.select(*map(quote, columns)), columns)
+        deleted = self.frames.materialize(f"SELECT * FROM {view} WHERE __copies < 0")
+        pruning = self._pruned(deleted.select(*map(quote, columns)), columns)
         on = " AND ".join(
             [*(same(c, self.types[c]) for c in columns), *([pruning.condition] if pruning.condition else [])]
         )
-        going_view = self.frames.view(going)
-        # Of rows that are alike one cannot go alone: all go, and those that stay are written again.
+        deleted_view = self.frames.view(deleted)
+        # A MERGE cannot delete one of several equal rows: all are deleted, and the remaining copies written again.
         firsts = ", ".join(f"first(s.{quote(c)}) AS {quote(c)}" for c in columns)
         by = ", ".join(form(f"s.{quote(c)}", k) for c, k in self.types.items())
-        there, (found, short) = self.frames.looked_at(
+        remaining, (matched, short) = self.frames.materialize_with_aggregates(
             self.frames.spark.sql(
                 f"SELECT {firsts}, CAST(count(*) + first(s.__copies) AS INT) AS __left FROM {self.name} t "
-                f"JOIN {going_view} s ON {on} GROUP BY {by}",
+                f"JOIN {deleted_view} s ON {on} GROUP BY {by}",
                 args=pruning.values or None,
             ),
             "count(*)",
             "count_if(__left < 0)",
         )
-        if missing := look["gone"] - found + short:
-            return f"{missing:,} of {look['gone']:,} rows to remove are not in the table as often as they were computed"
-        left = self.frames.view(there)
+        if missing := totals["gone"] - matched + short:
+            return f"{missing:,} of {totals['gone']:,} rows to delete are missing in the table"
+        remaining_view = self.frames.view(remaining)
         source = self.frames.sql(
-            f"SELECT {listed}, true AS __goes FROM {going_view} UNION ALL "
-            f"SELECT {listed}, false FROM {left} LATERAL VIEW {_times('__left')} UNION ALL "
+            f"SELECT {listed}, true AS __goes FROM {deleted_view} UNION ALL "
+            f"SELECT {listed}, false FROM {remaining_view} LATERAL VIEW {_times('__left')} UNION ALL "
             f"SELECT {listed}, false FROM {view} LATERAL VIEW {_times('__copies')} WHERE __copies > 0"
         )
         clauses = f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.__goes THEN {self._insert()}"
@@ -219,22 +226,23 @@ class Writer:
         return prune(rows, key, current, at_most=at_most)
 
     def _growth(self, branch: str) -> int | None:
-        """By how many rows a branch of the table is larger, as the summary of its commit says; None: it does not say.
+        """Return how many more rows a branch of the table has, from the summary of its commit; None if that does not
+        tell.
 
-        Where files are rewritten, Iceberg counts rows that were deleted before.
+        The summary of a commit that rewrites files also counts rows that were deleted before.
         """
         table = self.lake.table(self.table)
-        found = table.snapshot_by_name(branch.rpartition("`branch_")[2].removesuffix("`"))
-        if found is None or found.snapshot_id == table.metadata.current_snapshot_id:
-            return 0 if found else None
-        summary = found.summary.additional_properties if found.summary else {}
+        snapshot = table.snapshot_by_name(branch.rpartition("`branch_")[2].removesuffix("`"))
+        if snapshot is None or snapshot.snapshot_id == table.metadata.current_snapshot_id:
+            return 0 if snapshot else None
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if int(summary.get("deleted-data-files") or 0):
             return None
-        added, hidden, shown = (
+        added, hidden, restored = (
             int(summary.get(name) or 0)
             for name in ("added-records", "added-position-deletes", "removed-position-deletes")
         )
-        return added - hidden + shown
+        return added - hidden + restored
 
     def _insert(self) -> str:
         listed = ", ".join(map(quote, self.types))
@@ -243,16 +251,16 @@ class Writer:
     def _merge(self, sql: str, values: Mapping[str, object], source: DataFrame) -> None:
         spark = self.frames.spark
         once = planned_once(self.lake, when=self.few, as_one=True)
-        with once, committing(spark, self.table, self.marks, self.said):
+        with once, committing(spark, self.table, self.marks, self.commit_properties):
             over(spark, sql, {_SOURCE: source}, values)
 
     def _append(self, rows: DataFrame, gate: Gate | None) -> None:
-        with committing(self.frames.spark, self.table, None, self.said):
+        with committing(self.frames.spark, self.table, None, self.commit_properties):
             append_if_unmoved(self.lake, self.table, rows, self.marks, self.base, gate=gate and gate.blocking)
 
     @contextmanager
     def _to(self, exclusive: bool) -> Generator[str]:
-        """The name to write under; exclusive: nothing of it is seen where another run has moved the table."""
+        """Yield the name to write to. With `exclusive`, nothing is published if another run has moved the table."""
         if not exclusive and not self.gate.is_blocking:
             yield self.name
             return
@@ -261,7 +269,7 @@ class Writer:
 
 
 def net(delta: str, types: Mapping[str, str]) -> str:
-    """SQL: the distinct rows of a change with how many more or fewer there are.
+    """Return SQL for the distinct rows of a change, with the number of copies to insert or, if negative, to delete.
 
     Args:
         delta: SQL of rows with `SIGN`.
@@ -276,7 +284,7 @@ def net(delta: str, types: Mapping[str, str]) -> str:
 
 
 def cast(delta: str, types: Mapping[str, str]) -> str:
-    """SQL: the rows of a change in the table's types."""
+    """Return SQL for the rows of a change, cast to the table's types."""
     casts = ", ".join(f"CAST({quote(c)} AS {k}) AS {quote(c)}" for c, k in types.items())
     return f"SELECT {casts}, {SIGN} FROM ({delta})"
 

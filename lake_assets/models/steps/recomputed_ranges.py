@@ -1,4 +1,4 @@
-"""Models that are recomputed in ranges of a column: which ranges a change reaches."""
+"""Ranges of a column that a change affects, for models that are recomputed by range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlglot import exp
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import Span
-from lake_assets.models.operators.operator_rows import followed, over_there, scan_sql, within
+from lake_assets.models.operators.operator_rows import map_to_right, map_to_side, scan_sql, within
 from lake_assets.models.operators.query_tree import (
     Aggregate,
     Distinct,
@@ -37,7 +37,7 @@ from lake_assets.models.operators.query_tree import (
 from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_sources import Sources
 
-# So many separate ranges are recomputed one by one; of more, all that lies between.
+# Up to this many separate ranges are recomputed one by one; more are recomputed as a single range.
 MOST_RANGES = 100
 _MICROS = 1_000_000
 _EPOCH = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
@@ -45,7 +45,7 @@ _EPOCH = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 
 @dataclass(frozen=True)
 class _Kind:
-    """How values of a type become whole numbers and come back, and how many of them a second is."""
+    """Conversion of a type's values to whole numbers and back, and the length of a second in these numbers."""
 
     out: str
     back: str
@@ -64,14 +64,14 @@ _KINDS: dict[str, _Kind] = {
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges of the result's column that changed rows reach.
+    """Ranges of the declared column that changed rows affect.
 
     Attributes:
-        kind: of the column's values.
-        intervals: first and last; the last is None where there is no end.
-        null: whether rows without a value are reached.
-        back, forward: how far beyond a range its rows are computed of; None: from the beginning.
-        times: by occurrence of a table, what stands for the column there.
+        kind: the kind of the column's type.
+        intervals: first and last value of each range, inclusive; a last value of None means no upper end.
+        null: whether rows without a value are affected.
+        back, forward: how far beyond a range its rows read; `back` None: from the beginning.
+        times: the expression for the column in each occurrence of a table, by its `id`.
     """
 
     kind: _Kind
@@ -83,15 +83,15 @@ class Ranges:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is reached."""
+        """Whether nothing is affected."""
         return not self.intervals and not self.null
 
     def condition(self, of: str) -> str:
-        """SQL: a value lies in one of them."""
+        """Return a SQL condition: a value lies in one of the ranges."""
         return self._within(of, 0, 0)
 
     def cut(self, scan: Scan, view: str) -> str:
-        """A table without rows that none of the ranges is computed of."""
+        """Return SQL for the rows of a table that the ranges are computed from."""
         time = self.times.get(id(scan))
         if time is None or self.back is None:
             return view
@@ -107,42 +107,44 @@ class Ranges:
         return f"({' OR '.join(parts) or 'false'})"
 
     def __str__(self) -> str:
-        said = f"{len(self.intervals)} range{'s' if len(self.intervals) != 1 else ''}"
+        description = f"{len(self.intervals)} range{'s' if len(self.intervals) != 1 else ''}"
         if self.intervals and self.intervals[-1][1] is None:
-            said += ", the last without an end"
-        return said + (" and rows without a value" if self.null else "")
+            description += ", the last without an end"
+        return description + (" and rows without a value" if self.null else "")
 
 
 def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames: Frames) -> Ranges | str:
-    """The ranges that the changed rows of all sources reach, or why everything is recomputed.
+    """Return the ranges that the changed rows of all sources affect, or why everything is recomputed.
 
     Args:
         tree: the compiled query.
-        span: what is declared.
+        span: the declared range.
         type_: Spark's type of the column.
-        sources: with the changes.
-        frames: keeps what is computed.
+        sources: the sources, with their changes.
+        frames: materializes rows.
     """
     kind = _KINDS.get(type_)
     if kind is None:
         return f"{span.column} is of type {type_}: ranges are of dates, timestamps and whole numbers"
-    times = followed_times(tree, span.column)
+    times = column_expressions(tree, span.column)
     parts: list[str] = []
     for scan in scans(tree.root):
         feed = sources.feed(scan.table)
         if feed is None:
             continue
         if id(scan) not in times:
-            return f"{scan.table} changed, and none of its columns stands for {span.column}: any row may be touched"
+            return (
+                f"{scan.table} changed, and none of its columns corresponds to {span.column}: any row may be affected"
+            )
         value = kind.out.format(v=f"CAST({text(times[id(scan)])} AS {type_})")
         parts.append(f"SELECT {value} AS v FROM ({scan_sql(scan, feed.view)})")
     back, forward = (_units(n, kind) for n in (span.back, span.forward))
     reach = None if span.cumulative else back
     if not parts:
         return Ranges(kind, (), False, reach, forward, times)
-    found = frames.measured(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
-    bounds = found.bounds["v"]
-    null = bounds.held < found.rows
+    distinct = frames.measure(f"SELECT DISTINCT v FROM ({' UNION ALL '.join(parts)})")
+    bounds = distinct.bounds["v"]
+    null = bounds.non_null < distinct.rows
     if null and span.cumulative:
         return f"a row without {span.column} changed: it may come before all others"
     if bounds.low is None or bounds.high is None:
@@ -151,15 +153,15 @@ def touched_ranges(tree: Tree, span: Span, type_: str, sources: Sources, frames:
     if span.cumulative:
         return Ranges(kind, ((low - forward, None),), null, None, forward, times)
     intervals = [(low - forward, high + back)]
-    if found.rows <= 100 * MOST_RANGES:
-        values = sorted(r["v"] for r in found.frame.where("v IS NOT NULL").collect())
-        apart = merged([(v - forward, v + back) for v in values])
-        intervals = apart if len(apart) <= MOST_RANGES else intervals
+    if distinct.rows <= 100 * MOST_RANGES:
+        values = sorted(r["v"] for r in distinct.frame.where("v IS NOT NULL").collect())
+        separate = merged([(v - forward, v + back) for v in values])
+        intervals = separate if len(separate) <= MOST_RANGES else intervals
     return Ranges(kind, tuple(intervals), null, back, forward, times)
 
 
 def merged(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Intervals of whole numbers, in order, those that meet made one."""
+    """Return intervals of whole numbers in order, with overlapping and adjacent ones merged."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(intervals):
         if out and low <= out[-1][1] + 1:
@@ -173,16 +175,17 @@ def _units(seconds: float, kind: _Kind) -> int:
     return math.ceil(seconds * kind.second)
 
 
-def followed_times(tree: Tree, output: str) -> dict[int, exp.Expr]:
-    """What stands for a column of the result in the occurrences of tables, by their `id`; some may have nothing."""
-    found: dict[int, exp.Expr] = {}
+def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
+    """Return the expression for a column of the result in each occurrence of a table, by its `id`; occurrences without
+    one are left out."""
+    times: dict[int, exp.Expr] = {}
 
     def down(node: Node, e: exp.Expr | None) -> None:
         if e is None or not refs(e):
             return
         match node:
             case Scan():
-                found[id(node)] = e
+                times[id(node)] = e
             case Project():
                 down(node.input, substitute(e, dict(node.items)))
             case Filter() | Distinct():
@@ -194,10 +197,10 @@ def followed_times(tree: Tree, output: str) -> dict[int, exp.Expr]:
                 down(node.input, substitute(e, by) if refs(e) <= set(by) else None)
             case InnerJoin():
                 for side in node.inputs:
-                    down(side, followed(node.on, side, node)(e))
+                    down(side, map_to_side(node.on, side, node)(e))
             case SideJoin():
                 down(node.left, within(node.left.columns)(e))
-                down(node.right, over_there(node)(e))
+                down(node.right, map_to_right(node)(e))
             case FullJoin():
                 _full(node, e, down)
             case UnionAll() | SetOp():
@@ -205,7 +208,7 @@ def followed_times(tree: Tree, output: str) -> dict[int, exp.Expr]:
                     down(side, e)
 
     down(tree.root, column(tree.outputs[output]))
-    return found
+    return times
 
 
 def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], None]) -> None:
@@ -216,7 +219,7 @@ def _full(node: FullJoin, e: exp.Expr, down: Callable[[Node, exp.Expr | None], N
             down(node.right, y)
 
 
-def untraced(tree: Tree, output: str) -> list[TableId]:
-    """Tables with an occurrence in which nothing stands for a column of the result."""
-    times = followed_times(tree, output)
+def tables_without_column(tree: Tree, output: str) -> list[TableId]:
+    """Return the tables with an occurrence that has no expression for a column of the result."""
+    times = column_expressions(tree, output)
     return list(dict.fromkeys(s.table for s in scans(tree.root) if id(s) not in times))

@@ -1,7 +1,7 @@
-"""Changes of a result by the identity of its rows: what goes is what the table holds, what comes is computed once.
+"""Changes of a result by the identity of its rows: stored rows are deleted, and their replacements computed once.
 
-A change says which identities are touched. What it says of the values before is not used to remove rows: computed
-again, they may be other ones than those that are stored.
+A change tells which identities are touched. Its old values are not used to delete rows: recomputed, they may differ
+from the stored ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lake_assets.tables.row_differences import incomparable
 
 @dataclass(frozen=True)
 class Renewed:
-    """The change of a stored result.
+    """Change of a stored result.
 
     Attributes:
-        sql: rows with `SIGN`, of which those that go are the table's own; None: nothing changes.
+        sql: inserted and deleted rows with `SIGN`; deleted rows are read from the table. None if nothing changes.
         what: what was done, for people.
-        lost: why the stored rows that go cannot be told; empty: they can.
+        lost: why the stored rows to delete cannot be determined; empty if they can.
     """
 
     sql: str | None
@@ -38,12 +38,17 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Renewal:
-    """Finds the change of one model's table in one step.
+    """Computes the change of one model's table in one step.
 
     Attributes:
+        tree: the compiled query.
+        by: the identity of its rows.
+        deltas: the changes of its operators.
+        frames: rows that are materialized during the step.
+        rows: the rows of its operators.
         stored: the table in SQL.
-        types: its columns.
-        typed: a column of the table with its type.
+        types: Spark's types by column of the table.
+        typed: returns a column of the table with its type.
     """
 
     tree: Tree
@@ -56,12 +61,12 @@ class Renewal:
     typed: Callable[[str], exp.Column]
 
     def change(self) -> Renewed:
-        """The change of the table."""
+        """Return the change of the table."""
         if not self._columns:
             return Renewed(None, "", lost=f"values of {', '.join(self.by.columns)} cannot be compared")
         if self.by.kind == "group":
-            touched = self.deltas.touched_in(self.by.node, [self.by.columns[o] for o in self._columns])
-            return self._again(touched, "groups") if touched else Renewed(None, "no group touched")
+            keys = self.deltas.changed_keys(self.by.node, [self.by.columns[o] for o in self._columns])
+            return self._recomputed(keys, "groups") if keys else Renewed(None, "no group touched")
         sql = self.deltas.sql(self.tree.root)
         if sql is None:
             return Renewed(None, "no row changed")
@@ -70,69 +75,72 @@ class Renewal:
         is_direct = self.deltas.is_direct(self.tree.root)
         if is_direct and self.by.kind == "key":
             return Renewed(changed, "changed rows")
-        held = self.frames.view(self.frames.kept(cast(changed, self.types)))
-        listed = ", ".join(f"{quote(o)} AS __k{i}" for i, o in enumerate(self._columns))
-        touched = self.frames.measured(f"SELECT DISTINCT {listed} FROM ({net(f'SELECT * FROM {held}', self.types)})")
-        if not touched.rows:
+        changed_view = self.frames.view(self.frames.materialize(cast(changed, self.types)))
+        identity_columns = ", ".join(f"{quote(o)} AS __k{i}" for i, o in enumerate(self._columns))
+        keys = self.frames.measure(
+            f"SELECT DISTINCT {identity_columns} FROM ({net(f'SELECT * FROM {changed_view}', self.types)})"
+        )
+        if not keys.rows:
             return Renewed(None, "no row changed")
-        return self._counted(held, touched) if is_direct else self._again(touched, "rows")
+        return self._replaced_if_complete(changed_view, keys) if is_direct else self._recomputed(keys, "rows")
 
     @property
     def _columns(self) -> list[str]:
-        """The columns of the identity that can be compared: any of them will do, the more the better."""
+        """Comparable columns of the identity: a subset still finds every row, but replaces more of them."""
         return [o for o in self.by.columns if not incomparable({o: self.types[o]})]
 
-    def _again(self, touched: Frame, what: str) -> Renewed:
-        """Compute what belongs to the touched identities as of the end, all of it at once."""
-        inner = [self._inner(o) for o in self._columns]
+    def _recomputed(self, keys: Frame, what: str) -> Renewed:
+        """Compute all rows of the touched identities as of the end, at once."""
+        inner = [self._inner_column(o) for o in self._columns]
         names = tuple(f"__k{i}" for i in range(len(inner)))
-        listed = ", ".join(f"{quote(self.tree.outputs[c])} AS {quote(c)}" for c in self.types)
-        now = f"SELECT {listed} FROM ({self.rows.sql(self.tree.root, 'end', KeyFilter(tuple(inner), names, touched))})"
-        was = self._within(f"SELECT {self._listed} FROM {self.stored}", touched)
-        return Renewed(_both(self._listed, now, was), f"{touched.rows} {what} recomputed")
+        outputs = ", ".join(f"{quote(self.tree.outputs[c])} AS {quote(c)}" for c in self.types)
+        new = f"SELECT {outputs} FROM ({self.rows.sql(self.tree.root, 'end', KeyFilter(tuple(inner), names, keys))})"
+        old = self._within(f"SELECT {self._column_list} FROM {self.stored}", keys)
+        return Renewed(_both(self._column_list, new, old), f"{keys.rows} {what} recomputed")
 
-    def _counted(self, held: str, touched: Frame) -> Renewed:
-        """Replace the stored rows by those that come, if the change speaks of all of them.
+    def _replaced_if_complete(self, changed_view: str, keys: Frame) -> Renewed:
+        """Replace the stored rows by the inserted ones if the change covers all of them.
 
         Args:
-            held: a view of the rows that go and come, of which those that go are rows of the result before.
-            touched: the identities.
+            changed_view: a view of the deleted and inserted rows; the deleted ones were rows of the result before the
+                step.
+            keys: the touched identities.
         """
-        was = self.frames.view(self.frames.kept(self._within(f"SELECT {self._listed} FROM {self.stored}", touched)))
-        changed = self._within(f"SELECT * FROM {held}", touched)
+        old_view = self.frames.view(
+            self.frames.materialize(self._within(f"SELECT {self._column_list} FROM {self.stored}", keys))
+        )
+        changed = self._within(f"SELECT * FROM {changed_view}", keys)
         by = ", ".join(map(quote, self._columns))
         sides = (
             f"SELECT {by}, 1 AS __going, 0 AS __there FROM ({changed}) WHERE {SIGN} < 0 "
-            f"UNION ALL SELECT {by}, 0, 1 FROM {was}"
+            f"UNION ALL SELECT {by}, 0, 1 FROM {old_view}"
         )
         counts = f"SELECT sum(__going) AS __going, sum(__there) AS __there FROM ({sides}) GROUP BY {by}"
-        (found,) = self.frames.sql(
+        (mismatches,) = self.frames.sql(
             f"SELECT count_if(__there < __going) AS fewer, count_if(__there > __going) AS more FROM ({counts})"
         ).collect()
-        if found["fewer"]:
-            what = (
-                f"of {touched.rows:,} touched rows, {found['fewer']:,} are not in the table as often as they have to be"
-            )
+        if mismatches["fewer"]:
+            what = f"of {keys.rows:,} touched rows, {mismatches['fewer']:,} are missing in the table"
             return Renewed(None, what, lost=what)
-        if found["more"]:
-            # Others share their exact columns: which of the stored rows is which cannot be told.
-            return self._again(touched, "rows")
-        now = f"SELECT {self._listed} FROM ({changed}) WHERE {SIGN} > 0"
-        return Renewed(_both(self._listed, now, f"SELECT * FROM {was}"), f"{touched.rows} rows replaced")
+        if mismatches["more"]:
+            # Other rows share the values of the exact columns: which stored row is which cannot be determined.
+            return self._recomputed(keys, "rows")
+        new = f"SELECT {self._column_list} FROM ({changed}) WHERE {SIGN} > 0"
+        return Renewed(_both(self._column_list, new, f"SELECT * FROM {old_view}"), f"{keys.rows} rows replaced")
 
     @property
-    def _listed(self) -> str:
+    def _column_list(self) -> str:
         return ", ".join(map(quote, self.types))
 
-    def _within(self, sql: str, touched: Frame) -> str:
+    def _within(self, sql: str, keys: Frame) -> str:
         names = tuple(f"__k{i}" for i in range(len(self._columns)))
-        return restricted(sql, KeyFilter(tuple(self.typed(o) for o in self._columns), names, touched))
+        return restricted(sql, KeyFilter(tuple(self.typed(o) for o in self._columns), names, keys))
 
-    def _inner(self, output: str) -> exp.Column:
-        found = exp.column(self.tree.outputs[output], quoted=True)
-        found.type = self.typed(output).type
-        return found
+    def _inner_column(self, output: str) -> exp.Column:
+        column = exp.column(self.tree.outputs[output], quoted=True)
+        column.type = self.typed(output).type
+        return column
 
 
-def _both(listed: str, now: str, was: str) -> str:
-    return f"SELECT {listed}, 1 AS {SIGN} FROM ({now}) UNION ALL SELECT {listed}, -1 AS {SIGN} FROM ({was})"
+def _both(columns: str, new: str, old: str) -> str:
+    return f"SELECT {columns}, 1 AS {SIGN} FROM ({new}) UNION ALL SELECT {columns}, -1 AS {SIGN} FROM ({old})"

@@ -1,7 +1,7 @@
-"""Groups that are kept up to date by adding what came and taking away what went.
+"""Maintain groups by adding inserted rows and subtracting deleted rows.
 
-Counts, and sums of whole numbers and decimals, of a group follow from what the table holds and the change alone. Where
-that does not tell (a sum that becomes 0 may be a sum of no values, which is null), the group is recomputed.
+The new counts, and sums of whole numbers and decimals, of a group follow from its stored row and the change. If they do
+not (a sum that becomes 0 may be the sum of no values, which is null), the group is recomputed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DOUBLE_EXACT = {"tinyint": 53 - 7, "smallint": 53 - 15, "int": 53 - 31}
 
 @dataclass(frozen=True)
 class Call:
-    """One aggregate that the result shows.
+    """One aggregate of the result.
 
     Attributes:
-        output: the result's column.
-        kind: which aggregate.
-        of: what is counted or summed; None: rows.
-        condition: of FILTER.
+        output: the column of the result.
+        kind: `count`, `sum` or `avg`.
+        of: the expression that is counted or summed; None to count rows.
+        condition: the condition of FILTER.
         type: Spark's type of `of`.
     """
 
@@ -42,52 +42,53 @@ class Call:
 
     @property
     def same_rows(self) -> tuple[str, str]:
-        """Tells whether two aggregates are over the same values."""
+        """Equal for two aggregates over the same values."""
         return (text(self.of) if self.of is not None else "", text(self.condition) if self.condition else "")
 
 
 @dataclass(frozen=True)
 class Retraction:
-    """How a result of groups is kept up to date.
+    """How the groups of a result are adjusted.
 
     Attributes:
         aggregate: the operator.
-        keys: by key of the operator, the result's column.
+        keys: the result's column for each key of the operator.
         calls: the aggregates.
-        derived: other columns of the result, over the operator's columns.
-        shown: by column of the operator, the result's.
+        derived: other columns of the result, as expressions over the operator's columns.
+        outputs: the result's column for each column of the operator.
     """
 
     aggregate: Aggregate
     keys: Mapping[str, str]
     calls: tuple[Call, ...]
     derived: Mapping[str, exp.Expr]
-    shown: Mapping[str, str]
+    outputs: Mapping[str, str]
 
     def change(self, delta: str) -> str:
-        """SQL: by group, what came less what went."""
+        """Return SQL with one row per group: inserted less deleted rows and values."""
         items = [f"{text(e)} AS {quote(self.keys[n])}" for n, e in self.aggregate.keys]
         items += [f"sum(CAST({SIGN} AS BIGINT)) AS __n", f"count_if({SIGN} < 0) AS __gone"]
         for i, call in enumerate(self.calls):
-            held = _and(f"{text(call.of)} IS NOT NULL" if call.of is not None else "", _filter(call))
-            items.append(f"sum(IF({held}, CAST({SIGN} AS BIGINT), 0L)) AS __n{i}")
-            items.append(f"count_if({_and(held, f'{SIGN} < 0')}) AS __gone{i}")
+            has_value = _and(f"{text(call.of)} IS NOT NULL" if call.of is not None else "", _filter(call))
+            items.append(f"sum(IF({has_value}, CAST({SIGN} AS BIGINT), 0L)) AS __n{i}")
+            items.append(f"count_if({_and(has_value, f'{SIGN} < 0')}) AS __gone{i}")
             if call.kind == "sum" and call.of is not None:
                 value = text(call.of)
                 value = f"CAST({value} AS DECIMAL(20,0))" if "int" in call.type else value
-                items.append(f"try_sum(IF({held}, IF({SIGN} > 0, {value}, -({value})), NULL)) AS __s{i}")
+                items.append(f"try_sum(IF({has_value}, IF({SIGN} > 0, {value}, -({value})), NULL)) AS __s{i}")
         by = ", ".join(text(e) for _, e in self.aggregate.keys)
-        # Without keys there is one group, also of no changed rows.
+        # Without keys there is one group even if no row changed.
         return f"SELECT {', '.join(items)} FROM ({delta})" + (f" GROUP BY {by}" if by else " HAVING count(*) > 0")
 
     def result(self, change: str, table: str, types: Mapping[str, str], hint: str = "") -> str:
-        """SQL: by group, the new row (`FOUND` null where the group vanishes), or that it has to be recomputed.
+        """Return SQL with one row per group: its new row (`FOUND` is null if the group vanishes), and whether it must
+        be recomputed.
 
         Args:
-            change: a view of `change`'s rows.
-            table: the result as it is, or the part of it with these groups.
+            change: a view of the rows of `change`.
+            table: the stored result, or the part of it with these groups.
             types: Spark's types of the result's columns.
-            hint: for the join of both.
+            hint: the hint for the join of both.
         """
         keys = list(self.keys.values())
         same = " AND ".join(f"d.{quote(k)} <=> t.{quote(k)}" for k in keys) or "true"
@@ -100,9 +101,9 @@ class Retraction:
         doubts = [unsure, *(d for i in range(len(self.calls)) if (d := self._doubt(i)))]
         doubt = " OR ".join(f"coalesce({d}, true)" for d in doubts)
         by = {n: quote(k) for n, k in self.keys.items()}
-        by |= {n: f"__new{self._place(o)}" for n, o in self.shown.items() if n not in self.keys}
+        by |= {n: f"__new{self._place(o)}" for n, o in self.outputs.items() if n not in self.keys}
         rest = [
-            f"{_over(e, by)} AS {quote(o)}" if o in self.derived else f"__new{self._place(o)} AS {quote(o)}"
+            f"{_replace_columns(e, by)} AS {quote(o)}" if o in self.derived else f"__new{self._place(o)} AS {quote(o)}"
             for o, e in ((o, self.derived.get(o, exp.Null())) for o in types if o not in keys)
         ]
         listed = ", ".join([*(quote(k) for k in keys), *rest])
@@ -123,22 +124,22 @@ class Retraction:
                 kind = types[call.output]
                 wide = f"try_add(CAST(__old{i} AS DECIMAL(38,0)), CAST(__s{i} AS DECIMAL(38,0)))"
                 sum_ = wide if kind == "bigint" else f"try_add(__old{i}, __s{i})"
-                # Without values before, the change is all there is; without values now, the sum is null.
+                # Without old values, the new sum is that of the change; without new values, it is null.
                 first = f"IF(__n{i} > 0, __s{i}, NULL)"
                 empty = f"__gone{i} > 0 AND {self._count(i)} = 0" if self._counted(i) is not None else "false"
-                kept = f"__n{i} = 0 AND __gone{i} = 0"
-                said = (
-                    f"CASE WHEN __old{i} IS NULL THEN {first} WHEN {kept} THEN __old{i} WHEN {empty} THEN NULL "
+                is_unchanged = f"__n{i} = 0 AND __gone{i} = 0"
+                new_sum = (
+                    f"CASE WHEN __old{i} IS NULL THEN {first} WHEN {is_unchanged} THEN __old{i} WHEN {empty} THEN NULL "
                     f"ELSE {sum_} END"
                 )
-                return f"try_cast({said} AS {kind})"
+                return f"try_cast({new_sum} AS {kind})"
             case _:
                 total, count = (self._other(i, kind) for kind in ("sum", "count"))
                 n = f"(coalesce(__old{count}, 0L) + __n{count})"
                 return f"IF({n} = 0, NULL, CAST({self._new(total, types)} AS DOUBLE) / {n})"
 
     def _counted(self, i: int) -> int | None:
-        """The aggregate that says how many values the sum has."""
+        """Return the position of the aggregate that counts the values of a sum."""
         return next(
             (j for j, c in enumerate(self.calls) if c.kind == "count" and c.same_rows == self.calls[i].same_rows), None
         )
@@ -151,25 +152,25 @@ class Retraction:
         return next(j for j, c in enumerate(self.calls) if c.kind == kind and c.same_rows == same)
 
     def _doubt(self, i: int) -> str:
-        """SQL: the new value does not follow from the old one and the change."""
+        """Return a SQL condition: the new value does not follow from the old value and the change."""
         call = self.calls[i]
         match call.kind:
             case "count":
                 return f"__new{i} < 0"
             case "sum":
-                # It cannot be told whether the values that were there have all gone, or the sum is out of range.
+                # Either all old values may have been deleted, or the sum is out of range.
                 lost = f"__there AND __old{i} IS NULL AND (__n{i} <> 0 OR __gone{i} > 0)"
                 large = f"__new{i} IS NULL AND NOT (__old{i} IS NULL AND __n{i} = 0)"
                 if self._counted(i) is not None:
                     return f"(coalesce({lost}, false) OR ({large} AND {self._count(i)} <> 0))"
                 return f"(coalesce({lost}, false) OR {large} OR coalesce(__gone{i} > 0 AND __new{i} = 0, false))"
             case _:
-                # A sum of doubles is exact as long as no partial sum can reach 2^53.
+                # A sum of doubles is exact while no partial sum can reach 2^53.
                 most = 1 << _DOUBLE_EXACT[call.type]
                 return f"(coalesce(__old{self._other(i, 'count')}, 0L) + abs(__n{i}) + __gone{i} > {most}L)"
 
     def _exists(self) -> tuple[str, str]:
-        """SQL: the group has rows; and: that cannot be told."""
+        """Return two SQL conditions: the group has rows; and: whether it has rows is unknown."""
         if not self.aggregate.keys:
             return "true", "false"
         rows = next((i for i, c in enumerate(self.calls) if c.kind == "count" and c.same_rows == ("", "")), None)
@@ -181,11 +182,11 @@ class Retraction:
 
 
 def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retraction | None, str]:
-    """How the groups of a result are kept up to date from changes alone, or None and why they cannot be.
+    """Return how the groups of a result are adjusted by changes alone; or None, and why they cannot be.
 
     Args:
         tree: the compiled query.
-        type_of: Spark's type of an expression over what is grouped; empty where it is not known.
+        type_of: returns Spark's type of an expression over the grouped rows; empty if unknown.
     """
     items: dict[str, exp.Expr] = {o: exp.column(n, quoted=True) for o, n in tree.outputs.items()}
     node = tree.root
@@ -194,53 +195,53 @@ def retraction(tree: Tree, type_of: Callable[[exp.Expr], str]) -> tuple[Retracti
         items = {o: substitute(e, by) for o, e in items.items()}
         node = node.input
     if not isinstance(node, Aggregate) or node.vanishes:
-        return None, "its topmost operator is no GROUP BY"
-    if moved := _in_doubt(node):
-        return None, f"{moved.why}, so what went cannot be taken away"
-    shown: dict[str, str] = {}
+        return None, "its topmost operator is not a GROUP BY"
+    if in_doubt := _in_doubt(node):
+        return None, f"{in_doubt.why}, so deleted rows cannot be subtracted"
+    outputs: dict[str, str] = {}
     for output, e in items.items():
         if isinstance(e, exp.Column):
-            shown.setdefault(e.name, output)
+            outputs.setdefault(e.name, output)
     keys: dict[str, str] = {}
     for name, e in node.keys:
-        if name not in shown:
-            return None, f"it does not show {users_text(node, e)}, which it groups by"
-        keys[name] = shown[name]
+        if name not in outputs:
+            return None, f"its result lacks {users_text(node, e)}, which it groups by"
+        keys[name] = outputs[name]
     calls: list[Call] = []
     for name, e in node.calls:
-        if name not in shown:
-            return None, f"it does not show {users_text(node, e)} as it is, so that the next one cannot be made of it"
-        found = _call(shown[name], e, type_of, users_text(node, e))
-        if isinstance(found, str):
-            return None, found
-        calls.append(found)
+        if name not in outputs:
+            return None, f"its result lacks {users_text(node, e)} itself, from which the next value would be computed"
+        call_or_reason = _call(outputs[name], e, type_of, users_text(node, e))
+        if isinstance(call_or_reason, str):
+            return None, call_or_reason
+        calls.append(call_or_reason)
     for call in calls:
         if call.kind == "avg":
             kinds = {c.kind for c in calls if c.same_rows == call.same_rows}
             if not {"sum", "count"} <= kinds:
                 of = users_text(node, call.of) if call.of is not None else "its rows"
-                return None, f"an average is made of sum and count, and it does not show both of {of}"
+                return None, f"an average needs the sum and the count, and its result lacks one of them for {of}"
     used = {n for n, _ in (*node.keys, *node.calls)}
-    derived = {o: e for o, e in items.items() if o not in shown.values()}
+    derived = {o: e for o, e in items.items() if o not in outputs.values()}
     assert all(refs(e) <= used for e in derived.values())
-    return Retraction(node, keys, tuple(calls), derived, shown), ""
+    return Retraction(node, keys, tuple(calls), derived, outputs), ""
 
 
 def _in_doubt(node: Aggregate) -> Doubt | None:
-    """What is in doubt about the rows that are grouped, as far as groups and aggregates read them."""
+    """Return the doubt about the grouped rows, as far as keys and aggregates read them."""
     below = state(node.input)
     return worst(below.rows, *(doubt(e, below.columns) for _, e in (*node.keys, *node.calls)))
 
 
-def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], shown: str) -> Call | str:
-    """An aggregate that can be kept up to date; else why it cannot, in which it is called `shown`."""
+def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], name: str) -> Call | str:
+    """Return an aggregate that can be adjusted by changes; or why it cannot, with `name` as its name."""
     condition = None
     call = e
     if isinstance(call, exp.Filter):
         condition, call = call.expression.this, call.this
     inside = call.this
     if isinstance(inside, exp.Distinct) or (isinstance(call, exp.Count) and call.expressions):
-        return f"{shown} cannot be told from the change alone"
+        return f"{name} cannot be computed from the change alone"
     match call:
         case exp.CountIf():
             both = exp.and_(inside, condition) if condition is not None else inside
@@ -250,14 +251,14 @@ def _call(output: str, e: exp.Expr, type_of: Callable[[exp.Expr], str], shown: s
         case exp.Sum() | exp.Avg():
             kind = type_of(inside).split("(")[0]
             if kind in ("float", "double"):
-                return f"{shown} adds floating-point numbers, whose sum depends on their order"
+                return f"{name} adds floating-point numbers, whose sum depends on their order"
             if isinstance(call, exp.Avg) and kind not in _DOUBLE_EXACT:
-                return f"{shown} is rounded on the way, so that it is recomputed"
+                return f"{name} is rounded on the way, so it is recomputed"
             if kind not in _EXACT:
-                return f"{shown} is over {kind or 'a type that is not known before it runs'}"
+                return f"{name} is over {kind or 'a type that is unknown before it runs'}"
             return Call(output, "sum" if isinstance(call, exp.Sum) else "avg", inside, condition, kind)
         case _:
-            return f"{shown} cannot be told from the change alone"
+            return f"{name} cannot be computed from the change alone"
 
 
 def _filter(call: Call) -> str:
@@ -268,8 +269,8 @@ def _and(*parts: str) -> str:
     return " AND ".join(f"({p})" for p in parts if p) or "true"
 
 
-def _over(e: exp.Expr, by: Mapping[str, str]) -> str:
-    def one(node: exp.Expr) -> exp.Expr:
+def _replace_columns(e: exp.Expr, by: Mapping[str, str]) -> str:
+    def replaced(node: exp.Expr) -> exp.Expr:
         return exp.maybe_parse(by[node.name], dialect=DIALECT) if isinstance(node, exp.Column) else node
 
-    return text(e.copy().transform(one))
+    return text(e.copy().transform(replaced))

@@ -1,4 +1,4 @@
-"""Which snapshots of its sources a model reads, so that all models of a run see the same."""
+"""Choose the snapshots of its sources that a model reads, so that all models of a run read the same ones."""
 
 from __future__ import annotations
 
@@ -13,58 +13,57 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import Watermark, parse_marks
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
 
-MODEL_PROPERTY = "lake-assets.model"
-
 
 @dataclass
 class SnapshotPins:
-    """The snapshots that the models of one run read: the first to read a table settles it for those after it.
+    """Snapshots that the models of one run read: the first model to read a table pins its snapshot for later models.
 
-    Across runs, a model whose sources have absorbed different snapshots of one table below them reads the newest of
-    theirs that agree.
+    If the sources of a model have absorbed different snapshots of a common upstream table, the model reads the newest
+    snapshots of its sources that agree on it.
 
-    Models may settle theirs in several threads.
+    Models may pin snapshots from several threads.
 
     Attributes:
-        newest: where each source was when a model of the run looked at it first.
-        pinned: up to where one took it.
+        newest: the head of each source when the first model of the run loaded it.
+        pinned: the head up to which a model of the run reads each source.
     """
 
     newest: dict[TableId, Watermark] = field(default_factory=dict[TableId, Watermark])
     pinned: dict[TableId, Watermark] = field(default_factory=dict[TableId, Watermark])
-    # Who reads a source up to there: those that failed do not count.
+    # The models that read a source up to its pin; failed models are removed.
     _readers: dict[TableId, set[object]] = field(default_factory=dict[TableId, set[object]])
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
     _thread: threading.local = field(default_factory=threading.local, repr=False, compare=False)
 
-    def settled(
+    def pin(
         self,
         lake: LakeBase,
         windows: Mapping[TableId, Window],
         tables: Mapping[TableId, Table],
         size: BatchSize,
     ) -> dict[TableId, Window]:
-        """The windows with the heads that are to be read.
+        """Return the windows with the heads to read, and pin those heads.
 
         Args:
             lake: the lake.
-            windows: of all sources, up to where these are now.
+            windows: the windows of all sources up to their current heads.
             tables: the sources.
-            size: of a batch. What another model of the run has settled counts for more, and so does getting on: where
-                the ends of batches do not agree with each other, larger ones are tried.
+            size: limits of a batch. Pins of other models take precedence. If batches of this size end at snapshots that
+                do not agree with each other, larger batches are tried, so that the model makes progress.
         """
         with self._lock:
-            newest = {s: self._not_back(w, self.newest.setdefault(s, w.head), tables[s]) for s, w in windows.items()}
+            newest = {s: self._with_head(w, self.newest.setdefault(s, w.head), tables[s]) for s, w in windows.items()}
             bound = {s: self.pinned[s] for s, w in windows.items() if self._is_bound(s, w, tables[s])}
             while True:
                 heads = {s: bound.get(s) or cut(w, tables[s], size).head for s, w in newest.items()}
                 out = self._at(lake, windows, tables, heads)
                 if any(not w.is_absorbed for w in out.values()):
-                    # Only what it takes of a source is settled: where it stands still, nobody has to wait for it.
+                    # Only sources that the model absorbs from are pinned: no other model waits for the rest.
                     reader = getattr(self._thread, "reader", None) or object()
                     for source in (s for s, w in out.items() if not w.is_absorbed):
                         if self.pinned.setdefault(source, heads[source]) == heads[source]:
@@ -78,9 +77,9 @@ class SnapshotPins:
             return {s: replace(w, left=_after(tables[s], w.head, windows[s].head)) for s, w in out.items()}
 
     @contextlib.contextmanager
-    def unless_failed(self) -> Generator[None]:
-        """What a model settles that fails then is not settled: nobody is to be held up by it. What another model has
-        read up to the same place meanwhile stays.
+    def release_on_failure(self) -> Generator[None]:
+        """Release the pins of a model that fails within the block, so that it does not hold up other models. Pins that
+        another model uses by then stay.
         """
         self._thread.reader = reader = object()
         try:
@@ -96,7 +95,7 @@ class SnapshotPins:
             self._thread.reader = None
 
     def _is_bound(self, source: TableId, window: Window, table: Table) -> bool:
-        """Whether another model has settled the source, and this one is not ahead of that."""
+        """Whether another model has pinned the source, and this model is not ahead of the pin."""
         pinned = self.pinned.get(source)
         if pinned is None or pinned.snapshot == window.start or window.start is None:
             return pinned is not None
@@ -109,7 +108,7 @@ class SnapshotPins:
         tables: Mapping[TableId, Table],
         heads: Mapping[TableId, Watermark],
     ) -> dict[TableId, Window]:
-        out = {s: self._not_back(w, heads[s], tables[s]) for s, w in windows.items()}
+        out = {s: self._with_head(w, heads[s], tables[s]) for s, w in windows.items()}
         loaded: dict[str, Table | None] = {str(s): t for s, t in tables.items()}
         while len(out) > 1 and not all(w.is_absorbed for w in out.values()):
             agreeing = _agreeing(lake, out, tables, loaded)
@@ -118,8 +117,8 @@ class SnapshotPins:
             out = agreeing
         return out
 
-    def _not_back(self, window: Window, head: Watermark, table: Table) -> Window:
-        """With another head, unless the target has absorbed more already."""
+    def _with_head(self, window: Window, head: Watermark, table: Table) -> Window:
+        """Return the window with another head; its head becomes its start if the target has absorbed more already."""
         if head.uuid != window.head.uuid:
             return window
         if window.start is not None and head.snapshot != window.start and head.snapshot is not None:
@@ -130,7 +129,7 @@ class SnapshotPins:
 
 
 def _after(table: Table, head: Watermark, newest: Watermark) -> int:
-    """How many snapshots of a source come after the one that is read."""
+    """Return the number of snapshots of a source after the head that is read."""
     if head.snapshot == newest.snapshot or newest.snapshot is None:
         return 0
     later = [s.snapshot_id for s in ancestors(table, newest.snapshot)]
@@ -143,47 +142,49 @@ def _agreeing(
     tables: Mapping[TableId, Table],
     loaded: dict[str, Table | None],
 ) -> dict[TableId, Window]:
-    """Windows whose ends have absorbed the same of one more of the tables below them, or as they are: they all agree.
+    """Return the windows, moved back so that their heads agree on one more common upstream table; unchanged if they
+    agree on all of them.
 
-    Of tables that other models make alone: what is late in one stream does not hold up what came in others.
+    Only tables upstream of models are compared: a late stream does not hold up the rows of other streams.
     """
-    below = {s: _below(lake, str(s), w.head, loaded) for s, w in windows.items()}
-    names = {n for found in below.values() for n in found}
-    for name in sorted(n for n in names if sum(n in found for found in below.values()) > 1):
-        behind = _behind(lake, name, [found[name] for found in below.values() if name in found], loaded)
-        if behind is None:
+    upstream = {s: _upstream_snapshots(lake, str(s), w.head, loaded) for s, w in windows.items()}
+    names = {n for snapshots in upstream.values() for n in snapshots}
+    for name in sorted(n for n in names if sum(n in snapshots for snapshots in upstream.values()) > 1):
+        oldest = _oldest(lake, name, [snapshots[name] for snapshots in upstream.values() if name in snapshots], loaded)
+        if oldest is None:
             continue
-        moved: dict[TableId, Window] = {}
-        concerned = [s for s, found in below.items() if name in found]
+        changed: dict[TableId, Window] = {}
+        concerned = [s for s, snapshots in upstream.items() if name in snapshots]
         for source in concerned:
-            window, mark, table = windows[source], below[source][name], tables[source]
-            if mark.snapshot == behind:
+            window, absorbed, table = windows[source], upstream[source][name], tables[source]
+            if absorbed.snapshot == oldest:
                 continue
             earlier = next(
                 (
                     s.snapshot_id
                     for s in ancestors(table, window.head.snapshot)
-                    if _is_at(lake, str(source), replace(window.head, snapshot=s.snapshot_id), name, behind, loaded)
+                    if _is_at(lake, str(source), replace(window.head, snapshot=s.snapshot_id), name, oldest, loaded)
                 ),
                 None,
             )
             if earlier is None:
-                moved = _held([windows[s] for s in concerned])
+                changed = _waiting([windows[s] for s in concerned])
                 break
-            passed = window.start in {s.snapshot_id for s in ancestors(table, window.head.snapshot)} and earlier in {
-                s.snapshot_id for s in ancestors(table, window.start)
-            }
-            at = window.start if passed else earlier
-            moved[source] = replace(window, head=replace(window.head, snapshot=at))
-        if any(windows[s] != w for s, w in moved.items()):
-            return windows | moved
+            is_absorbed = window.start in {
+                s.snapshot_id for s in ancestors(table, window.head.snapshot)
+            } and earlier in {s.snapshot_id for s in ancestors(table, window.start)}
+            head = window.start if is_absorbed else earlier
+            changed[source] = replace(window, head=replace(window.head, snapshot=head))
+        if any(windows[s] != w for s, w in changed.items()):
+            return windows | changed
     return windows
 
 
-def _held(windows: Sequence[Window]) -> dict[TableId, Window]:
-    """Windows that end where they begin, until what is behind has caught up: what is read must have been once.
+def _waiting(windows: Sequence[Window]) -> dict[TableId, Window]:
+    """Return empty windows, for sources that wait until a late one has caught up: a model only reads combinations of
+    snapshots that existed.
 
-    Of a first run they do not: what is newest has to do.
+    On a first run there is nothing to wait with, and the newest snapshots are read.
     """
     if any(w.start is None for w in windows):
         return {}
@@ -193,30 +194,33 @@ def _held(windows: Sequence[Window]) -> dict[TableId, Window]:
 def _is_at(
     lake: LakeBase, source: str, head: Watermark, name: str, snapshot: int, loaded: dict[str, Table | None]
 ) -> bool:
-    found = _below(lake, source, head, loaded).get(name)
-    return found is not None and found.snapshot == snapshot
+    absorbed = _upstream_snapshots(lake, source, head, loaded).get(name)
+    return absorbed is not None and absorbed.snapshot == snapshot
 
 
-def _below(lake: LakeBase, name: str, mark: Watermark, loaded: dict[str, Table | None]) -> dict[str, Watermark]:
-    """Of which snapshots a table's snapshot is made: its own, and those of what models below it read."""
-    found = {name: mark}
+def _upstream_snapshots(
+    lake: LakeBase, name: str, mark: Watermark, loaded: dict[str, Table | None]
+) -> dict[str, Watermark]:
+    """Return the snapshot of each table that a table's snapshot is computed from: itself, and recursively what the
+    models upstream have absorbed."""
+    snapshots = {name: mark}
     if name not in loaded:
         loaded[name] = lake.find(name)
     table = loaded[name]
-    if table is None or MODEL_PROPERTY not in table.properties or mark.snapshot is None:
-        return found
+    if table is None or FINGERPRINT_PROPERTY not in table.properties or mark.snapshot is None:
+        return snapshots
     for snapshot in ancestors(table, mark.snapshot):
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if WATERMARK in said:
-            for below, its in parse_marks(said[WATERMARK]).items():
-                for n, m in _below(lake, below, its, loaded).items():
-                    found.setdefault(n, m)
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        if WATERMARK in properties:
+            for source, absorbed in parse_marks(properties[WATERMARK]).items():
+                for n, m in _upstream_snapshots(lake, source, absorbed, loaded).items():
+                    snapshots.setdefault(n, m)
             break
-    return found
+    return snapshots
 
 
-def _behind(lake: LakeBase, name: str, marks: list[Watermark], loaded: dict[str, Table | None]) -> int | None:
-    """The oldest of some snapshots of one table; None: they are the same, or cannot be ordered."""
+def _oldest(lake: LakeBase, name: str, marks: list[Watermark], loaded: dict[str, Table | None]) -> int | None:
+    """Return the oldest of some snapshots of one table; None if they are equal or cannot be ordered."""
     ids = {m.snapshot for m in marks}
     if len(ids) < 2 or None in ids:
         return None

@@ -1,4 +1,4 @@
-"""Writing what a step computed: the rows of touched keys, or rows that come and go."""
+"""Write what a step computed: the rows of touched keys, or inserted and deleted rows."""
 
 from __future__ import annotations
 
@@ -21,45 +21,50 @@ from lake_assets.tables.row_differences import incomparable
 def replace_keys(
     ctx: ModelContext,
     tree: Tree,
-    touched: Frame,
+    touched_keys: Frame,
     names: Mapping[str, str],
     more: DataFrame | None,
     strategy: str = "keys",
 ) -> None:
-    """Write the rows of the touched keys as they are now, and `more`.
+    """Replace the rows of the touched keys by recomputed ones, and write `more`.
 
     Args:
-        names: by key column of the result, the one of `touched`.
+        ctx: the step.
+        tree: the operators of the query.
+        touched_keys: the touched keys.
+        names: the column of `touched_keys` for each key column of the result.
+        more: further rows to write, with `FOUND`.
+        strategy: the strategy to record with the cost.
     """
     keys = list(names)
-    cut = None
+    key_filter = None
     if keys:
-        cut = KeyFilter(tuple(ctx.inner(tree, k) for k in keys), tuple(names.values()), touched)
-    listed = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
-    now = f"SELECT {listed}, true AS {FOUND} FROM ({ctx.rows.sql(tree.root, 'end', cut)})"
+        key_filter = KeyFilter(tuple(ctx.inner(tree, k) for k in keys), tuple(names.values()), touched_keys)
+    outputs = ", ".join(f"{quote(c)} AS {quote(o)}" for o, c in tree.outputs.items())
+    new = f"SELECT {outputs}, true AS {FOUND} FROM ({ctx.rows.sql(tree.root, 'end', key_filter)})"
     if keys:
-        found = f"({now})"
+        recomputed = f"({new})"
         same = " AND ".join(f"q.{quote(k)} <=> CAST(a.{quote(n)} AS {ctx.types[k]})" for k, n in names.items())
-        picked = ", ".join(
+        columns = ", ".join(
             f"CAST(a.{quote(names[c])} AS {k}) AS {quote(c)}" if c in names else f"q.{quote(c)}"
             for c, k in ctx.types.items()
         )
-        hint = "/*+ BROADCAST(q) */" if touched.hint else ""
-        now = f"SELECT {hint} {picked}, q.{FOUND} FROM {touched.view} a LEFT JOIN {found} q ON {same}"
-    rows = ctx.frames.sql(now).select(*map(quote, ctx.types), FOUND)
+        hint = "/*+ BROADCAST(q) */" if touched_keys.hint else ""
+        new = f"SELECT {hint} {columns}, q.{FOUND} FROM {touched_keys.view} a LEFT JOIN {recomputed} q ON {same}"
+    rows = ctx.frames.sql(new).select(*map(quote, ctx.types), FOUND)
     if more is not None:
         rows = rows.unionByName(more.select(*map(quote, ctx.types), FOUND))
-    rows = ctx.frames.kept(rows)
+    rows = ctx.frames.materialize(rows)
     ctx.writer(strategy).replace(rows, keys, exclusive=more is not None)
 
 
 def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Done:
-    """Write a change of the result; everything is computed where the table does not hold what goes.
+    """Write a change of the result; compute everything if rows to delete are missing in the table.
 
     Args:
         ctx: the step.
-        delta: SQL of the rows that go and come, with `__sign`.
-        strategy: what is recorded with the cost.
+        delta: SQL of the deleted and inserted rows, with `__sign`.
+        strategy: the strategy to record with the cost.
         what: what changed, for people.
     """
     writer, key = ctx.writer(strategy), ctx.plan.key

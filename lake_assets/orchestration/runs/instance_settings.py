@@ -1,6 +1,6 @@
 """Warnings about unsuitable settings of Dagster's instance (`dagster.yaml`), logged when the sensor requests a run.
 
-No setting can lose data, since progress is in the tables. But tables may stop advancing, or be computed twice.
+No setting can lose data, since progress is stored in the tables. But tables may stop advancing, or be computed twice.
 """
 
 from __future__ import annotations
@@ -22,41 +22,43 @@ def config_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> lis
         instance: Dagster's instance.
         pools: the pools of the assets.
     """
-    found = [*_pools(instance, pools), *_runs(instance)]
-    return [f"{WARNING}: dagster.yaml: {text}" for text in found]
+    warnings = [*_pool_warnings(instance, pools), *_run_warnings(instance)]
+    return [f"{WARNING}: dagster.yaml: {text}" for text in warnings]
 
 
-def _pools(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
+def _pool_warnings(instance: dg.DagsterInstance, pools: Collection[str]) -> list[str]:
     config = instance.get_concurrency_config().pool_config
     set_by_hand = {p.name: p.limit for p in instance.event_log_storage.get_pool_limits() if not p.from_default}
-    found: list[str] = []
-    if wide := sorted(p for p in pools if set_by_hand.get(p, config.default_pool_limit) != 1):
-        found.append(
-            f"no limit of 1 is on {shortened(wide)}: two runs may compute one table at once, and one is wasted. Set "
+    warnings: list[str] = []
+    if unlimited := sorted(p for p in pools if set_by_hand.get(p, config.default_pool_limit) != 1):
+        warnings.append(
+            f"no limit of 1 on {shortened(unlimited)}: two runs may compute one table at once, and one is wasted. Set "
             "`concurrency.pools.default_limit: 1`"
         )
     if config.pool_granularity == PoolGranularity.RUN:
-        found.append("`concurrency.pools.granularity: run` makes a run wait until all of its tables are free. Set `op`")
-    return found
+        warnings.append(
+            "`concurrency.pools.granularity: run` makes a run wait until all of its tables are free. Set `op`"
+        )
+    return warnings
 
 
-def _runs(instance: dg.DagsterInstance) -> list[str]:
-    found: list[str] = []
+def _run_warnings(instance: dg.DagsterInstance) -> list[str]:
+    warnings: list[str] = []
     queue = instance.get_concurrency_config().run_queue_config
     if queue is not None and queue.max_concurrent_runs == 0:
-        found.append("`concurrency.runs.max_concurrent_runs: 0` lets no run begin. Set 1 or more")
+        warnings.append("`concurrency.runs.max_concurrent_runs: 0` keeps every run from starting. Set 1 or more")
     if not instance.run_monitoring_enabled:
-        found.append(f"{UNMONITORED}. Set `run_monitoring.enabled: true`")
+        warnings.append(f"{UNMONITORED}. Set `run_monitoring.enabled: true`")
     elif "free_slots_after_run_end_seconds" not in instance.run_monitoring_settings:
-        found.append(
+        warnings.append(
             "a killed run occupies its tables' pools forever. Set `run_monitoring.free_slots_after_run_end_seconds: 30`"
         )
     if instance.run_retries_enabled and instance.run_retries_retry_on_asset_or_op_failure:
-        found.append(
+        warnings.append(
             "`run_retries` retries failed steps at once, while the sensor's retries wait longer each time. Set "
             "`run_retries.retry_on_asset_or_op_failure: false`"
         )
-    return found
+    return warnings
 
 
 UNMONITORED = "runs are not monitored, so a run whose process was killed counts as in progress forever"

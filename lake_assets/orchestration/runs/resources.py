@@ -1,8 +1,8 @@
 """The Spark session of a run: dagster-pyspark's lazy resource with the settings of the lake.
 
-Settings are assembled on first use of the session, not when definitions are loaded: that resolves jars and looks for
-Java, for which a code server, a sensor or a run with nothing to do must never wait. It also keeps the catalog's
-passwords out of the configuration that Dagster's UI shows.
+Settings are assembled on first use of the session, not when definitions are loaded. Assembling them resolves jars and
+looks for Java, and a code server, a sensor or a run with nothing to do must not wait for that. It also keeps the
+catalog's passwords out of the configuration that Dagster's UI shows.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PYSPARK = "pyspark"
 
-# Longest wait for the end of a session.
+# Seconds to wait for sessions to end.
 _STOP_SECONDS = 10.0
 # Sessions are opened one at a time: the first starts the JVM.
 _opening = threading.Lock()
@@ -41,13 +41,13 @@ class _Sessions:
 
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
-        self.of = threading.local()
+        self.local = threading.local()
         self.all: list[SparkSession] = []
-        _at_work.add(self)
+        _active.add(self)
 
 
 # The sessions of all runs in this process.
-_at_work: weakref.WeakSet[_Sessions] = weakref.WeakSet()
+_active: weakref.WeakSet[_Sessions] = weakref.WeakSet()
 
 
 class LakePySparkResource(LazyPySparkResource):
@@ -68,27 +68,27 @@ class LakePySparkResource(LazyPySparkResource):
 
     @property
     def spark_context(self) -> Any:
-        """The session's Spark context; there is none in a Spark Connect session."""
+        """The session's Spark context; Spark Connect sessions have none."""
         return self.spark_session.sparkContext
 
     def session_of(self, config: LakeConfig) -> "SparkSession":
-        """The session of `config`'s lake; one for each thread of a run.
+        """Return the session of `config`'s lake for this thread of the run.
 
         Raises:
-            SparkUnavailableError: the JVM did not start, or nothing answers at `spark.remote`.
+            SparkUnavailableError: the JVM did not start, or no server answers at `spark.remote`.
             JavaNotFoundError: a local session needs Java 17 or 21.
         """
         with _opening:
             self._sessions = sessions = self._sessions or _Sessions(config)
-            if not hasattr(sessions.of, "session"):
-                sessions.of.session = _open(sessions.config, self.spark_config)
-                sessions.all.append(sessions.of.session)
-            return sessions.of.session
+            if not hasattr(sessions.local, "session"):
+                sessions.local.session = _open(sessions.config, self.spark_config)
+                sessions.all.append(sessions.local.session)
+            return sessions.local.session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop Spark Connect sessions; local ones end with the run's process."""
         if self._sessions is not None:
-            _at_work.discard(self._sessions)
+            _active.discard(self._sessions)
             if self._sessions.config.spark.remote:
                 _stop(self._sessions.all)
         self._sessions = None
@@ -96,43 +96,43 @@ class LakePySparkResource(LazyPySparkResource):
 
 def _stop(sessions: "list[SparkSession]") -> None:
     """Stop Spark Connect sessions in parallel: PySpark would retry an unreachable server for ten minutes each."""
-    stopping = [threading.Thread(target=session.stop, daemon=True) for session in sessions]
-    for thread in stopping:
+    threads = [threading.Thread(target=session.stop, daemon=True) for session in sessions]
+    for thread in threads:
         thread.start()
-    until = time.monotonic() + _STOP_SECONDS
-    for thread in stopping:
-        thread.join(max(0.0, until - time.monotonic()))
+    deadline = time.monotonic() + _STOP_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def interrupt_sessions(until: threading.Event) -> None:
-    """Cancel this process's Spark jobs repeatedly until `until` is set, so that waiting threads are interrupted.
+def interrupt_sessions(done: threading.Event) -> None:
+    """Cancel this process's Spark jobs repeatedly until `done` is set, so that threads waiting for them can end.
 
     Returns at once, since an unreachable server does not answer for minutes.
     """
-    for sessions in list(_at_work):
+    for sessions in list(_active):
         for session in list(sessions.all):
-            threading.Thread(target=_interrupt, args=(session, sessions.config, until), daemon=True).start()
+            threading.Thread(target=_interrupt, args=(session, sessions.config, done), daemon=True).start()
 
 
-def _interrupt(session: "SparkSession", config: LakeConfig, until: threading.Event) -> None:
+def _interrupt(session: "SparkSession", config: LakeConfig, done: threading.Event) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    while not until.is_set():
-        with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark is gone: nothing is left to cancel
+    while not done.is_set():
+        with contextlib.suppress(PySparkException, Py4JError, OSError):  # Spark has ended: nothing to cancel
             if config.spark.remote:
                 session.interruptAll()
             else:
                 session.sparkContext.cancelAllJobs()
-        until.wait(1)
+        done.wait(1)
 
 
 def session_of(resource: Any, config: LakeConfig) -> "SparkSession":
-    """Return the session of a resource: ours, or any with a `spark_session` (such as dagster-pyspark's)."""
+    """Return the session of `LakePySparkResource`, or of any resource with a `spark_session` (dagster-pyspark's)."""
     return resource.session_of(config) if isinstance(resource, LakePySparkResource) else resource.spark_session
 
 
-def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
+def _open(config: LakeConfig, overrides: dict[str, Any]) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -143,7 +143,7 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
     check_one_kind(remote)
     if not remote:
         os.environ["JAVA_HOME"] = str(find_java())
-    settings = {**session_conf(config), **more}
+    settings = {**session_conf(config), **overrides}
     try:
         if remote:
             # A new session per thread.
@@ -156,7 +156,7 @@ def _open(config: LakeConfig, more: dict[str, Any]) -> "SparkSession":
             session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
         adopt_session(session, config)
         return session
-    except (PySparkException, RuntimeError, OSError) as e:
+    except (PySparkException, RuntimeError, OSError) as error:
         raise SparkUnavailableError(
-            f"Spark did not start: {config.hidden(e)}. The run's stderr holds what the JVM said"
-        ) from e
+            f"Spark did not start: {config.hidden(error)}. The JVM's messages are in the run's stderr"
+        ) from error

@@ -1,8 +1,8 @@
 """Hold the files of a run's events open, if Dagster's instance uses SQLite files.
 
-Dagster opens and closes such a file for each event and each claim of a pool. The last process to close it makes SQLite
-write its log back and delete it, which costs more than the event itself, and a step has a dozen events. So a run's
-process keeps the files open.
+Dagster opens and closes such a file for each event and each claim of a pool. When its last connection is closed, SQLite
+checkpoints and deletes the write-ahead log, which costs more than the event itself, and a step has a dozen events. So a
+run's process keeps one connection open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import dagster as dg
 
 from lake_assets.orchestration._compat import INDEX_SHARD_NAME, SqliteEventLogStorage
 
-# Seconds that a file may be held by another process.
+# Seconds to wait while another process has the file locked.
 _TIMEOUT = 5.0
 
 
@@ -24,7 +24,7 @@ _TIMEOUT = 5.0
 def held_open(instance: dg.DagsterInstance, run_id: str) -> Generator[None]:
     """Hold the SQLite files of a run's events open within the context; do nothing with other storages.
 
-    These connections read nothing and hold no lock, so nobody waits for them.
+    These connections hold no lock, so no other process waits for them.
     """
     storage = instance.event_log_storage
     with contextlib.ExitStack() as scope:
@@ -39,6 +39,6 @@ def _hold(file: Path, scope: contextlib.ExitStack) -> None:
         return
     connection = sqlite3.connect(file, timeout=_TIMEOUT)
     scope.callback(connection.close)
-    # SQLite opens the file on the first read. A failure only costs time.
+    # SQLite opens the file on the first read. If that fails, events are only slower.
     with contextlib.suppress(sqlite3.Error):
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -7,43 +7,43 @@ import dagster as dg
 from lake_assets.orchestration.asset_names import PIPELINE_TAG
 from lake_assets.orchestration.sensing.sensor_planning import PastRun
 
-# Fingerprints of the windows that a run was requested for.
+# Fingerprints of the windows for which a run was requested.
 PENDING_TAG = "lake_assets/pending"
 PLAN_TAG = "lake_assets/plan"
 ATTEMPT_TAG = "lake_assets/attempt"
-RUNS_LOOKED_AT = 50
+MAX_RUNS = 50
 
-AT_WORK = [
+ACTIVE = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
-_OVER = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+_FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
-def at_work(instance: dg.DagsterInstance, job: str, keys: frozenset[dg.AssetKey]) -> list[dg.DagsterRun]:
+def active_runs(instance: dg.DagsterInstance, job: str, assets: frozenset[dg.AssetKey]) -> list[dg.DagsterRun]:
     """Return the runs of the pipeline that are queued or in progress, including manual ones."""
-    runs = instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=RUNS_LOOKED_AT)
-    # A manual run belongs to Dagster's own job and has none of our tags, but lists its assets.
-    return [run for run in runs if run.job_name == job or keys.intersection(run.asset_selection or ())]
+    runs = instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=MAX_RUNS)
+    # A manual run belongs to Dagster's own job and lacks our tags, but lists its assets.
+    return [run for run in runs if run.job_name == job or assets.intersection(run.asset_selection or ())]
 
 
-def past_runs(instance: dg.DagsterInstance, pipeline: str, wanted: frozenset[str]) -> list[PastRun]:
-    """Return the newest finished runs of the pipeline that were requested for any of the wanted windows."""
-    found: list[PastRun] = []
-    filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline}, statuses=_OVER)
-    for record in instance.get_run_records(filters, limit=RUNS_LOOKED_AT):
+def past_runs(instance: dg.DagsterInstance, pipeline: str, pending: frozenset[str]) -> list[PastRun]:
+    """Return the newest finished runs of the pipeline that were requested for any of the pending windows."""
+    runs: list[PastRun] = []
+    filters = dg.RunsFilter(tags={PIPELINE_TAG: pipeline}, statuses=_FINISHED)
+    for record in instance.get_run_records(filters, limit=MAX_RUNS):
         run = record.dagster_run
         fingerprints = frozenset(run.tags.get(PENDING_TAG, "").split())
-        if not fingerprints & wanted:
+        if not fingerprints & pending:
             continue
         succeeded = run.status == dg.DagsterRunStatus.SUCCESS
         failed = frozenset[str]() if succeeded else _failed_steps(instance, run.run_id)
         ended = record.end_time or record.update_timestamp.timestamp()
-        found.append(PastRun(run.run_id, fingerprints, failed, succeeded, ended))
-    return found
+        runs.append(PastRun(run.run_id, fingerprints, failed, succeeded, ended))
+    return runs
 
 
 def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:

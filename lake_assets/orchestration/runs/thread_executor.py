@@ -1,7 +1,7 @@
 """An executor that runs steps in parallel, in threads of the run's process.
 
-A small step mostly waits: for Spark's driver to plan, for a file, for the catalog. The steps of a run share one JVM (or
-Spark Connect server), each thread with its own session, so two steps take little more time than one.
+A small step mostly waits: for Spark's planner, for a file, for the catalog. The steps of a run share one JVM (or Spark
+Connect server), each thread with its own session, so two steps take little longer than one.
 
 Dagster's own executors run steps one after the other in one process, or each in a separate process, which would start
 Spark for each.
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# All steps share Spark's cores; more threads only fill the waiting time between its jobs.
-_MOST = 4
+# All steps share Spark's cores: more threads only use the time that a step spends outside of Spark jobs.
+_MAX_THREADS = 4
 # Polling interval for signals, free pool slots and steps to retry.
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 # Longest wait for interrupted steps to end.
 _INTERRUPTED_SECONDS = 30.0
 
 
 def default_threads() -> int:
     """Return the number of cores, but at least two and at most four."""
-    return max(2, min(_MOST, os.cpu_count() or 1))
+    return max(2, min(_MAX_THREADS, os.cpu_count() or 1))
 
 
 @dg.executor(
@@ -151,12 +151,12 @@ class ThreadsExecutor(Executor):
 class _Worker(threading.Thread):
     """A thread that runs steps and puts each event, with the step's key, into a queue; None marks the step's end.
 
-    A daemon thread: a step that cannot be interrupted does not keep the process from ending.
+    A daemon thread, so a step that cannot be interrupted does not keep the process alive.
     """
 
-    def __init__(self, said: queue.SimpleQueue[tuple[str, Any]], all_of_them: set[int]) -> None:
+    def __init__(self, events: queue.SimpleQueue[tuple[str, Any]], idents: set[int]) -> None:
         super().__init__(daemon=True, name="step")
-        self._said, self._idents = said, all_of_them
+        self._events, self._idents = events, idents
         self.todo: queue.SimpleQueue[StepExecutionContext | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -173,20 +173,20 @@ class _Worker(threading.Thread):
         try:
             self._prepare(context)
             for event in dagster_event_sequence_for_step(context):
-                self._said.put((key, event))
+                self._events.put((key, event))
         except BaseException as e:  # passed to the run's main thread, which handles it
-            self._said.put((key, e))
+            self._events.put((key, e))
         finally:
-            self._said.put((key, None))
+            self._events.put((key, None))
 
     def _prepare(self, context: StepExecutionContext) -> None:
         ident = threading.get_ident()
         self._idents.add(ident)
         # Records of Python's loggers go to the step of the logging thread. Dagster's handler ignores added filters.
         handler = log_handler(context.log)
-        catches = handler.filter
+        accepts = handler.filter
         handler.filter = lambda record: (
-            (record.thread == ident or record.thread not in self._idents) and catches(record)
+            (record.thread == ident or record.thread not in self._idents) and accepts(record)
         )
         # For users' asynchronous functions: each thread needs its own event loop.
         self._loop = self._loop or asyncio.new_event_loop()
@@ -205,10 +205,10 @@ class _Steps:
 
     def __init__(self, context: PlanExecutionContext, plan: ExecutionPlan, threads: int) -> None:
         self._context, self._plan, self._threads = context, plan, threads
-        self._said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._idents: set[int] = set()
         self._idle: list[_Worker] = []
-        self._at_work: dict[str, _Worker] = {}
+        self._active: dict[str, _Worker] = {}
         self._steps: dict[str, tuple[StepExecutionContext, list[DagsterEvent]]] = {}
 
     def events(self) -> Iterator[DagsterEvent]:
@@ -224,27 +224,27 @@ class _Steps:
             ) as active,
         ):
             capture = contextlib.ExitStack()
-            yield self._captured(capture)
+            yield self._start_capture(capture)
             try:
-                yield from self._go_through(active)
+                yield from self._run_steps(active)
             finally:
                 # Steps are still running here only if the run's main thread was interrupted or failed.
-                for _ in self._stopped():
+                for _ in self._interrupt_and_wait():
                     pass
-                self._end()
-                problem = self._closed(capture)
+                self._end_threads()
+                problem = self._stop_capture(capture)
             if problem:
                 yield problem
 
-    def _closed(self, scope: contextlib.ExitStack) -> DagsterEvent | None:
-        """Stop capturing the process's output; return an event if that fails, which must not fail a step."""
+    def _stop_capture(self, capture: contextlib.ExitStack) -> DagsterEvent | None:
+        """Stop capturing the process's output. A failure must not fail a step: return it as an event."""
         try:
-            scope.close()
+            capture.close()
         except Exception:
-            return self._not_kept()
+            return self._capture_failed()
         return None
 
-    def _not_kept(self) -> DagsterEvent:
+    def _capture_failed(self) -> DagsterEvent:
         error = serializable_error_info_from_exc_info(sys.exc_info())
         return DagsterEvent.engine_event(
             self._context,
@@ -252,61 +252,63 @@ class _Steps:
             event_specific_data=EngineEventData(error=error),
         )
 
-    def _captured(self, scope: contextlib.ExitStack) -> DagsterEvent:
+    def _start_capture(self, capture: contextlib.ExitStack) -> DagsterEvent:
         """Start capturing the process's output. If that fails, the run continues."""
         manager, context = self._context.instance.compute_log_manager, self._context
-        key = manager.build_log_key_for_run(context.run_id, create_compute_log_file_key())
+        log_key = manager.build_log_key_for_run(context.run_id, create_compute_log_file_key())
         steps = [s.key for s in self._plan.get_steps_to_execute_in_topo_order()]
         try:
-            return DagsterEvent.capture_logs(context, steps, key, scope.enter_context(manager.capture_logs(key)))
+            return DagsterEvent.capture_logs(
+                context, steps, log_key, capture.enter_context(manager.capture_logs(log_key))
+            )
         except Exception:
-            return self._not_kept()
+            return self._capture_failed()
 
-    def _go_through(self, active: ActiveExecution) -> Iterator[DagsterEvent]:
+    def _run_steps(self, active: ActiveExecution) -> Iterator[DagsterEvent]:
         failure: BaseException | None = None
-        while (not active.is_complete and failure is None) or self._at_work:
+        while (not active.is_complete and failure is None) or self._active:
             if active.check_for_interrupts():
                 yield from self._interrupted(active)
                 raise DagsterExecutionInterruptedError
             if failure is None:
                 for step in active.get_steps_to_execute():
-                    self._begin(step, active)
+                    self._start(step, active)
                 yield from active.concurrency_event_iterator(self._context)
             # Skipped steps: a dependency failed or was skipped.
             yield from active.plan_events_iterator(self._context)
-            for key, said in self._heard():
-                if isinstance(said, BaseException):
-                    failure = failure or said
-                elif said is not None:
-                    self._steps[key][1].append(said)
-                    yield said
-                    active.handle_event(said)
+            for key, item in self._queued():
+                if isinstance(item, BaseException):
+                    failure = failure or item
+                elif item is not None:
+                    self._steps[key][1].append(item)
+                    yield item
+                    active.handle_event(item)
                 else:
-                    yield from self._ended(key, active)
+                    yield from self._finish(key, active)
         if failure is not None:
             raise failure
 
-    def _heard(self) -> Iterator[tuple[str, Any]]:
+    def _queued(self) -> Iterator[tuple[str, Any]]:
         """Yield the queued events of steps, waiting a while for the first."""
-        wait = _LOOK_SECONDS
+        wait = _POLL_SECONDS
         with contextlib.suppress(queue.Empty):
             while True:
-                yield self._said.get(timeout=wait)
+                yield self._events.get(timeout=wait)
                 wait = 0
 
-    def _begin(self, step: Any, active: ActiveExecution) -> None:
+    def _start(self, step: Any, active: ActiveExecution) -> None:
         context = self._context.for_step(step, active.get_known_state())
         if not self._idle:
-            worker = _Worker(self._said, self._idents)
+            worker = _Worker(self._events, self._idents)
             worker.start()
             self._idle.append(worker)
-        # The last active worker has the warmest session.
-        self._at_work[step.key] = worker = self._idle.pop()
+        # The worker that was active last has the warmest session.
+        self._active[step.key] = worker = self._idle.pop()
         self._steps[step.key] = (context, [])
         worker.todo.put(context)
 
-    def _ended(self, key: str, active: ActiveExecution) -> Iterator[DagsterEvent]:
-        self._idle.append(self._at_work.pop(key))
+    def _finish(self, key: str, active: ActiveExecution) -> Iterator[DagsterEvent]:
+        self._idle.append(self._active.pop(key))
         context, events = self._steps.pop(key)
         active.verify_complete(self._context, key)
         for event in active.plan_events_iterator(self._context):
@@ -315,42 +317,42 @@ class _Steps:
         yield from trigger_hook(context, events)
 
     def _interrupted(self, active: ActiveExecution) -> Iterator[DagsterEvent]:
-        """Interrupt the running steps, and wait for them a while."""
+        """Report the termination, interrupt the running steps, and wait a while for them to end."""
         yield DagsterEvent.engine_event(
             self._context,
             "Received termination signal: interrupting the running steps",
-            EngineEventData.interrupted(sorted(self._at_work)),
+            EngineEventData.interrupted(sorted(self._active)),
         )
         active.mark_interrupted()
-        for event in self._stopped():
+        for event in self._interrupt_and_wait():
             yield event
             active.handle_event(event)
 
-    def _stopped(self) -> Iterator[DagsterEvent]:
-        """Interrupt the running steps and wait for them a while; yields their events until then."""
-        if not self._at_work:
+    def _interrupt_and_wait(self) -> Iterator[DagsterEvent]:
+        """Interrupt the running steps and wait a while for them to end; yields their events."""
+        if not self._active:
             return
-        for worker in self._at_work.values():
+        for worker in self._active.values():
             worker.interrupt()
-        # Threads that wait for Spark are interrupted only when it answers.
-        over = threading.Event()
-        interrupt_sessions(over)
-        until = time.monotonic() + _INTERRUPTED_SECONDS
+        # A thread that waits for Spark notices the interruption only when Spark answers.
+        done = threading.Event()
+        interrupt_sessions(done)
+        deadline = time.monotonic() + _INTERRUPTED_SECONDS
         try:
-            while self._at_work and time.monotonic() < until:
-                for key, said in self._heard():
-                    if isinstance(said, DagsterEvent):
-                        yield said
-                    elif said is None:
-                        self._idle.append(self._at_work.pop(key))
+            while self._active and time.monotonic() < deadline:
+                for key, item in self._queued():
+                    if isinstance(item, DagsterEvent):
+                        yield item
+                    elif item is None:
+                        self._idle.append(self._active.pop(key))
         finally:
-            over.set()
-        for key in self._at_work:
-            log.warning("step %s continues although it was interrupted: it ends with its process", key)
-        self._at_work.clear()
+            done.set()
+        for key in self._active:
+            log.warning("step %s did not stop when interrupted: it ends with its process", key)
+        self._active.clear()
 
-    def _end(self) -> None:
-        """End the idle threads; the others end with the process."""
+    def _end_threads(self) -> None:
+        """End the idle threads; busy ones end with the process."""
         for worker in self._idle:
             worker.todo.put(None)
         for worker in self._idle:

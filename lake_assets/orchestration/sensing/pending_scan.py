@@ -13,15 +13,16 @@ from lake_assets.pipeline import Absorbed, SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, also_read_by
 
-# Sizes and ranges only inform people; they must not slow down a tick.
+# Measure at most this many windows per tick: sizes and ranges are only shown, and must not slow a tick down.
 MOST_CAPTURES = 20
 
 
 @dataclass(frozen=True)
 class PendingTable:
-    """One table's work and the windows it consists of.
+    """A table with something to absorb, and its windows.
 
     Attributes:
+        landed_bytes: size of its new files in the landing folder.
         wait: seconds that it may still wait for more changes; 0 if it is due.
     """
 
@@ -31,11 +32,11 @@ class PendingTable:
     wait: float = 0.0
 
 
-def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[PendingTable]:
+def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[PendingTable]:
     """Return the tables with something to absorb.
 
     A table with a broken history or input is included: its step fails with the same error, where people see it, and
-    the other tables continue. An error of the whole lake is raised.
+    the other tables continue. Only an error of the whole lake is raised.
 
     Args:
         lake: opened for this scan.
@@ -46,69 +47,69 @@ def look(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
     Raises:
         CatalogUnavailableError: the catalog cannot be opened.
     """
-    found: list[PendingTable] = []
+    pending: list[PendingTable] = []
     for spec in specs:
         name = str(spec.table)
-        # A table that was given up is retried after a change of its declaration, or of a table that its audits read.
-        declared = fingerprint(spec)
+        # A table that was given up is retried once its declaration changes, or a table that its audits read.
+        version = fingerprint(spec)
         try:
-            declared = fingerprint(spec, *((str(t), _head(lake, t)) for t in also_read_by(spec)))
+            version = fingerprint(spec, *((str(t), _head(lake, t)) for t in also_read_by(spec)))
             windows = tuple(pending_of(lake, spec))
         except (HistoryError, InputError, PipelineError) as e:
             error = f"{type(e).__name__}: {e}"
-            found.append(PendingTable(Work(name, steps[name], fingerprint(declared, error), error), ()))
+            pending.append(PendingTable(Work(name, steps[name], fingerprint(version, error), error), ()))
             continue
         if windows:
             files = [f for w in windows for f in _files(w)]
-            what = ", ".join(describe(w) for w in windows)
-            work = Work(name, steps[name], fingerprint(declared, *(files or windows)), what)
+            text = ", ".join(describe(w) for w in windows)
+            work = Work(name, steps[name], fingerprint(version, *(files or windows)), text)
             wait = may_wait(lake, spec, windows, now)
-            found.append(PendingTable(work, windows, sum(size for _, size, _ in files), wait))
-    return found
+            pending.append(PendingTable(work, windows, sum(size for _, size, _ in files), wait))
+    return pending
 
 
-def batches(lake: Lake, specs: Sequence[Spec], found: Sequence[PendingTable]) -> list[PendingTable]:
+def batches(lake: Lake, specs: Sequence[Spec], pending: Sequence[PendingTable]) -> list[PendingTable]:
     """Shorten the windows to what one run absorbs, if batches are limited.
 
-    Fingerprints, and so the count of attempts, stay those of the whole windows.
+    Fingerprints still identify the whole windows, and attempts are counted by fingerprint.
 
     Args:
         lake: opened for this scan.
         specs: the tables, upstream first.
-        found: the due tables, in the same order.
+        pending: the due tables, in the same order.
     """
     by_name = {str(s.table): s for s in specs}
-    if not any(by_name[f.work.table].batch.is_limited for f in found):
-        return list(found)
+    if not any(by_name[table.work.table].batch.is_limited for table in pending):
+        return list(pending)
     pins = SnapshotPins()
-    return [_batch(lake, by_name[f.work.table], f, pins) for f in found]
+    return [_batch(lake, by_name[table.work.table], table, pins) for table in pending]
 
 
-def _batch(lake: Lake, spec: Spec, found: PendingTable, pins: SnapshotPins) -> PendingTable:
+def _batch(lake: Lake, spec: Spec, pending: PendingTable, pins: SnapshotPins) -> PendingTable:
     try:
-        taken = next_batch(lake, spec, found.windows, pins) if found.windows else []
+        batch = next_batch(lake, spec, pending.windows, pins) if pending.windows else []
     except LakeError:
-        return found  # its step reports the error
-    if not taken:
-        return found
-    what = ", ".join(describe(w) for w in taken)
-    return replace(found, work=replace(found.work, what=what), windows=tuple(taken))
+        return pending  # its step reports the error
+    if not batch:
+        return pending
+    text = ", ".join(describe(w) for w in batch)
+    return replace(pending, work=replace(pending.work, what=text), windows=tuple(batch))
 
 
 def _head(lake: Lake, table: TableId) -> int | None:
-    found = lake.find(table)
-    return found.metadata.current_snapshot_id if found else None
+    loaded = lake.find(table)
+    return loaded.metadata.current_snapshot_id if loaded else None
 
 
-def missing(lake: Lake, specs: Sequence[Spec]) -> list[str]:
-    """Describe tables that wait for a missing table outside the pipeline."""
-    made = {s.table for s in specs}
-    outside = {(spec.table, source) for spec in specs for source in spec.sources if source not in made}
+def missing_sources(lake: Lake, specs: Sequence[Spec]) -> list[str]:
+    """Describe each table that waits for a missing source table outside the pipeline."""
+    own = {s.table for s in specs}
+    outside = {(spec.table, source) for spec in specs for source in spec.sources if source not in own}
     return [f"{t} waits for {s}, which is not in the lake" for t, s in sorted(outside) if not lake.exists(s)]
 
 
 def _files(window: Pending) -> list[tuple[str, int, int]]:
-    # A file that was corrected in place counts as new: the landing that failed on it is due again.
+    # A file that was corrected in place counts as new, so a landing that failed on it is due again.
     stats = [(f.name, f.stat()) for f in window.paths]
     return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
 
@@ -117,8 +118,8 @@ def describe(window: Pending) -> str:
     """Describe a window: `raw.events 12..34`, or the number of files in the landing folder."""
     if window.end is None:
         return f"{window.files} files in {window.source}"
-    left = f" (a batch; {window.left} snapshots are left)" if window.left else ""
-    return f"{window.source} {window.start or 'empty'}..{window.end}{left}"
+    suffix = f" (a batch; {window.left} snapshots remain)" if window.left else ""
+    return f"{window.source} {window.start or 'empty'}..{window.end}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,10 @@ class Size:
     ranges: tuple[str, ...]
 
 
-def measure(lake: Lake, found: Sequence[PendingTable]) -> Size:
-    """Sum up files, bytes and ranges of pending windows; the step reports windows that cannot be captured."""
-    windows = [w for f in found for w in f.windows]
-    files, size = sum(w.files for w in windows), sum(f.landed_bytes for f in found)
+def measure(lake: Lake, pending: Sequence[PendingTable]) -> Size:
+    """Sum up files, bytes and ranges of pending windows. Skips windows that cannot be captured: their step fails."""
+    windows = [w for table in pending for w in table.windows]
+    files, size = sum(w.files for w in windows), sum(table.landed_bytes for table in pending)
     ranges: list[str] = []
     distinct = dict.fromkeys((w.source, w.start, w.end) for w in windows if w.end is not None)
     for source, start, end in list(distinct)[:MOST_CAPTURES]:

@@ -19,7 +19,7 @@ from lake_assets.orchestration.asset_names import (
 )
 from lake_assets.orchestration.runs import run_history
 from lake_assets.orchestration.sensing.pending_scan import PendingTable, Size
-from lake_assets.orchestration.sensing.sensor_planning import Decision, plan_id, run_key, shortened, with_below
+from lake_assets.orchestration.sensing.sensor_planning import Decision, plan_id, run_key, shortened, with_downstream
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec, after
 
@@ -28,55 +28,55 @@ def request(
     instance: dg.DagsterInstance,
     watch: Watch,
     specs: Sequence[Spec],
-    found: Sequence[PendingTable],
+    pending: Sequence[PendingTable],
     decision: Decision,
     size: Size,
 ) -> dg.RunRequest:
     """Request one run over the due tables and everything downstream of them."""
-    name, known = watch.pipeline.name, set(watch.known)
-    made_of = {str(table): [str(t) for t in above] for table, above in after(specs).items()}
+    name, with_asset = watch.pipeline.name, set(watch.asset_tables)
+    sources = {str(table): [str(t) for t in upstream] for table, upstream in after(specs).items()}
     collecting = {str(s.table) for s in specs if s.batch.wait}
-    tables = with_below([w.table for w in decision.due], made_of, collecting)
-    selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in known]
-    if has_patterns(watch.pipeline) and may_be_new(tables, specs, known):
+    tables = with_downstream([w.table for w in decision.due], sources, collecting)
+    selection = [asset_key(s.table) for s in specs if str(s.table) in tables and str(s.table) in with_asset]
+    if has_patterns(watch.pipeline) and may_add_tables(tables, specs, with_asset):
         selection.append(new_tables_key(watch.pipeline))
     config: dict[str, object] = {}
     if new_tables_key(watch.pipeline) in selection:
-        config = {"ops": {watch.new_tables_step: {"config": {"known": watch.known}}}}
-    # Downstream tables may be pending too, without being due: the run counts as an attempt for them.
-    asked = [f.work for f in found if f.work.table in tables]
+        config = {"ops": {watch.new_tables_step: {"config": {"known": watch.asset_tables}}}}
+    # Downstream tables may be pending without being due: the run counts as an attempt for them too.
+    works = [table.work for table in pending if table.work.table in tables]
     plan = plan_id(decision.due)
     attempt = run_history.next_attempt(instance, name, plan)
     tags = {
         PIPELINE_TAG: name,
         run_history.PLAN_TAG: plan,
         run_history.ATTEMPT_TAG: str(attempt),
-        run_history.PENDING_TAG: " ".join(w.fingerprint for w in asked),
-        **_readable(decision, size),
+        run_history.PENDING_TAG: " ".join(w.fingerprint for w in works),
+        **_summary_tags(decision, size),
     }
     return dg.RunRequest(run_key(name, plan, attempt), run_config=config, tags=tags, asset_selection=selection)
 
 
 def checks_of(
-    repository: dg.RepositoryDefinition | None, watch: Watch, asked: dg.RunRequest
+    repository: dg.RepositoryDefinition | None, watch: Watch, requested: dg.RunRequest
 ) -> list[dg.AssetCheckKey] | None:
-    """Return the checks of a run: those of its assets except comparisons, which have their own schedules; None: all."""
-    alone = {dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in comparisons(watch.loaded)}
-    if not alone or repository is None:
+    """Return the checks of the run's assets without comparisons, which run on schedules; None means all checks."""
+    scheduled = {dg.AssetCheckKey(asset_key(s.table), c.name) for s, c in comparisons(watch.loaded)}
+    if not scheduled or repository is None:
         return None
-    assets = set(asked.asset_selection or [])
+    assets = set(requested.asset_selection or [])
     keys = (k for k in repository.asset_graph.asset_check_keys if k.asset_key in assets)
-    return sorted((k for k in keys if k not in alone), key=str)
+    return sorted((k for k in keys if k not in scheduled), key=str)
 
 
-def _readable(decision: Decision, size: Size) -> Mapping[str, str]:
-    said = {
+def _summary_tags(decision: Decision, size: Size) -> Mapping[str, str]:
+    tags = {
         "lake_assets/tables": shortened([w.table for w in decision.due]),
         "lake_assets/windows": shortened([f"{w.table} < {w.what}" for w in decision.due]),
         "lake_assets/captured": f"{size.files} files, {size.bytes:,} bytes",
         "lake_assets/ranges": shortened(size.ranges),
     }
-    return {k: v for k, v in said.items() if v}
+    return {name: value for name, value in tags.items() if value}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Watch:
         return valid_name(self.pipeline.name)
 
     @property
-    def known(self) -> list[str]:
+    def asset_tables(self) -> list[str]:
         """Names of the tables that have an asset."""
         return [str(s.table) for s in self.loaded]
 
@@ -113,7 +113,7 @@ class Watch:
         return op_name(self.pipeline.name, "new_tables")
 
 
-def may_be_new(tables: Sequence[str], specs: Sequence[Spec], known: set[str]) -> bool:
+def may_add_tables(tables: Sequence[str], specs: Sequence[Spec], with_asset: set[str]) -> bool:
     """Whether a landing may bring new tables, or a table without an asset has something to absorb."""
     roots = {str(s.table) for s in specs if not s.sources}
-    return any(t in roots or t not in known for t in tables)
+    return any(t in roots or t not in with_asset for t in tables)

@@ -1,7 +1,7 @@
 """The capture sensor: compares watermarks with the sources' heads and requests one run over the pending tables.
 
-It keeps no state. Pending changes are in the lake, past attempts in Dagster's runs, so a cursor that is lost, reset or
-never written changes nothing.
+The sensor keeps no state and has no cursor. It finds pending changes in the lake, and past attempts in Dagster's run
+history.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lake_assets.orchestration.asset_names import (
     pool,
     valid_name,
 )
-from lake_assets.orchestration.dagster_partitions import is_unmarked, step_key
+from lake_assets.orchestration.dagster_partitions import has_unmarked, step_key
 from lake_assets.orchestration.runs import run_history
 from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
-from lake_assets.orchestration.sensing.pending_scan import PendingTable, batches, look, measure, missing
+from lake_assets.orchestration.sensing.pending_scan import PendingTable, batches, measure, missing_sources, scan
 from lake_assets.orchestration.sensing.run_requests import Watch, checks_of, request
 from lake_assets.orchestration.sensing.sensor_planning import Decision, Work, decide, fingerprint
 from lake_assets.pipeline import Pipeline
@@ -48,7 +48,7 @@ def capture_sensor(
         job: the job to request; None if the pipeline has none, see `assets`.
         assets: the assets to request in Dagster's job over all assets.
         interval_seconds: shortest time between two ticks.
-        status: whether it is on from the start.
+        status: whether the sensor is on from the start.
     """
     watch = Watch(pipeline, tuple(specs), config)
 
@@ -56,8 +56,8 @@ def capture_sensor(
         name=f"{valid_name(pipeline.name)}_capture_sensor",
         job=job,
         asset_selection=assets,
-        # Dagster's daemon checks sensors every five seconds. One whose interval is a multiple of that would be a few
-        # milliseconds short of it, and be left for the next round.
+        # Dagster's daemon checks sensors every five seconds. If the interval were a multiple of that, a check would be
+        # a few milliseconds early, and the sensor would wait for the next one.
         minimum_interval_seconds=max(1, interval_seconds - 1),
         default_status=status,
         description=(
@@ -80,10 +80,10 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         now: seconds since 1970, to measure how long a failed table has waited; default: the clock.
 
     Raises:
-        CatalogUnavailableError: the lake cannot be read; the next tick tries again, and nothing is lost.
+        CatalogUnavailableError: the lake cannot be read. Nothing is lost: the next tick tries again.
     """
     busy: dg.DagsterRun | None = None
-    for run in run_history.at_work(context.instance, watch.job, watch.keys):
+    for run in run_history.active_runs(context.instance, watch.job, watch.keys):
         if dead := end_if_dead(context.instance, run):
             context.log.warning(dead)
         else:
@@ -97,59 +97,59 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     lake = Lake(watch.config)
     try:
         specs = watch.pipeline.specs(lake, alone=False)
-        # Loaded tables stay, even if the streams no longer contain them.
+        # Tables with an asset are absorbed even if the streams no longer contain them.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
         now = time.time() if now is None else now
-        seen = look(lake, specs, _steps(watch, specs), now)
-        seen += _unmarked(context.instance, lake, watch, {f.work.table for f in seen})
-        found = [f for f in seen if not f.wait]
-        wanted = frozenset(f.work.fingerprint for f in found)
-        runs = run_history.past_runs(context.instance, watch.pipeline.name, wanted) if found else []
-        decision = decide([f.work for f in found], runs, now)
+        pending = scan(lake, specs, _steps(watch, specs), now)
+        pending += _unmarked(context.instance, lake, watch, {table.work.table for table in pending})
+        ready = [table for table in pending if not table.wait]
+        fingerprints = frozenset(table.work.fingerprint for table in ready)
+        runs = run_history.past_runs(context.instance, watch.pipeline.name, fingerprints) if ready else []
+        decision = decide([table.work for table in ready], runs, now)
         for text in _held_back(decision):
             context.log.warning(text)
         if not decision.due:
-            held = [*_held_back(decision), *_collecting(seen), *missing(lake, specs)]
-            return dg.SkipReason("; ".join(held) if held else f"nothing new: {len(specs)} tables are up to date")
+            reasons = [*_held_back(decision), *_collecting(pending), *missing_sources(lake, specs)]
+            return dg.SkipReason("; ".join(reasons) if reasons else f"nothing new: {len(specs)} tables are up to date")
         for text in config_warnings(context.instance, [pool(s.table) for s in watch.loaded]):
             context.log.warning(text)
         due = {w.table for w in decision.due}
-        taken = batches(lake, specs, [f for f in found if f.work.table in due])
-        decision = replace(decision, due=tuple(f.work for f in taken))
-        size = measure(lake, taken)
-        asked = request(context.instance, watch, specs, found, decision, size)
-        return asked.with_replaced_attrs(asset_check_keys=checks_of(context.repository_def, watch, asked))
+        batched = batches(lake, specs, [table for table in ready if table.work.table in due])
+        decision = replace(decision, due=tuple(table.work for table in batched))
+        size = measure(lake, batched)
+        requested = request(context.instance, watch, specs, ready, decision, size)
+        return requested.with_replaced_attrs(asset_check_keys=checks_of(context.repository_def, watch, requested))
     finally:
         if "catalog" in vars(lake):
             lake.catalog.close()
 
 
 def _steps(watch: Watch, specs: Sequence[Spec]) -> dict[str, str]:
-    known = set(watch.known)
-    return {str(s.table): step_key(s) if str(s.table) in known else watch.new_tables_step for s in specs}
+    with_asset = set(watch.asset_tables)
+    return {str(s.table): step_key(s) if str(s.table) in with_asset else watch.new_tables_step for s in specs}
 
 
-def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, pending: Collection[str]) -> list[PendingTable]:
-    """Return tables with nothing to absorb that have touched but unmarked partitions."""
-    found: list[PendingTable] = []
+def _unmarked(instance: dg.DagsterInstance, lake: Lake, watch: Watch, others: Collection[str]) -> list[PendingTable]:
+    """Return tables with nothing to absorb whose changed partitions are not all marked."""
+    tables: list[PendingTable] = []
     for spec in watch.loaded:
-        if spec.partitions is None or str(spec.table) in pending or not is_unmarked(instance, lake, spec):
+        if spec.partitions is None or str(spec.table) in others or not has_unmarked(instance, lake, spec):
             continue
         head = lake.table(spec.table).metadata.current_snapshot_id
-        mark = fingerprint(spec, "marks", head)
-        found.append(PendingTable(Work(str(spec.table), step_key(spec), mark, "unmarked partitions"), ()))
-    return found
+        mark_fingerprint = fingerprint(spec, "marks", head)
+        tables.append(PendingTable(Work(str(spec.table), step_key(spec), mark_fingerprint, "unmarked partitions"), ()))
+    return tables
 
 
-def _collecting(found: Sequence[PendingTable]) -> list[str]:
-    return [f"{f.work.table} collects changes for up to {f.wait:.0f} s more" for f in found if f.wait]
+def _collecting(pending: Sequence[PendingTable]) -> list[str]:
+    return [f"{table.work.table} collects changes for up to {table.wait:.0f} s more" for table in pending if table.wait]
 
 
 def _held_back(decision: Decision) -> list[str]:
     given_up = [
-        f"gave up on {table} after {t.count} attempts, the last in run {t.last_run[:8]}: it is retried when its "
-        "sources or its declaration change, or when it is materialized by hand"
-        for table, t in decision.given_up.items()
+        f"gave up on {table} after {tries.count} attempts, the last in run {tries.last_run[:8]}: it is retried when "
+        "its sources or its declaration change, or when it is materialized by hand"
+        for table, tries in decision.given_up.items()
     ]
-    waiting = [f"{table} failed and is retried in {left:.0f} s" for table, left in decision.waiting.items()]
+    waiting = [f"{table} failed and is retried in {remaining:.0f} s" for table, remaining in decision.waiting.items()]
     return [*given_up, *waiting]

@@ -1,8 +1,8 @@
 """Decisions of the capture sensor: pure functions over plain values.
 
-A failed run blocks its run key forever, while a new run key per tick would run a broken table in a loop. So the key
-contains the attempt. Attempts are counted per table and window, with increasing delays up to a limit; a window that
-advances starts over.
+Dagster runs each run key once. A key without the attempt would never retry a failed run; a new key per tick would run a
+broken table in a loop. So the key contains the number of the attempt. Attempts are counted per table and window, with
+increasing delays up to a limit. When the window changes, counting starts over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Work:
         table: `namespace.name`.
         step: the step that absorbs it.
         fingerprint: short hash of the declaration and the windows.
-        what: the windows, for people.
+        what: the windows as text.
     """
 
     table: str
@@ -61,7 +61,7 @@ class Tries:
 
 @dataclass(frozen=True)
 class Decision:
-    """Tables to request now, tables that wait (with the seconds left), and tables that were given up."""
+    """Tables to request now, tables that wait (with the remaining seconds), and tables that were given up."""
 
     due: tuple[Work, ...]
     waiting: Mapping[str, float]
@@ -76,18 +76,18 @@ def fingerprint(*parts: object) -> str:
 def tries(work: Work, runs: Sequence[PastRun]) -> Tries:
     """Count the finished runs that attempted this window of the table, which is still pending.
 
-    A run in which only other steps failed skipped or never reached this step, and is not an attempt. A run that
-    succeeded without moving the window is one, so that a step without effect cannot run in a loop.
+    A run in which only other steps failed is not an attempt: it skipped or never reached this step. A run that
+    succeeded without advancing the window is one, so a step without effect cannot run in a loop.
 
     Args:
         work: the pending work of the table.
-        runs: finished runs, newest first; their order counts, since a clock may be set back.
+        runs: finished runs, newest first. The order counts, not the times: a clock may be set back.
     """
-    tried = [r for r in runs if work.fingerprint in r.fingerprints and _reached(work, r)]
-    if not tried:
+    attempts = [r for r in runs if work.fingerprint in r.fingerprints and _reached(work, r)]
+    if not attempts:
         return Tries(0)
-    last = tried[0]
-    return Tries(len(tried), last.run_id, last.ended)
+    last = attempts[0]
+    return Tries(len(attempts), last.run_id, last.ended)
 
 
 def _reached(work: Work, run: PastRun) -> bool:
@@ -99,12 +99,12 @@ def wait_after(count: int) -> float:
     return min(FIRST_WAIT_SECONDS * 4.0 ** (count - 1), LONGEST_WAIT_SECONDS) if count else 0.0
 
 
-def seconds_to_wait(tried: Tries, now: float) -> float:
-    """Return the seconds left before a failed table is retried."""
-    wait = wait_after(tried.count)
-    left = tried.last_ended + wait - now
-    # A run that ended far in the future ended before the clock was set back.
-    return left if left <= 2 * wait else 0.0
+def seconds_to_wait(attempts: Tries, now: float) -> float:
+    """Return the seconds until a failed table is retried."""
+    wait = wait_after(attempts.count)
+    remaining = attempts.last_ended + wait - now
+    # If the run ended far in the future, the clock was set back since.
+    return remaining if remaining <= 2 * wait else 0.0
 
 
 def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decision:
@@ -113,18 +113,18 @@ def decide(works: Sequence[Work], runs: Sequence[PastRun], now: float) -> Decisi
     waiting: dict[str, float] = {}
     given_up: dict[str, Tries] = {}
     for work in works:
-        tried = tries(work, runs)
-        left = seconds_to_wait(tried, now)
-        if tried.count >= MAX_ATTEMPTS:
-            given_up[work.table] = tried
-        elif tried.count and left > 0:
-            waiting[work.table] = left
+        attempts = tries(work, runs)
+        remaining = seconds_to_wait(attempts, now)
+        if attempts.count >= MAX_ATTEMPTS:
+            given_up[work.table] = attempts
+        elif attempts.count and remaining > 0:
+            waiting[work.table] = remaining
         else:
             due.append(work)
     return Decision(tuple(due), waiting, given_up)
 
 
-def with_below(
+def with_downstream(
     tables: Collection[str], sources: Mapping[str, Sequence[str]], collecting: Collection[str] = ()
 ) -> list[str]:
     """Return `tables` and everything downstream of them, in the order of `sources`.
@@ -135,8 +135,8 @@ def with_below(
         collecting: tables that wait for a full batch: they are included only if they are in `tables`.
     """
     selected = set(tables)
-    for table, made_of in sources.items():
-        if table not in collecting and selected.intersection(made_of):
+    for table, upstream in sources.items():
+        if table not in collecting and selected.intersection(upstream):
             selected.add(table)
     return [t for t in sources if t in selected]
 
@@ -152,7 +152,7 @@ def run_key(pipeline: str, plan: str, attempt: int) -> str:
 
 
 def shortened(items: Sequence[str], limit: int = 160) -> str:
-    """Join items in one line, with a count instead of those that do not fit."""
+    """Join items in one line; items that do not fit are counted."""
     line = ""
     for i, item in enumerate(items):
         longer = f"{line}, {item}" if line else item

@@ -1,1 +1,1 @@
-"""What the YAML says: its shape, its types, errors with their line, and the specs of the tables it declares."""
+"""A pipeline's YAML: its settings and their types, errors with line numbers, and the specs of the declared tables."""

@@ -1,4 +1,4 @@
-"""Settings of tables as assets: owners, tags, group, kinds, description, freshness, foreign dependencies.
+"""Settings of tables as assets: owners, tags, group, kinds, description, freshness, external dependencies.
 
 Dagster checks these as well when it loads definitions, but cannot name the line. The checks here match Dagster's.
 """
@@ -41,22 +41,26 @@ class FreshnessSettings(Strict):
     @classmethod
     def _durations(cls, value: str | float | None) -> str | float | None:
         if value is not None and seconds_of(value) < _SHORTEST:
-            raise ValueError(f"{value!r}: Dagster looks at freshness by the minute: at least 1m")
+            raise ValueError(f"{value!r}: Dagster checks freshness once a minute: at least 1m")
         return value
 
     @field_validator("cron")
     @classmethod
     def _cron(cls, value: str | None) -> str | None:
         if value is not None and len(value.split()) != 5:
-            raise ValueError(f"{value!r} is no cron expression: minute, hour, day, month, weekday, as 0 9 * * *")
+            raise ValueError(
+                f"{value!r} is not a cron expression: minute, hour, day, month, weekday, such as 0 9 * * *"
+            )
         return value
 
     @model_validator(mode="after")
     def _one_kind(self) -> FreshnessSettings:
         if (self.fail is None) == (self.cron is None):
-            raise ValueError("freshness is a longest age (`fail`) or a time (`cron`): exactly one of them")
+            raise ValueError("freshness is a maximum age (`fail`) or a deadline (`cron`): exactly one of them")
         if self.cron is not None and (self.within is None or self.warn is not None):
-            raise ValueError("beside `cron` goes `within`, how long before that a materialization counts; no `warn`")
+            raise ValueError(
+                "`cron` needs `within` (how long before a deadline a materialization counts), and no `warn`"
+            )
         if self.fail is not None and self.within is not None:
             raise ValueError("`within` goes with `cron`")
         if self.fail is not None and self.warn is not None and seconds_of(self.warn) >= seconds_of(self.fail):
@@ -65,7 +69,7 @@ class FreshnessSettings(Strict):
 
     @property
     def policy(self) -> Freshness:
-        """In seconds."""
+        """The settings in seconds."""
         fail, warn, within = (None if d is None else seconds_of(d) for d in (self.fail, self.warn, self.within))
         return Freshness(fail, warn, self.cron, within, self.timezone)
 
@@ -98,7 +102,7 @@ class AssetSettings(Strict):
     def _owners(cls, value: list[str] | None) -> list[str] | None:
         for owner in value or []:
             if not _EMAIL.fullmatch(owner) and not (owner.startswith("team:") and len(owner) > len("team:")):
-                raise ValueError(f"{owner!r} is no owner: write an email address, or a team as team:name")
+                raise ValueError(f"{owner!r} is not an owner: write an email address, or a team as team:name")
         return value
 
     @field_validator("tags")
@@ -108,12 +112,12 @@ class AssetSettings(Strict):
             prefix, slash, last = name.rpartition("/")
             if not _TAG_NAME.fullmatch(last) or not _TAG_PREFIX.fullmatch(prefix + slash):
                 raise ValueError(
-                    f"{name!r} is no tag: letters, digits, `_`, `-` and `.`, up to 63; a prefix and a slash before"
+                    f"{name!r} is not a tag: letters, digits, `_`, `-`, `.`, up to 63, optionally with prefix and slash"
                 )
             if name.startswith(_OWN_PREFIX):
-                raise ValueError(f"{name!r}: tags that begin with {_OWN_PREFIX} say what the package knows itself")
+                raise ValueError(f"{name!r}: tags that begin with {_OWN_PREFIX} are reserved for the package")
             if not _TAG_VALUE.fullmatch(text):
-                raise ValueError(f"{name}: {text!r} is no tag's value: letters, digits, `_`, `-` and `.`, up to 63")
+                raise ValueError(f"{name}: {text!r} is not a tag value: letters, digits, `_`, `-` and `.`, up to 63")
         return value
 
     @field_validator("group")
@@ -121,7 +125,7 @@ class AssetSettings(Strict):
     def _group(cls, value: str | None) -> str | None:
         if value is not None and not _GROUP.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no group: letters, digits and `_`, with slashes between the parts of a path"
+                f"{value!r} is not a group: letters, digits and `_`, with slashes between the parts of a path"
             )
         return value
 
@@ -129,7 +133,9 @@ class AssetSettings(Strict):
     @classmethod
     def _kinds(cls, value: list[str]) -> list[str]:
         if wrong := [k for k in value if not _TAG_NAME.fullmatch(k)]:
-            raise ValueError(f"{wrong[0]!r} is no kind: a short name of letters, digits, `_`, `-` and `.`, as postgres")
+            raise ValueError(
+                f"{wrong[0]!r} is not a kind: a short name of letters, digits, `_`, `-` and `.`, such as postgres"
+            )
         return value
 
 
@@ -153,17 +159,19 @@ class TableSettings(AssetSettings):
     def _depends_on(cls, value: list[str]) -> list[str]:
         for key in value:
             if not all(part.strip() == part and part for part in key.split("/")):
-                raise ValueError(f"{key!r} is no asset: write its key as Dagster shows it, with slashes: other/asset")
+                raise ValueError(
+                    f"{key!r} is not an asset key: write the key as Dagster shows it, with slashes: other/asset"
+                )
         if len(set(value)) < len(value):
             raise ValueError("an asset is named twice")
         return value
 
 
-def shown(declared: Sequence[AssetSettings], *, own: bool = True) -> Shown:
+def combined_settings(declared: Sequence[AssetSettings], *, own: bool = True) -> Shown:
     """Combine the declared settings of one table.
 
     Args:
-        declared: the settings of the table and those that enclose it, innermost first.
+        declared: the settings of the table and the enclosing settings, innermost first.
         own: whether description, freshness and dependencies of the innermost settings apply to the table.
     """
     inner = declared[0] if own and isinstance(declared[0], TableSettings) else None

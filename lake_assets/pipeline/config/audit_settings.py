@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError, TokenError
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, said, share_of
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, share_of
 from lake_assets.tables.audits.audit_declarations import (
     PLACEHOLDER,
     AcceptedValues,
@@ -56,7 +56,7 @@ class Comparison(Strict):
     @classmethod
     def _schedule(cls, value: str) -> str:
         if len(value.split()) != 5:
-            raise ValueError(f"{value!r} is no time as cron has it: write minute, hour, day, month and day of the week")
+            raise ValueError(f"{value!r} is not a cron expression: write minute, hour, day, month and day of the week")
         return value
 
     @field_validator("sample")
@@ -101,7 +101,7 @@ class AuditOfTable(Strict):
     @field_validator("row_count_change")
     @classmethod
     def _limit(cls, value: str | int | None) -> str | int | None:
-        with said():
+        with as_value_errors():
             if value is not None:
                 Limit.parse(value, _MOST)
         return value
@@ -109,7 +109,7 @@ class AuditOfTable(Strict):
     @field_validator("sql")
     @classmethod
     def _sql(cls, value: str | None) -> str | None:
-        with said():
+        with as_value_errors():
             if value is not None:
                 tables_of(parse_assertion(value))
         return value
@@ -123,14 +123,14 @@ class AuditOfTable(Strict):
     def _one_kind(self) -> AuditOfTable:
         if len(self.kinds) != 1:
             listed = ", ".join(_kinds(type(self)))
-            raise ValueError(f"an audit is of one kind ({listed}), and this one is of {len(self.kinds)}")
+            raise ValueError(f"an audit has one kind ({listed}), and this one has {len(self.kinds)}")
         kind = self.kinds[0]
         if getattr(self, kind) in ([], {}) and kind not in _ALONE:
             raise ValueError(f"`{kind}` names no column")
         if empty := [c for c, values in (self.accepted_values or {}).items() if not values]:
             raise ValueError(f"`accepted_values` of {', '.join(empty)}: list at least one")
         if self.sql is not None and self.name is None:
-            raise ValueError("an audit in `sql` needs a `name`: it is what people read when it does not pass")
+            raise ValueError("an audit in `sql` needs a `name`: reports of failures show it")
         return self
 
 
@@ -150,7 +150,7 @@ def _alone(value: object) -> object:
     """Read a kind without settings: `unique` for `unique: []`."""
     if isinstance(value, str):
         if value not in _ALONE:
-            raise ValueError(f"{value!r} says too little: write for example `not_null: email`")
+            raise ValueError(f"{value!r} is incomplete: write for example `not_null: email`")
         return {value: {} if value == "equals_query" else []}
     return value
 
@@ -161,28 +161,29 @@ ModelAudits = list[Annotated[AuditOfModel, BeforeValidator(_alone), OrText()]]
 
 def _column_of(text: str) -> tuple[TableId, str]:
     """Split `final.cities.id` into table and column."""
-    with said():
-        found = TableId.parse(text)
-    if len(found.namespace) < 2:
-        raise ValueError(f"{text!r} names no column of a table: write layer.table.column, as final.cities.id")
-    return TableId(found.namespace[:-1], found.namespace[-1]), found.name
+    with as_value_errors():
+        path = TableId.parse(text)
+    if len(path.namespace) < 2:
+        raise ValueError(f"{text!r} is not a column of a table: write layer.table.column, such as final.cities.id")
+    return TableId(path.namespace[:-1], path.namespace[-1]), path.name
 
 
 def read_audits(table: TableId, declared: Sequence[AuditOfTable]) -> tuple[Audit, ...]:
     """Return the audits of a table that are evaluated with each batch.
 
     Raises:
-        PipelineError: two have one name; SQL reads the published table instead of `{table}`.
+        PipelineError: two audits have one name, or SQL reads the published table instead of `{table}`.
     """
-    found = tuple(a for one in declared for a in _read(one))
-    names = [a.name for a in (*found, *read_comparisons(declared))]
-    if twice := sorted({n for n in names if names.count(n) > 1}):
-        raise PipelineError(f"{table}: two audits are called {', '.join(twice)}: give one of them another `name`")
-    if own := [a.name for a in found if isinstance(a, Assertion) and table in a.tables]:
+    audits = tuple(a for one in declared for a in _read(one))
+    names = [a.name for a in (*audits, *read_comparisons(declared))]
+    if duplicates := sorted({n for n in names if names.count(n) > 1}):
+        raise PipelineError(f"{table}: two audits are called {', '.join(duplicates)}: give one of them another `name`")
+    if own := [a.name for a in audits if isinstance(a, Assertion) and table in a.tables]:
         raise PipelineError(
-            f"{table}: audit {', '.join(own)} reads {table}, which is what was published before: write {PLACEHOLDER}"
+            f"{table}: audit {', '.join(own)} reads {table}, which has only the rows published before: "
+            f"write {PLACEHOLDER}"
         )
-    return found
+    return audits
 
 
 def read_comparisons(declared: Sequence[AuditOfTable]) -> tuple[EqualsQuery, ...]:
@@ -230,20 +231,20 @@ def parse_assertion(sql: str) -> exp.Query:
     """Parse the SELECT of an audit, with `AUDITED` for the audited table.
 
     Raises:
-        PipelineError: it is not a single SELECT, or does not read the audited table.
+        PipelineError: the text is not a single SELECT, or does not read the audited table.
     """
     if PLACEHOLDER not in sql:
-        raise PipelineError(f"the SQL of an audit is about {PLACEHOLDER}: write it where the audited table is meant")
+        raise PipelineError(f"the SQL of an audit has to contain {PLACEHOLDER}, which stands for the audited table")
     try:
-        found = sqlglot.parse(sql.replace(PLACEHOLDER, ".".join(AUDITED.parts)), dialect=DIALECT)
+        statements = sqlglot.parse(sql.replace(PLACEHOLDER, ".".join(AUDITED.parts)), dialect=DIALECT)
     except ParseError as e:
-        at = e.errors[0] if e.errors else {}
-        raise PipelineError(f"line {at.get('line')} of its SQL: {at.get('description', e)}") from e
+        first = e.errors[0] if e.errors else {}
+        raise PipelineError(f"line {first.get('line')} of its SQL: {first.get('description', e)}") from e
     except TokenError as e:
-        raise PipelineError(f"its SQL has a quote or comment that is not closed: {e}") from e
-    if len(found) != 1 or not isinstance(found[0], exp.Query):
-        raise PipelineError("the SQL of an audit is one SELECT, of the rows that are wrong")
-    return found[0]
+        raise PipelineError(f"its SQL has an unclosed quote or comment: {e}") from e
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise PipelineError("the SQL of an audit has to be one SELECT, which returns the failing rows")
+    return statements[0]
 
 
 def tables_of(query: exp.Query) -> tuple[TableId, ...]:
@@ -253,15 +254,15 @@ def tables_of(query: exp.Query) -> tuple[TableId, ...]:
         PipelineError: a table is named without its layer, or with a catalog.
     """
     ctes = {c.alias.lower() for c in query.find_all(exp.CTE)}
-    found: dict[TableId, None] = {}
+    tables: dict[TableId, None] = {}
     for table in query.find_all(exp.Table):
         if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
             continue
         if not table.db or table.catalog:
             raise PipelineError(
-                f"the SQL of an audit names table {table.sql(DIALECT)}: write layer.table, as final.users, "
+                f"the SQL of an audit names table {table.sql(DIALECT)}: write layer.table, such as final.users, "
                 f"or {PLACEHOLDER}"
             )
-        found[TableId((table.db,), table.name)] = None
-    found.pop(AUDITED, None)
-    return tuple(found)
+        tables[TableId((table.db,), table.name)] = None
+    tables.pop(AUDITED, None)
+    return tuple(tables)

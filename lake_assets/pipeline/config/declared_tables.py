@@ -19,14 +19,14 @@ from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.sql.model_plan import parse, sources_of
-from lake_assets.pipeline.config.asset_settings import shown
+from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
 from lake_assets.pipeline.config.job_settings import job_specs
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_specs
 from lake_assets.pipeline.config.shared_names import Claim, refused
-from lake_assets.pipeline.config.sql_positions import Written, line_of_table
+from lake_assets.pipeline.config.sql_positions import ModelText, line_of_table
 from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.specs import BatchSize, Limit
@@ -38,13 +38,13 @@ class DeclaredTables:
 
     Attributes:
         config: the configuration.
-        written: by SQL model, its SQL and where it is written.
+        texts: by SQL model, its SQL and the position of the SQL.
         python: its Python models.
         folder: the folder that files and programs of jobs are relative to.
     """
 
     config: PipelineConfig
-    written: Mapping[str, Written]
+    texts: Mapping[str, ModelText]
     python: Sequence[PythonModel] = ()
     folder: Path = field(default_factory=Path)
 
@@ -129,7 +129,7 @@ class DeclaredTables:
             order_by=tuple(declared.order_by),
             max_rejected=raw.max_rejected,
             batch=replace(batch, wait=0.0),
-            shown=shown([declared, stream, self.config], own=not declared.final),
+            shown=combined_settings([declared, stream, self.config], own=not declared.final),
         )
 
     def _final(self, stream: Stream, table: TableId, staging: StagingSpec, declared: LayerTables) -> FinalSpec:
@@ -157,35 +157,35 @@ class DeclaredTables:
             keys=staging.keys,
             order_by=tuple(declared.order_by),
             batch=_batch(declared.max_wait, declared, stream, self.config),
-            shown=shown([declared, stream, self.config]),
+            shown=combined_settings([declared, stream, self.config]),
             audits=read_audits(table, declared.audits),
             partitions=by,
         )
 
-    def _models(self, made: Collection[TableId]) -> Iterator[ModelSpec]:
-        made = {*made, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
-        made |= {TableId.parse(j.table) for j in self.config.jobs}
+    def _models(self, tables: Collection[TableId]) -> Iterator[ModelSpec]:
+        tables = {*tables, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
+        tables |= {TableId.parse(j.table) for j in self.config.jobs}
         for model in self._queries:
-            written = self.written[model.name]
-            reads = sources_of(model.name, parse(model.name, written.sql))
-            # Changes wait only where they enter the pipeline.
-            default = None if made.intersection(reads) else self.config.max_wait
+            text = self.texts[model.name]
+            reads = sources_of(model.name, parse(model.name, text.sql))
+            # Only tables that read from outside of the pipeline wait for more changes.
+            default = None if tables.intersection(reads) else self.config.max_wait
             wait = default if model.max_wait is None else model.max_wait
             yield ModelSpec(
                 TableId.parse(model.name),
-                written.sql,
+                text.sql,
                 reads,
                 self.config.name,
                 tuple(model.key),
                 model.properties,
-                written.origin,
+                text.origin,
                 model.on_query_change,
                 model.full_above,
                 model.span,
                 on_gap=model.on_gap,
                 on_replaced=model.on_replaced,
                 batch=_batch(wait, model, self.config),
-                shown=shown([model, self.config]),
+                shown=combined_settings([model, self.config]),
                 audits=read_audits(TableId.parse(model.name), model.audits),
                 comparisons=read_comparisons(model.audits),
                 partitions=model.partitions.declared if model.partitions else None,
@@ -207,7 +207,7 @@ class DeclaredTables:
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
             batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
-            shown=shown([stream, self.config]),
+            shown=combined_settings([stream, self.config]),
         )
 
     def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
@@ -225,8 +225,8 @@ class DeclaredTables:
             declared = ", ".join(str(t) for t in sorted(made))
             raise PipelineError(
                 "\n".join(
-                    f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which the "
-                    f"lake does not have and no declaration makes{nearest(str(source), map(str, (*made, *there)))}"
+                    f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which "
+                    f"neither exists in the lake nor is declared{nearest(str(source), map(str, (*made, *there)))}"
                     for spec, source in missing
                 )
                 + f". Declared are: {declared}"
@@ -239,7 +239,7 @@ class DeclaredTables:
             raise PipelineError(
                 "\n".join(
                     f"pipeline {self.config.name!r}: {table}: `depends_on` names {key}, a table of the same pipeline: "
-                    "what is read is a dependency anyway, and `depends_on` is for assets of others"
+                    "tables that are read are dependencies anyway, and `depends_on` is for other assets"
                     for table, key in wrong
                 )
             )
@@ -251,14 +251,14 @@ class DeclaredTables:
         patterns = [t for t in stream.tables if t.is_pattern]
         if not patterns:
             return
-        taken = {t.table for t in named}
+        exact = {t.table for t in named}
         try:
-            found = routes(lake, raw)
+            sources = routes(lake, raw)
         except CorruptMetadataError:
             return  # its own step reports the error, and tables of other streams continue
-        for source in found:
+        for source in sources:
             text = str(source)
-            if text in taken or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
+            if text in exact or any(fnmatch.fnmatchcase(text, p) for p in stream.exclude):
                 continue
             declared = next((p for p in patterns if fnmatch.fnmatchcase(text, p.table)), None)
             if declared:

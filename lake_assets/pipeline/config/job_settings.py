@@ -18,9 +18,9 @@ from lake_assets.jobs.step_settings import StepSettings, check_columns, columns_
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.paths import LocalPath
-from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, shown
+from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
 from lake_assets.pipeline.config.layer_tables import Batches
-from lake_assets.pipeline.config.setting_types import OrText, Strict, listed, said, seconds_of
+from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, listed, seconds_of
 from lake_assets.tables.specs import BatchSize
 
 ByName = Annotated[list[str] | dict[str, str | dict[str, str]], BeforeValidator(listed)]
@@ -97,7 +97,7 @@ class JobSettings(Batches, TableSettings):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with said():
+        with as_value_errors():
             table = TableId.parse(value)
         if table.namespace[0].lower() in ("icdc", "raw"):
             raise ValueError(
@@ -109,7 +109,7 @@ class JobSettings(Batches, TableSettings):
     @field_validator("inputs", "lookups")
     @classmethod
     def _tables(cls, value: list[str]) -> list[str]:
-        with said():
+        with as_value_errors():
             names_of(value)
         return value
 
@@ -139,7 +139,7 @@ class JobSettings(Batches, TableSettings):
 
     @model_validator(mode="after")
     def _columns(self) -> JobSettings:
-        with said():
+        with as_value_errors():
             settings = self.step("")
             columns = {"ranges": settings.ranges, "keys": settings.keys}
             check_columns(settings.table, columns, settings.sources)
@@ -217,7 +217,7 @@ def job_specs(
             getattr(declared, what) if getattr(declared, what) is not None else getattr(outer, what)
             for what in ("max_files", "max_rows")
         )
-        own = shown([declared, AssetSettings(kinds=[kind]), assets])
+        own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
         yield JobSpec(settings, job, pipeline, BatchSize(files, rows, seconds_of(wait)), own)
 
 

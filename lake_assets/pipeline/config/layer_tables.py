@@ -1,4 +1,4 @@
-"""One table of a stream as the YAML declares it."""
+"""The settings of one table of a stream."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lake_assets.formats.types.text_types import normal
 from lake_assets.pipeline.config.asset_settings import TableSettings
 from lake_assets.pipeline.config.audit_settings import Audits
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, said, seconds_of
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 
 
 class Batches(Strict):
-    """How much is absorbed at once, and how long small changes wait for more."""
+    """Size of a batch, and how long a small batch waits for more changes."""
 
     max_files: int | None = Field(
         default=None,
@@ -35,7 +35,7 @@ class Batches(Strict):
         default=None, description="like max_files, by the approximate number of pending rows", gt=0
     )
     max_wait: str | float | None = Field(
-        default=None, description="how long less than a full batch waits for more (30s, 5m, 1h); default: not at all"
+        default=None, description="how long a smaller batch waits for more changes (30s, 5m, 1h); default: not at all"
     )
 
     @field_validator("max_wait")
@@ -155,12 +155,12 @@ class LayerTables(Batches, TableSettings):
     on_gap: Literal["stop", "rebuild"] = Field(
         default="stop",
         description="if the staging snapshot that the final table has absorbed is missing (expired), so that new "
-        "events cannot be told from old ones: stop the table, or rebuild it from the current staging table",
+        "events cannot be identified: stop the table, or rebuild it from the current staging table",
     )
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop",
-        description="if the staging table was dropped and created again, so that rows of the final table may have no "
-        "events any more: stop the table, or rebuild it from the current staging table",
+        description="if the staging table was dropped and created again, so that rows of the final table may no "
+        "longer have events: stop the table, or rebuild it from the current staging table",
     )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties of the final table")
     audits: Audits = Field(
@@ -171,14 +171,14 @@ class LayerTables(Batches, TableSettings):
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: list[str]) -> list[str]:
-        with said():
+        with as_value_errors():
             read_columns(value)
         return value
 
     @field_validator("partition_by")
     @classmethod
     def _partition_by(cls, value: list[str]) -> list[str]:
-        with said():
+        with as_value_errors():
             for text in value:
                 PartitionField.parse(text)
         return value
@@ -193,35 +193,39 @@ class LayerTables(Batches, TableSettings):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with said():
+        with as_value_errors():
             SourceTable.parse(value)
         return value
 
     @field_validator("types")
     @classmethod
     def _types(cls, value: dict[str, str]) -> dict[str, str]:
-        with said():
+        with as_value_errors():
             return {name: normal(kind) for name, kind in value.items()}
 
     @model_validator(mode="after")
     def _audited(self) -> LayerTables:
         if self.audits and not self.final:
-            raise ValueError(f"{self.table}: `audits` are of the final table, and `final: false` makes none")
+            raise ValueError(
+                f"{self.table}: `audits` apply to the final table, and with `final: false` there is no final table"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_partitioning(self) -> LayerTables:
         if self.partitions and self.partition_by:
             raise ValueError(
-                f"{self.table}: `partitions` says the fields of Iceberg's partitions as well: leave `partition_by` out"
+                f"{self.table}: `partitions` also defines the Iceberg partitions: leave `partition_by` out"
             )
         if self.partitions and not self.final:
-            raise ValueError(f"{self.table}: `partitions` are of the final table, and `final: false` makes none")
+            raise ValueError(
+                f"{self.table}: `partitions` apply to the final table, and with `final: false` there is no final table"
+            )
         return self
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is a pattern, which matches tables as they appear in the stream."""
+        """Whether the name is a pattern, which matches tables as they appear in the stream."""
         return any(c in self.table for c in "*?[")
 
     @model_validator(mode="after")
@@ -243,7 +247,7 @@ class LayerTables(Batches, TableSettings):
     def _several_keys(self) -> LayerTables:
         keys = self.keys
         if len(keys) > 1 and any("*" in k for k in keys):
-            raise ValueError(f"{self.table}: `key: '*'` stands alone, not among other keys")
+            raise ValueError(f"{self.table}: `key: '*'` cannot be combined with other keys")
         if len({frozenset(k) for k in keys}) < len(keys) or any(len(set(k)) < len(k) for k in keys):
             raise ValueError(f"{self.table}: `key` names a column, or the same columns, twice")
         return self
@@ -251,7 +255,9 @@ class LayerTables(Batches, TableSettings):
     @model_validator(mode="after")
     def _waits(self) -> LayerTables:
         if self.max_wait is not None and not self.final:
-            raise ValueError(f"{self.table}: `max_wait` is for the final table, and `final: false` says there is none")
+            raise ValueError(
+                f"{self.table}: `max_wait` applies to the final table, and with `final: false` there is no final table"
+            )
         return self
 
     @property
@@ -264,9 +270,11 @@ class LayerTables(Batches, TableSettings):
         if "*" not in self.key:
             return self
         if len(self.key) > 1:
-            raise ValueError(f"{self.table}: `key: '*'` stands for all columns: no other can stand beside it")
+            raise ValueError(
+                f"{self.table}: `key: '*'` stands for all columns, and cannot be combined with other columns"
+            )
         if self.mode != "scd1" or self.columns:
-            raise ValueError(f"{self.table}: `key: '*'` goes with `mode: scd1` and without `columns`")
+            raise ValueError(f"{self.table}: `key: '*'` needs `mode: scd1`, and no `columns`")
         return self
 
     @model_validator(mode="after")
@@ -274,7 +282,7 @@ class LayerTables(Batches, TableSettings):
         if self.deletes != "hard" and self.mode != "scd1":
             raise ValueError(
                 f"{self.table}: `deletes: {self.deletes}` is for `mode: scd1`: "
-                + ("scd2 keeps deleted rows anyway" if self.mode == "scd2" else "of `append`, `on_change` says it")
+                + ("scd2 keeps deleted rows anyway" if self.mode == "scd2" else "for `append`, use `on_change`")
             )
         if self.track is not None and self.mode != "scd2":
             raise ValueError(f"{self.table}: `track` is for `mode: scd2`, which keeps versions")
@@ -287,5 +295,5 @@ class LayerTables(Batches, TableSettings):
 
 
 def table_entry(value: object) -> object:
-    """Turn a table's name into a mapping of settings."""
+    """Convert a table's name into a mapping of settings."""
     return {"table": value} if isinstance(value, str) else value

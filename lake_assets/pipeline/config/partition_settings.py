@@ -1,4 +1,4 @@
-"""Partitions of a table in a pipeline's YAML."""
+"""Settings of a table's partitions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lake_assets.pipeline.config.setting_types import Strict, said
+from lake_assets.pipeline.config.setting_types import Strict, as_value_errors
 from lake_assets.tables.partitioning.table_partitions import Every, Partitions, check_hours, read_start, zone_of
 
 
 def by_column(value: object) -> object:
-    """Turn a column's name into partitions by its values."""
+    """Convert a column's name into partitions by its values."""
     return {"by": value} if isinstance(value, str) else value
 
 
@@ -48,13 +48,13 @@ class PartitionSettings(Strict):
     values: Annotated[list[str] | None, BeforeValidator(_as_texts)] = Field(
         default=None,
         description="values with their own partition; others are in the partition __other__; default: one partition "
-        "per value found",
+        "per existing value",
     )
 
     @field_validator("timezone")
     @classmethod
     def _timezone(cls, value: str | None) -> str | None:
-        with said():
+        with as_value_errors():
             if value is not None:
                 zone_of(value)
         return value
@@ -63,7 +63,7 @@ class PartitionSettings(Strict):
     @classmethod
     def _values(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and not value:
-            raise ValueError("name values, or leave `values` out to have a partition for each value that turns up")
+            raise ValueError("list values, or leave `values` out to have one partition per existing value")
         if value is not None and len(set(value)) < len(value):
             raise ValueError("a value is named twice")
         return value
@@ -72,13 +72,13 @@ class PartitionSettings(Strict):
     def _one_kind(self) -> PartitionSettings:
         if self.every is None:
             if self.timezone is not None or self.start is not None:
-                raise ValueError("`timezone` and `start` go with `every` (hour, day or month)")
+                raise ValueError("`timezone` and `start` need `every` (hour, day or month)")
             return self
         if self.values is not None:
             raise ValueError("partitions are by time (`every`) or by listed values (`values`), not by both")
         if self.start is None:
-            raise ValueError("beside `every` goes `start`, when the first partition begins: start: 2024-01-01")
-        with said():
+            raise ValueError("`every` needs `start`, the beginning of the first partition: start: 2024-01-01")
+        with as_value_errors():
             read_start(self.start, self.every)
             if self.every == "hour":
                 check_hours(self.timezone or "UTC")

@@ -1,4 +1,4 @@
-"""The shape of a pipeline's YAML, as pydantic models; the same for the Dagster component and for plain Python."""
+"""The settings of a pipeline, as pydantic models; the same for the Dagster component and for plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, said, seconds_of
+from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
 from lake_assets.tables.specs import Limit
 
 
@@ -43,7 +43,7 @@ class SourceOfRecords(Strict):
     @field_validator("table")
     @classmethod
     def _table(cls, value: str) -> str:
-        with said():
+        with as_value_errors():
             TableId.parse(value)
         return value
 
@@ -99,10 +99,10 @@ class Stream(Batches, TableSettings):
     @field_validator("name")
     @classmethod
     def _is_free(cls, value: str) -> str:
-        for end, what in (("_files", "files that were taken in"), ("_rejected", "rejected records")):
+        for end, what in (("_files", "landed files"), ("_rejected", "rejected records")):
             if value.lower().endswith(end):
                 raise ValueError(
-                    f"{value}: raw.{value} is where a stream {value[: -len(end)]} would list its {what}: choose a name "
+                    f"{value}: raw.{value} would be the list of {what} of a stream {value[: -len(end)]}: choose a name "
                     f"that does not end in {end}"
                 )
         return value
@@ -110,7 +110,7 @@ class Stream(Batches, TableSettings):
     @field_validator("max_rejected")
     @classmethod
     def _limit(cls, value: str | int | None) -> str | int | None:
-        with said():
+        with as_value_errors():
             if value is not None:
                 Limit.parse(value)
         return value
@@ -126,18 +126,18 @@ class Stream(Batches, TableSettings):
         own = self.format not in ("simplified", "change-set", "change-feed")
         if own and (tables := [t.table for t in self.tables if t.order_by]):
             raise ValueError(
-                f"{', '.join(tables)}: `order_by` is for formats that say no order, and {self.format} does"
+                f"{', '.join(tables)}: `order_by` is for formats without an order, and {self.format} has one"
             )
         return self
 
     @property
     def about(self) -> str | None:
-        """The stream's only table, to which records without a table name belong; None if it declares several."""
+        """The stream's only table, which gets records without a table name; None if it declares several."""
         return self.tables[0].table if len(self.tables) == 1 and not self.tables[0].is_pattern else None
 
 
 class RangeOfModel(Strict):
-    """The column by which a model is recomputed in ranges, and how far around a result row its source rows are."""
+    """The column by which a model is recomputed in ranges, and the range of source rows of a result row."""
 
     column: str = Field(description="output column: a date, timestamp or whole number")
     back: str | float = Field(
@@ -215,12 +215,12 @@ class SqlModel(Batches, TableSettings):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
-        with said():
+        with as_value_errors():
             table = TableId.parse(value)
         if table.namespace[0].lower() in ("icdc", "raw"):
             raise ValueError(
-                f"{value}: tables in {table.namespace[0]} are made by lake_assets itself: name the model in another "
-                "namespace, for example agg"
+                f"{value}: tables in {table.namespace[0]} are created by lake_assets itself: put the model into "
+                "another namespace, for example agg"
             )
         return value
 
@@ -229,7 +229,7 @@ class SqlModel(Batches, TableSettings):
     def _sql(cls, value: str, info: ValidationInfo) -> str:
         name = str(info.data.get("name", ""))
         if info.data.get("write") is None:
-            with said():
+            with as_value_errors():
                 sources_of(name, parse(name, value))
         return value
 
@@ -237,7 +237,7 @@ class SqlModel(Batches, TableSettings):
     def _one_text(self) -> SqlModel:
         if ("sql" in self.model_fields_set) == (self.sql_file is not None):
             raise ValueError(
-                f"{self.name}: its SELECT is in `sql` or in a file that `sql_file` names: exactly one of them"
+                f"{self.name}: set exactly one of `sql` (the SELECT) and `sql_file` (a file with the SELECT)"
             )
         return self
 
@@ -273,14 +273,14 @@ class PipelineConfig(Batches, AssetSettings):
     python: list[LocalPath] = Field(
         default_factory=list,
         description="Python files that declare models with @lake_assets.model, relative to the YAML's folder; default: "
-        "models.py beside it, if there is one",
+        "models.py beside it, if it exists",
     )
 
     @field_validator("interval")
     @classmethod
     def _interval(cls, value: str | float) -> str | float:
         if seconds_of(value) < 1:
-            raise ValueError(f"{value!r}: a sensor looks once a second at most")
+            raise ValueError(f"{value!r}: a sensor runs at most once a second")
         return value
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import LakeBase, TableId
@@ -22,21 +23,21 @@ from lake_assets.models.python.python_model import PythonModel, replaced
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.sql_template import SqlTemplate, tables_of
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, shown
+from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
 from lake_assets.pipeline.config.layer_tables import Batches
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.pipeline_config import SqlModel
 from lake_assets.pipeline.config.setting_types import OrText, seconds_of
-from lake_assets.pipeline.config.sql_positions import Written
+from lake_assets.pipeline.config.sql_positions import ModelText
 from lake_assets.tables.specs import BatchSize
 
-# Beside the YAML, found without being named.
+# Used by default if it exists beside the YAML.
 DEFAULT_FILE = "models.py"
 
 
 class PythonModelSettings(Batches, TableSettings):
-    """Settings of a Python model in addition to those of its decorator."""
+    """Settings of a Python model in addition to the arguments of its decorator."""
 
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
     partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
@@ -52,7 +53,7 @@ class PythonModelSettings(Batches, TableSettings):
 
 
 def python_files(declared: Sequence[Path], folder: Path | None) -> list[Path]:
-    """Return the files with Python models: those that are declared, else `models.py` if it exists.
+    """Return the files with Python models: the declared files, else `models.py` if it exists.
 
     Args:
         declared: paths, relative to `folder`.
@@ -77,18 +78,18 @@ def load_models(files: Sequence[Path]) -> tuple[PythonModel, ...]:
     return tuple(models.values())
 
 
-def template_model(declared: SqlModel, written: Written) -> PythonModel:
+def template_model(declared: SqlModel, text: ModelText) -> PythonModel:
     """Return the model of a SELECT over changes.
 
     Raises:
         PipelineError: its template, its SQL or its declaration is wrong; says where.
     """
-    template = SqlTemplate(declared.name, written.sql, written.origin)
+    template = SqlTemplate(declared.name, text.sql, text.origin)
     try:
         inputs = tables_of(template)
     except ModelError as e:
-        raise located(e, written.origin) from e
-    where = written.origin.at(None) if written.origin else "its declaration"
+        raise located(e, text.origin) from e
+    where = text.origin.at(None) if text.origin else "its declaration"
     span, write = declared.range, declared.write
     assert write is not None
     replace = [span.column] if declared.replace is None and span else declared.replace
@@ -104,7 +105,7 @@ def template_model(declared: SqlModel, written: Written) -> PythonModel:
             replaced(write, tuple(declared.key), replace),
             {name: name for name in inputs},
             None,
-            hashlib.sha256(written.sql.encode()).hexdigest()[:16],
+            hashlib.sha256(text.sql.encode()).hexdigest()[:16],
             bool(span and span.cumulative),
             span.back if span else 0,
             span.forward if span else 0,
@@ -126,20 +127,20 @@ def python_specs(
     """Return the tables of a pipeline's Python models.
 
     Args:
-        lake: the lake, where tables are found that the pipeline does not declare.
+        lake: the lake, with tables that the pipeline does not declare.
         pipeline: the name of the pipeline.
         models: its Python models.
         declared: its other tables.
-        outer, assets: settings of the pipeline, which apply where a model has none.
+        outer, assets: settings of the pipeline, as defaults for its models.
 
     Raises:
-        PipelineError: a setting is wrong, or a parameter names no table or several.
+        PipelineError: a setting is wrong, or a parameter matches no table or several.
     """
     tables = [*declared, *(m.table for m in models)]
     for model in models:
         settings = _settings(model)
         names = {p: _table_of(lake, model, p, tables) for p, kind in model.parameters.items() if kind is not Affected}
-        # Changes wait only where they enter the pipeline.
+        # Only tables that read from outside of the pipeline wait for more changes.
         default = None if set(tables).intersection(names.values()) else outer.max_wait
         wait = (default if settings.max_wait is None else settings.max_wait) or 0
         files, rows = (
@@ -156,7 +157,7 @@ def python_specs(
             back,
             forward,
             BatchSize(files, rows, seconds_of(wait)),
-            shown([settings, assets]),
+            combined_settings([settings, assets]),
             read_audits(model.table, settings.audits),
             settings.partitions.declared if settings.partitions else None,
             settings.on_gap,
@@ -180,7 +181,7 @@ def _seconds(model: PythonModel, setting: str) -> float:
 
 
 def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequence[TableId]) -> TableId:
-    """Return the table of a parameter: as declared in `inputs`, else the only one of its name."""
+    """Return the table of a parameter: as declared in `inputs`, else the only table of this name."""
     where = f"{model.where}: model {model.table}"
     if name := model.tables.get(parameter):
         try:
@@ -189,7 +190,7 @@ def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequ
             raise PipelineError(f"{where}: `inputs`: {e}") from e
     matches = [t for t in dict.fromkeys(declared) if t.name == parameter and t != model.table]
     if not matches:
-        # Only names are listed.
+        # Lists names only; loads no table.
         existing = [t for n in lake.catalog.list_namespaces() if n != ("icdc",) for t in lake.tables(tuple(n))]
         matches = [t for t in existing if t.name == parameter and t != model.table]
         if not matches:
@@ -207,7 +208,7 @@ def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequ
 
 
 def _imported(file: Path) -> ModuleType:
-    """Import a file under a name of its own, with its folder on the path meanwhile."""
+    """Import a file under a unique module name, with its folder on the path during the import."""
     path = file.resolve()
     name = f"lake_assets_models_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -222,25 +223,28 @@ def _imported(file: Path) -> ModuleType:
     except LakeError:
         raise
     except Exception as e:
-        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}") from e
+        advice = ""
+        if isinstance(e, PySparkException):
+            advice = ". A file is imported before Spark is started: make columns within functions"
+        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}{advice}") from e
     finally:
         sys.path.remove(str(path.parent))
-        # What it imports from its folder is its own: another pipeline may have a file of the same name.
+        # Forget modules from its folder: another pipeline may have a file with the same name.
         for imported in sys.modules.keys() - others:
             if (origin := getattr(sys.modules[imported], "__file__", None)) and path.parent in Path(origin).parents:
                 del sys.modules[imported]
-    # Python workers of Spark cannot import it: functions that they run bring their code along.
+    # Spark's Python workers cannot import the module, so its functions are serialized with their code.
     cloudpickle.register_pickle_by_value(module)
     return module
 
 
 def _at(error: BaseException, path: Path) -> str:
-    """Return the line of a file in which an error arose."""
-    line, at = None, error.__traceback__
-    while at is not None:
-        if at.tb_frame.f_code.co_filename == str(path):
-            line = at.tb_lineno
-        at = at.tb_next
+    """Return the line of a file at which an error occurred."""
+    line, frame = None, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == str(path):
+            line = frame.tb_lineno
+        frame = frame.tb_next
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = error.lineno
     return f" (line {line})" if line else ""

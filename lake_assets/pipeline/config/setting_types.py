@@ -24,7 +24,7 @@ def seconds_of(duration: str | float) -> float:
     """Convert `30s`, `5m`, `1h`, `7d` or a number to seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|)", str(duration).strip())
     if not match:
-        raise ValueError(f"{duration!r} is no duration: write 30s, 5m, 1h or 7d")
+        raise ValueError(f"{duration!r} is not a duration: write 30s, 5m, 1h or 7d")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
@@ -36,13 +36,13 @@ def share_of(text: str | float) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is no share: write one above 0 and up to 1, as 0.01 or 1%")
+        raise ValueError(f"{text!r} is not a share: write a number above 0 and up to 1, such as 0.01 or 1%")
     return share
 
 
 @contextlib.contextmanager
-def said() -> Generator[None]:
-    """Turn errors of the package into ValueErrors, to which pydantic adds the location."""
+def as_value_errors() -> Generator[None]:
+    """Convert errors of the package into ValueErrors, to which pydantic adds the location."""
     try:
         yield
     except LakeError as e:
@@ -57,8 +57,8 @@ def listed(value: object) -> object:
 class OrText:
     """JSON schema of a setting that is text or the annotated type.
 
-    It uses `if` instead of `anyOf`, so a validator names the wrong setting and its line, instead of reporting that the
-    whole mapping matches neither of two schemas.
+    It uses `if` instead of `anyOf`, so a validator reports the wrong setting and its line, rather than a whole mapping
+    that matches neither of two schemas.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -1,7 +1,7 @@
-"""Resolve source tables that would share a name in the lake: one of them gets it, the others fail separately.
+"""Resolve source tables that would share a name in the lake: one of them gets the name, the others fail separately.
 
-A pattern such as `*.*` matches tables that nobody has named, and two schemas may have a table of the same name. The
-conflict stops only that table.
+A pattern such as `*.*` matches tables without a declared name, and two schemas may have tables with the same name. The
+conflict stops only the table that did not get the name.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lake_assets.tables.pending_windows import known_marks
 
 @dataclass(frozen=True)
 class Claim:
-    """A source table and the names its tables would have.
+    """A source table and the names that its tables would have.
 
     Attributes:
         source: the source table.
         raw: the raw table with its records.
-        staging, final: its tables; `final` is None if it has none.
-        is_found: whether it matches a pattern, so nobody has chosen its name.
+        staging, final: its tables; `final` is None for staging only.
+        is_match: whether it matches a pattern, so its name was not declared.
     """
 
     source: SourceTable
     raw: TableId
     staging: TableId
     final: TableId | None
-    is_found: bool
+    is_match: bool
 
     @property
     def instead(self) -> TableId:
-        """The name under which it fails if another claim has its name."""
+        """The name under which the table fails if another claim has its name."""
         return TableId(self.staging.namespace, f"{self.raw.name}.{self.source}")
 
 
@@ -53,15 +53,15 @@ def refused(lake: LakeBase, claims: Sequence[Claim], models: Collection[TableId]
     by_name: dict[TableId, list[Claim]] = {}
     for claim in claims:
         by_name.setdefault(claim.staging, []).append(claim)
-    found: dict[Claim, str] = {}
+    refusals: dict[Claim, str] = {}
     for rivals in by_name.values():
         keeper = _keeper(lake, rivals) if len(rivals) > 1 else rivals[0]
         for claim in rivals:
-            if claim.is_found and (taken := {claim.staging, claim.final} & set(models)):
-                found[claim] = f"{', '.join(map(str, taken))} is a model of this pipeline"
-            elif claim != keeper and (claim.is_found or keeper.is_found):
-                found[claim] = f"{keeper.source} of {keeper.raw} has that name"
-    return found
+            if claim.is_match and (model_names := {claim.staging, claim.final} & set(models)):
+                refusals[claim] = f"{', '.join(map(str, model_names))} is a model of this pipeline"
+            elif claim != keeper and (claim.is_match or keeper.is_match):
+                refusals[claim] = f"{keeper.source} of {keeper.raw} has that name"
+    return refusals
 
 
 def _keeper(lake: LakeBase, rivals: Sequence[Claim]) -> Claim:
@@ -74,4 +74,4 @@ def _keeper(lake: LakeBase, rivals: Sequence[Claim]) -> Claim:
         makers = [c for c in rivals if str(c.source) == source]
         if makers:
             return next((c for c in makers if str(c.raw) in marks), makers[0])
-    return next((c for c in rivals if not c.is_found), rivals[0])
+    return next((c for c in rivals if not c.is_match), rivals[0])

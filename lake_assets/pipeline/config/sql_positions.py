@@ -18,22 +18,22 @@ from lake_assets.models.sql.sql_errors import Origin, line_of, located
 
 
 @dataclass(frozen=True)
-class Written:
-    """A model's SQL and where it is written."""
+class ModelText:
+    """A model's SQL and its position in a file."""
 
     sql: str
     origin: Origin | None
 
 
-def read_sql(name: str, sql_file: Path, folder: Path) -> Written:
+def read_sql(name: str, sql_file: Path, folder: Path) -> ModelText:
     """Read the SQL of a file.
 
     Raises:
-        PipelineError: it cannot be read.
+        PipelineError: the file cannot be read.
     """
     file = folder / sql_file
     try:
-        return Written(file.read_text(encoding="utf-8"), Origin(str(file)))
+        return ModelText(file.read_text(encoding="utf-8"), Origin(str(file)))
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e)
         raise PipelineError(f"model {name}: its sql_file {file} cannot be read: {reason}") from e
@@ -45,14 +45,14 @@ def origins(path: Path) -> dict[str, Origin]:
         documents = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return {}
-    found: dict[str, Origin] = {}
+    positions: dict[str, Origin] = {}
     for document in documents:
         models = child(child(document, "attributes"), "models")
         for model in models.value if isinstance(models, yaml.SequenceNode) else []:
             name, sql = child(model, "name"), child(model, "sql")
             if isinstance(name, yaml.ScalarNode) and isinstance(sql, yaml.ScalarNode):
-                found[name.value] = origin_of(path, sql)
-    return found
+                positions[name.value] = origin_of(path, sql)
+    return positions
 
 
 def origin_of(path: Path, sql: yaml.ScalarNode) -> Origin:
@@ -86,10 +86,10 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
         if not isinstance(name, yaml.ScalarNode) or child(model, "write") is not None:
             continue  # templates are read with the declaration
         if isinstance(sql, yaml.ScalarNode):
-            written = Written(sql.value, origin_of(path, sql))
+            text = ModelText(sql.value, origin_of(path, sql))
         elif isinstance(file, yaml.ScalarNode):
             try:
-                written = read_sql(name.value, local_path(file.value), path.parent)
+                text = read_sql(name.value, local_path(file.value), path.parent)
             except ValueError:
                 continue  # a URL: the settings' own check reports it
             except PipelineError as e:
@@ -97,13 +97,13 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
                 continue
         else:
             continue
-        assert written.origin is not None
+        assert text.origin is not None
         try:
             table = TableId.parse(name.value)
-            reads[table] = sources_of(name.value, parse(name.value, written.sql))
-            texts[table] = written.sql, written.origin
+            reads[table] = sources_of(name.value, parse(name.value, text.sql))
+            texts[table] = text.sql, text.origin
         except ModelError as e:
-            mistakes.append(str(located(e, written.origin)))
+            mistakes.append(str(located(e, text.origin)))
         except LakeError:
             continue  # an invalid name: the settings' own check reports it
     return mistakes + _circles(reads, texts)
@@ -111,22 +111,26 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
 
 def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, tuple[str, Origin]]) -> list[str]:
     """Return every circle of models once."""
-    left = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
-    found: list[str] = []
+    remaining = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
+    circles: list[str] = []
     while True:
         try:
-            TopologicalSorter(left).prepare()
+            TopologicalSorter(remaining).prepare()
         except CycleError as e:
-            # graphlib names a node after what depends on it.
+            # graphlib lists each node after its dependants.
             circle: list[TableId] = list(reversed(e.args[1]))
             reader, source = circle[0], circle[1]
             sql, origin = texts[reader]
-            way = " -> ".join(str(t) for t in circle)
-            at = origin.at(line_of_table(sql, source))
-            found.append(f"{at}: models depend on each other in a circle: {way} (an arrow goes to what is read)")
-            left = {t: [s for s in sources if s not in circle] for t, sources in left.items() if t not in circle}
+            arrows = " -> ".join(str(t) for t in circle)
+            position = origin.at(line_of_table(sql, source))
+            circles.append(
+                f"{position}: models depend on each other in a circle: {arrows} (an arrow goes to what is read)"
+            )
+            remaining = {
+                t: [s for s in sources if s not in circle] for t, sources in remaining.items() if t not in circle
+            }
         else:
-            return found
+            return circles
 
 
 def line_of_table(sql: str, table: TableId) -> int | None:

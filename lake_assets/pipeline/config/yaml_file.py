@@ -25,7 +25,7 @@ def read_pipeline(path: Path) -> PipelineConfig:
     A file of `type: lake_assets.CapturedJob` is a pipeline of one job.
 
     Raises:
-        PipelineError: no such file, not YAML, or wrong settings; lists all of them, each with its line.
+        PipelineError: the file is missing or not YAML, or settings are wrong; lists all of them with their lines.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -80,15 +80,15 @@ def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:
         if node is None:
             break
         line = node.start_mark.line + 1
-        found = None
+        child = None
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if key.value == str(step):
-                    line, found = key.start_mark.line + 1, value
+                    line, child = key.start_mark.line + 1, value
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            found = node.value[step]
-            line = found.start_mark.line + 1
-        if found is None:
+            child = node.value[step]
+            line = child.start_mark.line + 1
+        if child is None:
             break
-        node = found
+        node = child
     return line

@@ -1,6 +1,6 @@
-"""Audits as they are declared: what has to hold of a table before a batch is published.
+"""Declarations of audits: conditions that a table has to meet before a batch is published.
 
-Evaluated in `audit_evaluation`.
+`audit_evaluation` evaluates them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ class Audit:
         return self.severity == "error"
 
     @property
+    def description(self) -> str:
+        """The condition as a sentence, in Markdown."""
+        return self.name
+
+    @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the table that it needs."""
+        """The columns of the table that the audit needs."""
         return ()
 
     @property
     def reads(self) -> tuple[TableId, ...]:
-        """The other tables of the lake that it reads."""
+        """The other tables of the lake that the audit reads."""
         return ()
 
 
@@ -57,6 +62,11 @@ class Unique(Audit):
     of: tuple[str, ...] = ()
 
     @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"No two rows share {', '.join(self.of) or 'the key'}."
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """See `Audit`."""
         return self.of
@@ -69,6 +79,11 @@ class NotNull(Audit):
     column: str
 
     @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"Every row has a value in {self.column}."
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """See `Audit`."""
         return (self.column,)
@@ -76,10 +91,15 @@ class NotNull(Audit):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedValues(Audit):
-    """The values of a column are some of these, or null."""
+    """Every value of a column is one of the accepted values, or null."""
 
     column: str
     values: tuple[str, ...]
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"{self.column} is one of {', '.join(self.values)}, or null."
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -92,13 +112,18 @@ class Relationship(Audit):
     """Every non-null value of a column exists in a column of another table.
 
     Attributes:
-        table: the other one, or the table itself.
-        other: its column.
+        table: the other table, or the audited table itself.
+        other: the column of that table.
     """
 
     column: str
     table: TableId
     other: str
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"Every non-null {self.column} exists in {self.table}.{self.other}."
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -121,13 +146,23 @@ class RowCountChange(Audit):
 
     limit: Limit
 
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"A batch changes the number of rows by no more than {self.limit}."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assertion(Audit):
-    """A SELECT that returns the rows which violate it, over `PLACEHOLDER` and other tables."""
+    """A SELECT of the violating rows, over `PLACEHOLDER` and other tables."""
 
     sql: str
     tables: tuple[TableId, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"This query returns no row:\n\n```sql\n{self.sql.strip()}\n```"
 
     @property
     def reads(self) -> tuple[TableId, ...]:

@@ -1,4 +1,4 @@
-"""Evaluating audits: how many rows violate each, and some of them."""
+"""Evaluate audits: count the rows that violate each, and fetch some of them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from lake_assets.tables.audits.audit_declarations import (
     Unique,
 )
 from lake_assets.tables.merge_pruning import prune
-from lake_assets.tables.spark_frames import held, temp_view
+from lake_assets.tables.spark_frames import checkpoint, temp_view
 
-# Failing rows that are shown, and how much of a value.
+# Number of failing rows to report, and length of each reported value.
 ROWS_SHOWN, VALUE_SHOWN = 5, 200
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one audit.
+    """The result of one audit.
 
     Attributes:
         audit: its name.
-        blocking: whether nothing is published that does not pass.
-        failing: how many rows violate it.
-        checked: which rows it looked at, for people.
-        rows: some that violate it, each value as text.
-        error: why it could not be evaluated; then it has not passed.
+        blocking: whether a batch that fails it is not published.
+        failing: number of rows that violate it.
+        checked: the checked rows, as text for people.
+        rows: some violating rows, each value as text.
+        error: why it could not be evaluated; then it counts as failed.
     """
 
     audit: str
@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether it holds."""
+        """Whether the audit passed."""
         return not self.failing and not self.error
 
     def __str__(self) -> str:
@@ -60,42 +60,42 @@ class Finding:
             return f"{self.audit}: passed ({self.checked})"
         if self.error:
             return f"{self.audit}: cannot be evaluated: {self.error}"
-        shown = "; ".join(_said(row) for row in self.rows)
-        return f"{self.audit}: {self.failing:,} rows ({self.checked}): {shown}"
+        rows = "; ".join(_row_text(row) for row in self.rows)
+        return f"{self.audit}: {self.failing:,} rows ({self.checked}): {rows}"
 
 
-def _said(row: Mapping[str, str | None]) -> str:
+def _row_text(row: Mapping[str, str | None]) -> str:
     return ", ".join(f"{c}={'NULL' if v is None else v}" for c, v in row.items())
 
 
 @dataclass(frozen=True)
 class AuditedRows:
-    """What is audited.
+    """The rows to audit.
 
     Attributes:
-        rows: the whole table as it is to be.
-        before: as it was; None: there was none.
-        name: its name in SQL, where parts of it can be read; empty: it is not written.
-        written: the rows that the batch wrote; None: all have to be looked at.
+        rows: all rows of the table with the batch.
+        before: all rows before the batch; None: the table is new.
+        name: the SQL name under which parts of the table can be read; empty: the rows are not written yet.
+        new_rows: the rows that the batch wrote; None: unknown, so all rows are checked.
     """
 
     rows: DataFrame
     before: DataFrame | None = None
     name: str = ""
-    written: DataFrame | None = None
+    new_rows: DataFrame | None = None
 
 
 def check_audits(
     lake: LakeBase, table: TableId, audits: Sequence[Audit], key: Sequence[str], types: Mapping[str, str]
 ) -> None:
-    """Refuse audits that do not go with a table.
+    """Refuse audits that do not match a table.
 
     Args:
         lake: the lake.
-        table: what is audited.
-        audits: as declared.
-        key: columns that identify the table's rows; empty: none do.
-        types: the table's columns with Spark's types.
+        table: the audited table.
+        audits: the declared audits.
+        key: columns that identify the table's rows; empty: no key.
+        types: the table's columns with Spark SQL types.
 
     Raises:
         PipelineError: a column is missing, a value does not have its column's type, or Spark does not accept the SQL.
@@ -118,9 +118,9 @@ def check_audits(
 def _check_values(lake: LakeBase, at: str, audit: AcceptedValues, kind: str) -> None:
     if kind == "string":
         return
-    looks = ", ".join(f"try_cast({literal(v)} AS {kind}) IS NULL" for v in audit.values)
+    tests = ", ".join(f"try_cast({literal(v)} AS {kind}) IS NULL" for v in audit.values)
     try:
-        row = lake.spark().sql(f"SELECT {looks}").collect()[0]
+        row = lake.spark().sql(f"SELECT {tests}").collect()[0]
     except PySparkException as e:
         raise PipelineError(f"{at}: values cannot be listed for {audit.column}, which is {kind}: {_first(e)}") from e
     if wrong := [v for v, is_none in zip(audit.values, row, strict=True) if is_none]:
@@ -137,7 +137,7 @@ def _check_sql(lake: LakeBase, at: str, audit: Assertion, types: Mapping[str, st
 
 
 def unique_columns(audit: Unique, key: Sequence[str]) -> tuple[str, ...]:
-    """The columns that an audit of uniqueness is about: its own, or the table's key."""
+    """Return the columns of a uniqueness audit: its own, or the table's key."""
     return audit.of or tuple(key)
 
 
@@ -148,68 +148,68 @@ class Evaluation:
         """
         Args:
             lake: the lake.
-            table: what is audited.
-            key: columns that identify the table's rows; empty: none do.
+            table: the audited table.
+            key: columns that identify the table's rows; empty: no key.
             state: the rows.
         """
-        # Or whether a row with NaN is found to violate one would depend on the other rows of its file.
-        written = guarded_rows(state.written) if state.written is not None else None
+        # Without guards, other rows of the same file would decide whether a row with NaN counts as a violation.
+        new_rows = guarded_rows(state.new_rows) if state.new_rows is not None else None
         self._lake, self._table, self._key = lake, table, tuple(key)
-        self._state = replace(state, rows=guarded_rows(state.rows), written=written)
+        self._state = replace(state, rows=guarded_rows(state.rows), new_rows=new_rows)
 
     def findings(self, audits: Sequence[Audit], passed: Sequence[Audit]) -> tuple[Finding, ...]:
         """Return one finding per audit.
 
         Args:
-            audits: what is evaluated.
-            passed: those of them that the table passed before the batch: the rows that it wrote decide.
+            audits: the audits to evaluate.
+            passed: the audits that the table passed before the batch: only the new rows can violate them.
         """
-        found: dict[str, Finding] = {}
+        findings: dict[str, Finding] = {}
         state = self._state
         for group, rows, which in (
             ([a for a in audits if a not in passed], state.rows, "all rows"),
-            (passed, state.written if state.written is not None else state.rows, "rows that the batch wrote"),
+            (passed, state.new_rows if state.new_rows is not None else state.rows, "rows that the batch wrote"),
         ):
             checked = which if rows is not state.rows else "all rows"
             plain = [a for a in group if isinstance(a, NotNull | AcceptedValues)]
-            found |= _of_single_rows(plain, rows, checked)
+            findings |= _of_single_rows(plain, rows, checked)
             for audit in group:
                 if audit not in plain:
-                    found[audit.name] = _guarded(audit, checked, lambda a=audit, r=rows: self._one(a, r))
-        return tuple(found[a.name] for a in audits)
+                    findings[audit.name] = _guarded(audit, checked, lambda a=audit, r=rows: self._one(a, r))
+        return tuple(findings[a.name] for a in audits)
 
     def _one(self, audit: Audit, rows: DataFrame) -> tuple[int, Sequence[Mapping[str, str | None]]]:
-        """How many rows violate an audit, and some of them."""
+        """Return the number of violating rows, and some of them."""
         match audit:
             case Unique():
-                return self._twice(audit, rows)
+                return self._duplicates(audit, rows)
             case RowCountChange():
                 return _changed(audit, self._state)
             case Relationship():
                 with temp_view(self._state.rows) as view:
-                    return _violations(self._lake, self._lost(audit, view))
+                    return _violations(self._lake, self._unmatched(audit, view))
             case Assertion():
                 with temp_view(self._state.rows) as view:
                     return _violations(self._lake, audit.sql.replace(PLACEHOLDER, view))
             case _:
                 raise AssertionError(f"no such audit: {audit}")
 
-    def _twice(self, audit: Unique, rows: DataFrame) -> tuple[int, Sequence[Mapping[str, str | None]]]:
+    def _duplicates(self, audit: Unique, rows: DataFrame) -> tuple[int, Sequence[Mapping[str, str | None]]]:
         columns = unique_columns(audit, self._key)
         listed = [F.col(quote(c)) for c in columns]
-        there = " AND ".join(f"{quote(c)} IS NOT NULL" for c in columns)
-        looked = self._state.rows.where(there).select(*listed)
+        has_values = " AND ".join(f"{quote(c)} IS NOT NULL" for c in columns)
+        candidates = self._state.rows.where(has_values).select(*listed)
         if rows is not self._state.rows:
-            keys = held(rows.where(there).select(*listed).distinct())
+            keys = checkpoint(rows.where(has_values).select(*listed).distinct())
             pruning = prune(keys, columns, self._lake.table(self._table))
             sql = f"SELECT * FROM {self._state.name} t" + (f" WHERE {pruning.condition}" if pruning.condition else "")
             spark = self._lake.spark()
-            near = spark.sql(sql, args=pruning.values) if pruning.values else spark.sql(sql)
-            looked = near.select(*listed).join(keys, list(columns), "left_semi")
-        twice = looked.groupBy(*listed).agg(F.count("*").alias("rows")).where("rows > 1")
-        return _counted(twice, F.sum("rows"))
+            possible = spark.sql(sql, args=pruning.values) if pruning.values else spark.sql(sql)
+            candidates = possible.select(*listed).join(keys, list(columns), "left_semi")
+        duplicates = candidates.groupBy(*listed).agg(F.count("*").alias("rows")).where("rows > 1")
+        return _counted(duplicates, F.sum("rows"))
 
-    def _lost(self, audit: Relationship, view: str) -> str:
+    def _unmatched(self, audit: Relationship, view: str) -> str:
         other = view if audit.table == self._table else self._lake.sql_name(audit.table)
         column = f"t.{quote(audit.column)}"
         return (
@@ -226,28 +226,28 @@ def _guarded(
     try:
         failing, rows = evaluate()
     except PySparkException as e:
-        # A division by zero in its SQL, a table that is not there: it says nothing, so it has not passed.
+        # A division by zero in its SQL, a missing table: without a result, the audit has not passed.
         return Finding(audit.name, audit.is_blocking, 0, checked, error=_first(e))
     return Finding(audit.name, audit.is_blocking, failing, checked, tuple(rows))
 
 
 def _of_single_rows(audits: Sequence[NotNull | AcceptedValues], rows: DataFrame, checked: str) -> dict[str, Finding]:
-    """Audits that each row passes or not, all of them in one look."""
+    """Evaluate audits of single rows, all of them with one query."""
     if not audits:
         return {}
     types = dict(rows.dtypes)
     violated = {a.name: _violated(a, types) for a in audits}
-    looks = [F.expr(f"count_if({sql})").alias(f"a{i}") for i, sql in enumerate(violated.values())]
-    row = rows.agg(*looks).collect()[0]
-    found: dict[str, Finding] = {}
+    counts = [F.expr(f"count_if({sql})").alias(f"a{i}") for i, sql in enumerate(violated.values())]
+    row = rows.agg(*counts).collect()[0]
+    findings: dict[str, Finding] = {}
     for i, audit in enumerate(audits):
-        shown = _shown(rows.where(violated[audit.name])) if row[f"a{i}"] else ()
-        found[audit.name] = Finding(audit.name, audit.is_blocking, row[f"a{i}"], checked, shown)
-    return found
+        some = _some_rows(rows.where(violated[audit.name])) if row[f"a{i}"] else ()
+        findings[audit.name] = Finding(audit.name, audit.is_blocking, row[f"a{i}"], checked, some)
+    return findings
 
 
 def _violated(audit: NotNull | AcceptedValues, types: Mapping[str, str]) -> str:
-    """SQL of a boolean, never null: a row violates it."""
+    """Return SQL of a condition, never null: a row violates the audit."""
     column = quote(audit.column)
     if isinstance(audit, NotNull):
         return f"{column} IS NULL"
@@ -258,7 +258,7 @@ def _violated(audit: NotNull | AcceptedValues, types: Mapping[str, str]) -> str:
 def _changed(audit: RowCountChange, state: AuditedRows) -> tuple[int, Sequence[Mapping[str, str | None]]]:
     before = state.before.count() if state.before is not None else 0
     after = state.rows.count()
-    # The first rows of a table are no change of it.
+    # The first rows of a table do not count as a change.
     if not before or not audit.limit.is_exceeded(abs(after - before), before):
         return 0, ()
     return abs(after - before), ({"before": str(before), "after": str(after), "limit": str(audit.limit)},)
@@ -270,16 +270,16 @@ def _violations(lake: LakeBase, sql: str) -> tuple[int, Sequence[Mapping[str, st
 
 def _counted(rows: DataFrame, count: Column) -> tuple[int, Sequence[Mapping[str, str | None]]]:
     failing = rows.agg(count.alias("n")).collect()[0]["n"] or 0
-    return failing, _shown(rows) if failing else ()
+    return failing, _some_rows(rows) if failing else ()
 
 
-def _shown(rows: DataFrame) -> tuple[Mapping[str, str | None], ...]:
-    """Some rows, each value as text."""
-    # A join of two tables may have two columns of one name.
+def _some_rows(rows: DataFrame) -> tuple[Mapping[str, str | None], ...]:
+    """Return some rows, each value as text."""
+    # A join of two tables may have two columns with one name.
     names = [f"c{i}" for i in range(len(rows.columns))]
     texts = (F.substring(F.col(n).cast("string"), 1, VALUE_SHOWN).alias(n) for n in names)
-    found = rows.toDF(*names).limit(ROWS_SHOWN).select(*texts).collect()
-    return tuple(dict(zip(rows.columns, row, strict=True)) for row in found)
+    some = rows.toDF(*names).limit(ROWS_SHOWN).select(*texts).collect()
+    return tuple(dict(zip(rows.columns, row, strict=True)) for row in some)
 
 
 def _first(error: Exception) -> str:

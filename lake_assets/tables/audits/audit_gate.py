@@ -1,4 +1,4 @@
-"""Publishing behind audits: they are evaluated on the branch that a batch is written to, before main follows it.
+"""Publish behind audits: they are evaluated on the branch that a batch is written to, before main follows it.
 
 An audit of single rows, or of rows that share values, need not check rows that have passed it before: a commit stores
 which audits the table passed (`AUDITED_PROPERTY`), and until another writer changes rows, only the rows of the batch
@@ -22,7 +22,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audits.audit_declarations import AcceptedValues, Audit, NotNull, Unique
 from lake_assets.tables.audits.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
-from lake_assets.tables.spark_frames import held
+from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
 
 # Branch of a failed batch, kept until the next attempt or its expiry.
@@ -43,7 +43,7 @@ class Gate:
             lake: the lake.
             table: the audited table.
             audits: the declared audits.
-            key: columns that identify the table's rows; empty if none do.
+            key: columns that identify the table's rows; empty: no key.
         """
         self._lake, self._table, self._audits, self._key = lake, table, tuple(audits), tuple(key)
         self.findings: tuple[Finding, ...] = ()
@@ -62,16 +62,16 @@ class Gate:
         """Refuse audits that do not match the table, before anything is written.
 
         Args:
-            types: the table's columns with Spark's types.
+            types: the table's columns with Spark SQL types.
 
         Raises:
-            PipelineError: a column that is not there, a value that is none of its type, SQL that Spark does not
-                accept.
+            PipelineError: a column is missing, a value does not have the type of its column, or Spark does not accept
+                the SQL.
         """
         check_audits(self._lake, self._table, self._audits, self._key, types)
 
     def properties(self, table: Table) -> dict[str, str]:
-        """Properties of a commit that is published only if the blocking audits pass."""
+        """Return the properties of a commit that is published only if the blocking audits pass."""
         names = sorted(self._fingerprint(a, table) for a in self._audits if a.is_blocking and _by_rows(a))
         return {AUDITED_PROPERTY: json.dumps(names)} if names else {}
 
@@ -83,25 +83,25 @@ class Gate:
             base: the table when the branch was created.
 
         Raises:
-            AuditFailedError: a blocking one does not pass. The branch is kept as `FAILED_BRANCH`.
+            AuditFailedError: a blocking audit fails. The branch is kept as `FAILED_BRANCH`.
         """
         spark, name = self._lake.spark(), self._lake.sql_name(self._table)
         at, snapshot = f"{name}.`branch_{branch}`", base.metadata.current_snapshot_id
-        known = held_audits(base)
-        wanted = {self._fingerprint(a, base) for a in self._audits if _by_rows(a)} & known
+        passed = passed_audits(base)
+        by_rows = {self._fingerprint(a, base) for a in self._audits if _by_rows(a)} & passed
         with contextlib.ExitStack() as scope:
             scope.enter_context(tuned_for(self._lake, (self._table, *(t for a in self._audits for t in a.reads))))
-            written = self._written(snapshot, branch, scope) if wanted and snapshot is not None else None
+            new_rows = self._new_rows(snapshot, branch, scope) if by_rows and snapshot is not None else None
             before = spark.read.option("versionAsOf", str(snapshot)).table(name) if snapshot is not None else None
-            self._evaluate(AuditedRows(spark.table(at), before, at, written), base, known)
+            self._evaluate(AuditedRows(spark.table(at), before, at, new_rows), base, passed)
         if self._failed():
-            kept = self._lake.table(self._table).metadata.refs[branch].snapshot_id
+            failed = self._lake.table(self._table).metadata.refs[branch].snapshot_id
             spark.sql(
-                f"ALTER TABLE {name} CREATE OR REPLACE BRANCH `{FAILED_BRANCH}` AS OF VERSION {kept} "
+                f"ALTER TABLE {name} CREATE OR REPLACE BRANCH `{FAILED_BRANCH}` AS OF VERSION {failed} "
                 f"RETAIN {FAILED_RETAINED_DAYS} DAYS"
             )
             raise self._error(
-                f"What was to be published is the branch {FAILED_BRANCH} until the next attempt: "
+                f"The failed batch is in the branch {FAILED_BRANCH} until the next attempt: "
                 f"SELECT * FROM {self._table}.branch_{FAILED_BRANCH}. "
             )
 
@@ -112,11 +112,11 @@ class Gate:
             The same rows, computed once.
 
         Raises:
-            AuditFailedError: a blocking one does not pass.
+            AuditFailedError: a blocking audit fails.
         """
         if not self._audits:
             return rows
-        rows, base = held(rows), self._lake.find(self._table)
+        rows, base = checkpoint(rows), self._lake.find(self._table)
         before = None
         if base is not None and base.metadata.current_snapshot_id is not None:
             before = self._lake.spark().table(self._lake.sql_name(self._table))
@@ -130,7 +130,7 @@ class Gate:
 
         Args:
             snapshot: the snapshot of the table.
-            before: the snapshot before the batch; None if there was none, or it does not matter.
+            before: the snapshot before the batch; None: no such snapshot, or it does not matter.
         """
         if self.findings or not self._audits or snapshot is None:
             return self.findings
@@ -145,7 +145,7 @@ class Gate:
             )
         return self.findings
 
-    def _written(self, start: int, branch: str, scope: contextlib.ExitStack) -> DataFrame | None:
+    def _new_rows(self, start: int, branch: str, scope: contextlib.ExitStack) -> DataFrame | None:
         try:
             captured = scope.enter_context(capture(self._lake, self._table, start, branch))
             return captured.upserts(self._lake.spark())
@@ -159,22 +159,22 @@ class Gate:
         failed = [f for f in self.findings if f.blocking and not f.passed]
         listed = "\n".join(f"- {f}" for f in failed)
         return AuditFailedError(
-            f"{self._table}: {len(failed)} of {len(self.findings)} audits do not pass, and nothing of the batch is "
-            f"published:\n{listed}\n{more}Correct the source or the declaration: the batch is absorbed then",
+            f"{self._table}: {len(failed)} of {len(self.findings)} audits do not pass, and the batch is not "
+            f"published:\n{listed}\n{more}Correct the source or the declaration; the next run then absorbs the batch",
             findings=self.findings,
         )
 
-    def _evaluate(self, state: AuditedRows, table: Table | None, known: frozenset[str] = frozenset()) -> None:
-        """Evaluate all audits; `known`: fingerprints of those that the table passed before the batch."""
-        passed = [a for a in self._audits if table is not None and self._fingerprint(a, table) in known]
-        self.findings = Evaluation(self._lake, self._table, self._key, state).findings(self._audits, passed)
+    def _evaluate(self, state: AuditedRows, table: Table | None, passed: frozenset[str] = frozenset()) -> None:
+        """Evaluate all audits; `passed`: fingerprints of the audits that the table passed before the batch."""
+        unchanged = [a for a in self._audits if table is not None and self._fingerprint(a, table) in passed]
+        self.findings = Evaluation(self._lake, self._table, self._key, state).findings(self._audits, unchanged)
 
     def _fingerprint(self, audit: Audit, table: Table) -> str:
-        """The same as long as the audit means the same: a column that was dropped and added again is another one."""
+        """Return a hash of the audit's meaning: it changes if a column was dropped and added again."""
         names = unique_columns(audit, self._key) if isinstance(audit, Unique) else audit.columns
         by_name = {f.name: f.field_id for f in table.schema().fields}
-        said = f"{type(audit).__name__} {audit} {[by_name.get(n) for n in names]}"
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        text = f"{type(audit).__name__} {audit} {[by_name.get(n) for n in names]}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _by_rows(audit: Audit) -> bool:
@@ -182,12 +182,12 @@ def _by_rows(audit: Audit) -> bool:
     return isinstance(audit, NotNull | AcceptedValues | Unique)
 
 
-def held_audits(table: Table) -> frozenset[str]:
-    """Return the fingerprints of the audits that the rows of a table's main branch are known to pass."""
+def passed_audits(table: Table) -> frozenset[str]:
+    """Return the fingerprints of the audits that all rows of a table's main branch have passed."""
     for snapshot in ancestors(table):
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if AUDITED_PROPERTY in said:
-            return frozenset(json.loads(said[AUDITED_PROPERTY]))
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        if AUDITED_PROPERTY in summary:
+            return frozenset(json.loads(summary[AUDITED_PROPERTY]))
         if not _keeps_rows(snapshot):
             break
     return frozenset()
@@ -198,12 +198,12 @@ def _keeps_rows(snapshot: Snapshot) -> bool:
     summary = snapshot.summary
     if summary is None:
         return False
-    said = summary.additional_properties
-    touched = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
-    return summary.operation == Operation.REPLACE or not any(int(said.get(t) or 0) for t in touched)
+    properties = summary.additional_properties
+    file_counts = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+    return summary.operation == Operation.REPLACE or not any(int(properties.get(name) or 0) for name in file_counts)
 
 
 def forget_failed(lake: LakeBase, table: TableId, loaded: Table | None) -> None:
-    """Drop the failed batch of the last attempt."""
+    """Drop the branch with the failed batch of the last attempt."""
     if loaded is not None and FAILED_BRANCH in loaded.metadata.refs:
         lake.spark().sql(f"ALTER TABLE {lake.sql_name(table)} DROP BRANCH IF EXISTS `{FAILED_BRANCH}`")

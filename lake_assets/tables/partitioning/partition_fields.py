@@ -1,4 +1,4 @@
-"""Fields of an Iceberg partition spec, as they are declared."""
+"""Declared fields of an Iceberg partition spec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PartitionField:
     """A field of an Iceberg partition spec.
 
     Attributes:
-        column: the column that its values are made of.
+        column: the column that its values are computed from.
         transform: `years`, `months`, `days`, `hours`, `bucket`, `truncate`; empty: the value itself.
         width: number of buckets, or length.
     """
@@ -28,10 +28,10 @@ class PartitionField:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`city`, `days(ts)`, `bucket(16, id)`, `truncate(4, name)`.
+        """Parse `city`, `days(ts)`, `bucket(16, id)` or `truncate(4, name)`.
 
         Raises:
-            PipelineError: it is none of these.
+            PipelineError: the text has another form.
         """
         match = _PARTITION.fullmatch(text.strip())
         if match:
@@ -39,20 +39,20 @@ class PartitionField:
             if bool(transform) == bool(match[4]) and (width is not None) == (transform in ("bucket", "truncate")):
                 return cls(column, transform, int(width) if width else None)
         raise PipelineError(
-            f"{text!r} is no partition field: write column, years(column), months(column), days(column), "
+            f"{text!r} is not a partition field: write column, years(column), months(column), days(column), "
             "hours(column), bucket(16, column) or truncate(4, column)"
         )
 
     @property
     def sql(self) -> str:
-        """As Spark's DDL has it."""
+        """The field in Spark's DDL."""
         inner = ", ".join([*([str(self.width)] if self.width is not None else []), quote(self.column)])
         return f"{self.transform}({inner})" if self.transform else inner
 
     @property
     def iceberg(self) -> str:
-        """The transform as Iceberg's metadata has it."""
+        """The transform in Iceberg's metadata."""
         if not self.transform:
             return "identity"
-        # Spark's functions are named in the plural.
+        # Spark's functions have plural names.
         return f"{self.transform}[{self.width}]" if self.width is not None else self.transform.removesuffix("s")

@@ -1,7 +1,7 @@
 """The partitions of a table: by time or by value, from one declaration.
 
-What Iceberg's partition spec is made of, the keys that Dagster knows partitions by, and which rows a key stands for.
-A value has exactly one key, whatever the time zone: docs/decisions/0019-partitions.md.
+This covers Iceberg's partition spec, the partition keys in Dagster, and the rows of each key. A value has exactly one
+key, whatever the time zone: docs/decisions/0019-partitions.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lake_assets.lake.names import literal
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 
 Every = Literal["hour", "day", "month"]
-# The partition of values that a list does not name, and that of nulls where values are not listed.
+# The partition of values outside of a list, and the partition of nulls without a list.
 OTHER, NULL = "__other__", "__null__"
 
 _FORMATS: dict[Every, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m-%d"}
@@ -30,7 +30,7 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (wall clock)
 _HOUR = timedelta(hours=1)
-# What Dagster takes for something else, in keys or where people select them.
+# Characters with a special meaning to Dagster, in keys or in selections of keys.
 _SPECIAL = re.compile(r"[%\x00-\x1f\x7f,\[\]\"]|\.(?=\.\.)|^_(?=_)")
 
 
@@ -40,10 +40,10 @@ class Partitions:
 
     Attributes:
         by: the column.
-        every: the length of a partition, where it is by time; None: each value is one.
+        every: the length of a partition by time; None: one partition per value.
         timezone: IANA name of the zone in which hours, days and months begin.
-        start: when the first partition begins, by the clock of the zone; given where it is by time.
-        values: those that have a partition of their own, others have `OTHER`; None: each value that turns up has one.
+        start: the beginning of the first partition in local time of the zone; set for partitions by time.
+        values: the values with one partition each, other values are in `OTHER`; None: one partition per existing value.
     """
 
     by: str
@@ -59,7 +59,7 @@ class Partitions:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the partitions are those that turn up."""
+        """Whether the partitions follow from the existing values."""
         return self.every is None and self.values is None
 
     @cached_property
@@ -69,29 +69,29 @@ class Partitions:
 
     @property
     def text(self) -> str:
-        """The declaration in a line: the same for two with the same keys and rows."""
+        """The declaration in one line, the same for two declarations with the same keys and rows."""
         if self.every:
             return f"{self.by} every {self.every} in {self.timezone} from {self.first}"
         return f"{self.by} in ({', '.join(sorted(self.values))})" if self.values is not None else self.by
 
     @property
     def first(self) -> str:
-        """The key of the first partition; empty where there is none."""
+        """The key of the first partition; empty without a start."""
         if self.every is None or self.start is None:
             return ""
         return self.start.strftime(_FORMATS[self.every])
 
-    # --- what does not fit ------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, table: TableId, types: Mapping[str, str]) -> None:
-        """Refuse a declaration that does not go with the table.
+        """Refuse a declaration that does not match the table.
 
         Args:
-            table: for messages.
-            types: its columns with Spark's types.
+            table: its name, for messages.
+            types: its columns with Spark SQL types.
 
         Raises:
-            PipelineError: no such column, or one of a type that has no such partitions.
+            PipelineError: the column is missing, or its type does not support these partitions.
         """
         at, by = f"{table}: `partitions`", self.by
         if by not in types:
@@ -100,20 +100,20 @@ class Partitions:
         if self.every and kind not in _TIMES:
             raise PipelineError(
                 f"{at}: `every: {self.every}` is for dates and timestamps, and {by} is {kind}: name a column of such a "
-                "type, or leave `every` out to have a partition for each value"
+                "type, or leave `every` out to have one partition per value"
             )
         if self.every == "hour" and kind == "date":
             raise PipelineError(f"{at}: `every: hour`, and {by} is a date: declare `every: day` or `every: month`")
         if self.every == "hour" and kind == "timestamp_ntz" and not _is_fixed(self.zone):
             raise PipelineError(
-                f"{at}: `every: hour`, and {by} is a timestamp without a time zone: of the hour that the clock of "
-                f"{self.timezone} goes through twice it cannot be told which one is meant. Declare `timezone: UTC`, or "
-                "`every: day`"
+                f"{at}: `every: hour`, and {by} is a timestamp without a time zone: when the clock of "
+                f"{self.timezone} is set back, one hour occurs twice and its rows are ambiguous. Declare "
+                "`timezone: UTC`, or `every: day`"
             )
         if not self.every:
             if kind in ("timestamp", "timestamp_ntz"):
                 raise PipelineError(
-                    f"{at}: {by} is {kind}, of which nearly every row has a value of its own: declare `every`"
+                    f"{at}: {by} is {kind}, with a different value in nearly every row: declare `every`"
                 )
             if kind not in ("string", "boolean", "date", *_WHOLE):
                 raise PipelineError(
@@ -124,10 +124,10 @@ class Partitions:
                 raise PipelineError(f"{at}: `values` has {value!r}, and {by} is {kind}")
 
     def is_aligned(self, kind: str) -> bool:
-        """Whether no partition of Iceberg's holds rows of two keys: its hours, days and months are those of UTC.
+        """Whether no Iceberg partition has rows of two keys: Iceberg's hours, days and months are in UTC.
 
         Args:
-            kind: Spark's type of the column.
+            kind: the Spark SQL type of the column.
         """
         if self.every is None or kind != "timestamp":
             return True
@@ -137,10 +137,10 @@ class Partitions:
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def key_of(self, value: Any) -> str | None:
-        """The key of the partition that a value belongs to; None: it belongs to none (a time that is null).
+        """Return the key of a value's partition; None: no partition (a time that is null).
 
         Args:
-            value: of the column: a datetime (without a zone: by the clock of the zone), date, text, number, boolean.
+            value: a datetime (without a zone: in local time of the zone), date, text, number or boolean.
         """
         if self.every is not None:
             return None if value is None else self._time_key(value)
@@ -154,28 +154,28 @@ class Partitions:
     def _time_key(self, value: date | datetime) -> str:
         assert self.every is not None
         if not isinstance(value, datetime):
-            value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 (a day by any clock)
+            value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 (a day in any zone)
         local = value if value.tzinfo is None else value.astimezone(UTC).replace(fold=0).astimezone(self.zone)
         if self.every == "hour":
             at = local.replace(minute=0, second=0, microsecond=0)
-            # Of two hours that are called the same, Dagster tells the second one by its offset.
+            # Dagster distinguishes the second of two hours with the same name by its offset.
             offset = at.strftime("%z") if at.tzinfo is not None and at.fold else ""
             return _formatted(at, "hour") + offset
         return _formatted(local.replace(day=1) if self.every == "month" else local, self.every)
 
     def is_before(self, key: str) -> bool:
-        """Whether a time's key comes before the first partition."""
+        """Whether the key of a time is before the first partition."""
         return bool(self.every) and key < self.first
 
     def condition(self, keys: Collection[str], kind: str) -> str:
-        """SQL of a boolean over the table's columns: a row belongs to one of the partitions.
+        """Return SQL of a condition over the table's columns: a row belongs to one of the partitions.
 
         Args:
-            keys: of the partitions.
-            kind: Spark's type of the column.
+            keys: keys of the partitions.
+            kind: the Spark SQL type of the column.
 
         Raises:
-            PipelineError: a key is none of this declaration's.
+            PipelineError: a key does not match this declaration.
         """
         column = quote(self.by)
         if not keys:
@@ -184,7 +184,7 @@ class Partitions:
             return self._value_condition(keys, kind, column)
         parts = [
             f"({column} >= {_literal(low, kind)} AND {column} < {_literal(high, kind)})"
-            for low, high in _joined(sorted(self._window(key, kind) for key in keys))
+            for low, high in _merged(sorted(self._window(key, kind) for key in keys))
         ]
         return f"({' OR '.join(parts)})"
 
@@ -192,7 +192,7 @@ class Partitions:
         parts: list[str] = []
         texts = [text_of_key(k) for k in keys if k not in (OTHER, NULL)]
         if wrong := [t for t in texts if _as_value(t, kind) is None]:
-            raise PipelineError(f"`partitions` by {self.by}: {wrong[0]!r} is no {kind}")
+            raise PipelineError(f"`partitions` by {self.by}: {wrong[0]!r} is not a value of type {kind}")
 
         def listed(values: Sequence[str]) -> str:
             return ", ".join(_value_literal(v, kind) for v in values)
@@ -203,16 +203,16 @@ class Partitions:
             parts.append(f"{column} IS NULL")
         if OTHER in keys:
             parts.append(f"{column} NOT IN ({listed(self.values or ())})" if self.values else "true")
-        # Where a value is null, a comparison is neither true nor false.
+        # A comparison with null is neither true nor false.
         return f"coalesce({' OR '.join(parts)}, false)"
 
     def _window(self, key: str, kind: str) -> tuple[datetime, datetime]:
-        """First moment and end of a partition: in UTC where the column has a zone, else by the clock."""
+        """Return start and end of a partition: in UTC if the column has a time zone, else in local time."""
         assert self.every is not None
         try:
             first = datetime.strptime(key, _FORMATS[self.every] + ("%z" if re.search(r"[+-]\d{4}$", key) else ""))  # noqa: DTZ007
         except ValueError as e:
-            raise PipelineError(f"{key!r} is no {self.every} of `partitions` by {self.by}: {e}") from e
+            raise PipelineError(f"{key!r} is not a key of `partitions` by {self.by} (every {self.every}): {e}") from e
         if kind != "timestamp":
             return first, _next(first, self.every)
         if first.tzinfo is None:
@@ -226,18 +226,19 @@ class Partitions:
     # --- changed rows -----------------------------------------------------------------------------------------------
 
     def place(self, kind: str) -> str:
-        """SQL of what rows are grouped by to find their keys: `values_of` a group have one key, but at the edges of
-        partitions that begin at odd minutes.
+        """Return SQL of the value to group rows by, to find their keys: almost all groups have one key.
+
+        A group has two keys at boundaries of partitions that are not on a quarter of an hour.
 
         Args:
-            kind: Spark's type of the column.
+            kind: the Spark SQL type of the column.
         """
         number = self.number(kind)
-        # All offsets of today are whole quarters of an hour.
+        # All current offsets of time zones are multiples of a quarter of an hour.
         return f"floor({number} / 900000000)" if self.every and kind != "date" else number
 
     def number(self, kind: str) -> str:
-        """SQL of a value as something that Python takes; see `value_of`."""
+        """Return SQL of a value in a form that Python can read; see `value_of`."""
         column = quote(self.by)
         if self.every is None:
             return f"CAST({column} AS STRING)"
@@ -248,7 +249,7 @@ class Partitions:
         return f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {column})"
 
     def value_of(self, number: Any, kind: str) -> Any:
-        """The value that `number` stands for."""
+        """Return the original value of a `number`."""
         if number is None or self.every is None:
             return number
         at = _EPOCH + (timedelta(days=number) if kind == "date" else timedelta(microseconds=number))
@@ -257,56 +258,56 @@ class Partitions:
 
 @lru_cache(maxsize=64)
 def zone_of(name: str) -> tzinfo:
-    """A time zone.
+    """Return a time zone by its name.
 
     Raises:
-        PipelineError: there is none of this name.
+        PipelineError: the name is unknown.
     """
     try:
         return UTC if name.upper() == "UTC" else ZoneInfo(name)
     except (KeyError, ValueError, OSError) as e:
-        raise PipelineError(f"{name!r} is no time zone: write its IANA name, as Europe/Berlin") from e
+        raise PipelineError(f"{name!r} is an unknown time zone: write an IANA name such as Europe/Berlin") from e
 
 
 def read_start(text: str, every: Every) -> datetime:
-    """A declared start, moved to where its hour, day or month begins.
+    """Parse a declared start, and truncate it to its hour, day or month.
 
     Raises:
-        PipelineError: it is no date or time.
+        PipelineError: the text is not a date or time.
     """
     try:
         at = datetime.fromisoformat(text)
     except ValueError as e:
-        raise PipelineError(f"{text!r} is no date: write 2024-01-31, or 2024-01-31T08:00 for hours") from e
+        raise PipelineError(f"{text!r} is not a date: write 2024-01-31, or 2024-01-31T08:00 for hours") from e
     if at.tzinfo is not None:
-        raise PipelineError(f"{text!r}: write the start by the clock of `timezone`, without an offset")
+        raise PipelineError(f"{text!r}: write the start in local time of `timezone`, without an offset")
     at = at.replace(minute=0, second=0, microsecond=0)
     at = at if every == "hour" else at.replace(hour=0)
     return at.replace(day=1) if every == "month" else at
 
 
 def check_hours(name: str) -> None:
-    """Refuse a zone in which an hour may begin at half past another one.
+    """Refuse a time zone whose clock changes by less than an hour, so that hours overlap.
 
     Raises:
-        PipelineError: it is one.
+        PipelineError: the zone is of this kind.
     """
     zone = zone_of(name)
-    offsets = {zone.utcoffset(datetime(2020, month, 1)) for month in range(1, 13)}  # noqa: DTZ001 (by its clock)
+    offsets = {zone.utcoffset(datetime(2020, month, 1)) for month in range(1, 13)}  # noqa: DTZ001 (local time)
     if len({o.seconds % 3600 for o in offsets if o is not None}) > 1:
         raise PipelineError(
-            f"the clock of {name} is put forward by less than an hour, so that hours overlap: declare `every: day`, or "
+            f"the clock of {name} changes by less than an hour, so hours overlap: declare `every: day`, or "
             "`timezone: UTC`"
         )
 
 
 def key_of_text(text: str) -> str:
-    """The key of a value: itself, but for what keys cannot hold."""
+    """Return the key of a value: the value with special characters escaped."""
     return _SPECIAL.sub(lambda m: f"%{ord(m[0]):02X}", text) or "%"
 
 
 def text_of_key(key: str) -> str:
-    """The value of a key; the other way round."""
+    """Return the value of a key; the inverse of `key_of_text`."""
     return "" if key == "%" else unquote(key)
 
 
@@ -317,17 +318,17 @@ def _text_of(value: Any) -> str:
 
 
 def _as_value(text: str, kind: str) -> Any:
-    """A text as a value of a type; None: it is none, or not as it would be written."""
+    """Parse a text as a value of a type; None: not valid, or not in canonical form."""
     if kind in _WHOLE:
         return int(text) if re.fullmatch(r"-?(0|[1-9]\d*)", text) and text != "-0" else None
     if kind == "boolean":
         return {"true": True, "false": False}.get(text)
     if kind == "date":
         try:
-            found = date.fromisoformat(text)
+            day = date.fromisoformat(text)
         except ValueError:
             return None
-        return found if found.isoformat() == text else None
+        return day if day.isoformat() == text else None
     return text
 
 
@@ -345,7 +346,7 @@ def _literal(at: datetime, kind: str) -> str:
     return f"TIMESTAMP_NTZ'{at.isoformat(' ')}'"
 
 
-def _joined(windows: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+def _merged(windows: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
     out: list[tuple[datetime, datetime]] = []
     for low, high in windows:
         if out and low <= out[-1][1]:
@@ -367,7 +368,7 @@ def _formatted(at: datetime, every: Every) -> str:
 
 
 def _is_fixed(zone: tzinfo) -> bool:
-    """Whether the clock is never put forward or back."""
+    """Whether the clock is never changed."""
     if zone is UTC:
         return True
     moments = (datetime(year, month, 1, tzinfo=UTC) for year in range(1970, 2038) for month in range(1, 13))

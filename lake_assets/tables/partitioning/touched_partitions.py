@@ -1,7 +1,7 @@
-"""Which partitions of a table some commits touched, and how much of each: from metadata, where that tells.
+"""Find the partitions that commits touched, and how much of each changed: from metadata if possible.
 
-Iceberg's partitions are those of UTC, and files of an older spec hold what they hold. A file whose values may have
-several keys leaves open which of them changed: then the changed rows of the window are asked, with one query.
+Iceberg's partitions are in UTC, and files of an older spec may have any values. If the values of a file may have
+several keys, metadata does not show which of them changed: then one query reads the changed rows of the window.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from lake_assets.tables.partitioning.table_partitions import Partitions
 
 @dataclass(frozen=True)
 class Touched:
-    """What became of one partition.
+    """The changes of one partition.
 
     Attributes:
-        came: rows that were written; None: not known.
-        went: rows that are not there any more, or not as they were; None: not known.
-        files, bytes: that hold or hide these rows; None: they hold those of other partitions too.
+        came: number of rows written; None: unknown.
+        went: number of rows deleted or replaced; None: unknown.
+        files, bytes: number and size of the files with these rows or their deletes; None: the files also have rows of
+            other partitions.
     """
 
     came: int | None = 0
@@ -48,27 +49,28 @@ class Touched:
 def touched(
     lake: LakeBase, table: TableId, by: Partitions, start: int | None, end: int | None = None
 ) -> dict[str | None, Touched]:
-    """The partitions that the snapshots of a window touched, each once; a row that moves touches both.
+    """Return the changes of each partition that the snapshots of a window touched.
 
-    Compaction touches none. A commit that replaces all rows touches all partitions, whether their rows differ or not.
+    A row that moves to another partition touches both. Compaction touches no partition. A commit that replaces all rows
+    touches all partitions, whether their rows differ or not.
 
     Args:
-        lake: Spark is started only where metadata does not tell.
+        lake: Spark is started only if metadata is not sufficient.
         table: the table.
         by: its partitions.
-        start: the snapshot up to which the partitions are known; None: none are.
-        end: up to which snapshot; None: the current one.
+        start: the snapshot before the window; None: the window starts with the table.
+        end: the last snapshot of the window; None: the current one.
 
     Returns:
-        By key; None stands for rows that belong to no partition (a time that is null).
+        The changes by key; the key None has the rows without a partition (a time that is null).
 
     Raises:
-        HistoryError: the window cannot be had.
+        HistoryError: the window cannot be captured.
     """
     with _captured(lake, table, start, end) as captured:
         if captured.is_empty:
             return {}
-        found: dict[str | None, Touched] = {}
+        changes: dict[str | None, Touched] = {}
         for piece in captured.pieces(by.by):
             if not piece.came and not piece.went and piece.came is not None and piece.went is not None:
                 continue
@@ -76,26 +78,26 @@ def touched(
             if keys is None:
                 return _of_rows(lake, captured, by)
             for key in keys:
-                found[key] = found.get(key, Touched()) + Touched(piece.came, piece.went, 1, piece.bytes)
-        return found
+                changes[key] = changes.get(key, Touched()) + Touched(piece.came, piece.went, 1, piece.bytes)
+        return changes
 
 
 def _captured(lake: LakeBase, table: TableId, start: int | None, end: int | None) -> Capture:
     try:
-        # Snapshot by snapshot: what upkeep rewrites between two steps is then left out whatever came after it.
+        # Per snapshot, so files rewritten by upkeep between two steps are left out, whatever follows.
         return capture(lake, table, start, end, granularity="snapshot" if start is not None else "net")
     except (NotAnAncestorError, SnapshotExpiredError):
         return capture(lake, table, start, end)
 
 
 def keys_in(by: Partitions, range_: FieldRange) -> set[str | None] | None:
-    """The one key of all values of a range; none where there are no values; None where there may be several."""
+    """Return the one key of all values of a range, an empty set for no values, None if several keys are possible."""
     if range_.nans or not range_.is_bounded:
         return None
     keys: set[str | None] = {by.key_of(None)} if range_.nulls else set()
     if range_.has_values:
         low, high = by.key_of(range_.low), by.key_of(range_.high)
-        # Between two texts there are others.
+        # Between two different texts, other values are possible.
         if low != high or (by.every is None and (not range_.exact or range_.low != range_.high)):
             return None
         keys.add(low)
@@ -103,44 +105,44 @@ def keys_in(by: Partitions, range_: FieldRange) -> set[str | None] | None:
 
 
 def _of_rows(lake: LakeBase, captured: Capture, by: Partitions) -> dict[str | None, Touched]:
-    """The keys of the changed rows themselves."""
+    """Return the changes per key, from the changed rows themselves."""
     kind = kind_of(captured, by)
     number = F.expr(by.number(kind))
     rows = captured.signed(lake.spark()).groupBy(F.expr(by.place(kind)).alias("place"))
-    looked = rows.agg(
+    groups = rows.agg(
         F.min(number).alias("low"),
         F.max(number).alias("high"),
         F.count_if(F.col(SIGN) > 0).alias("came"),
         F.count_if(F.col(SIGN) < 0).alias("went"),
     ).toArrow()
-    found: dict[str | None, Touched] = {}
-    for row in looked.to_pylist():
+    changes: dict[str | None, Touched] = {}
+    for row in groups.to_pylist():
         keys = {by.key_of(by.value_of(row[end], kind)) for end in ("low", "high")}
         several = len(keys) > 1
-        some = Touched(None if several else row["came"], None if several else row["went"], None, None)
+        change = Touched(None if several else row["came"], None if several else row["went"], None, None)
         for key in keys:
-            found[key] = found.get(key, replace(Touched(), files=None, bytes=None)) + some
-    return found
+            changes[key] = changes.get(key, replace(Touched(), files=None, bytes=None)) + change
+    return changes
 
 
 def kind_of(captured: Capture, by: Partitions) -> str:
-    """Spark's type of the column."""
+    """Return the Spark SQL type of the column."""
     return spark_type(captured.schema.find_type(by.by)).lower()
 
 
 def counted(part: Touched, updated: int) -> dict[str, int]:
-    """Rows inserted, updated and deleted in a partition, as far as that follows from what came and went.
+    """Return the numbers of rows inserted, updated and deleted in a partition, as far as they follow from its changes.
 
-    An update takes a row away and writes another, perhaps in another partition: where a step made some, it is not known
-    of which partitions.
+    An update removes a row and writes another, perhaps in another partition. So if a step updated rows, the partitions
+    of these updates are unknown.
 
     Args:
-        part: what became of the partition.
-        updated: how many rows the whole step updated.
+        part: the changes of the partition.
+        updated: number of rows that the whole step updated.
     """
     if part.came is None or part.went is None:
         return {}
     if not updated or not (part.came or part.went):
         return {"rows_inserted": part.came, "rows_updated": 0, "rows_deleted": part.went}
-    found = {"rows_inserted": part.came, "rows_deleted": part.went}
-    return {name: 0 for name, n in found.items() if not n}
+    counts = {"rows_inserted": part.came, "rows_deleted": part.went}
+    return {name: 0 for name, n in counts.items() if not n}

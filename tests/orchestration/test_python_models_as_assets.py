@@ -1,0 +1,105 @@
+"""Python models as Dagster assets: lineage, runs that their inputs trigger, metadata, partitions, mixed graphs."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from lake_assets import Changes, Lake, Lookup, Pipeline, model
+from lake_assets.pipeline import PipelineConfig
+from tests.models.test_python_models import rows_in
+from tests.orchestration.conftest import Harness, selected
+from tests.orchestration.test_materialize import metadata_of
+from tests.support.plays import DAY, History, enriched
+
+
+@pytest.fixture
+def daily_by_partition() -> Pipeline:
+    @model(
+        "agg.daily",
+        write="replace-keys",
+        key="day",
+        replace=DAY,
+        partitions={"by": "day", "every": "day", "start": "2026-03-01"},
+        audits=[{"not_null": "n"}],
+    )
+    def daily(playback: Changes):
+        """Rows by day."""
+        return playback.affected().where("started_at IS NOT NULL").groupBy("started_at").count().selectExpr(
+            "to_date(started_at) AS day", "count AS n"
+        ).groupBy("day").sum("n").withColumnRenamed("sum(n)", "n")  # fmt: skip
+
+    downstream = {"name": "agg.all", "sql": "SELECT sum(n) AS n FROM agg.daily"}
+    config = PipelineConfig.model_validate({"name": "own", "models": [downstream]})
+    return Pipeline(config, models=[daily, enriched])
+
+
+def test_inputs_trigger_runs_and_lookups_do_not(
+    daily_by_partition: Pipeline, lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    history = History(lake, 1, "merge-on-read")
+    history.arrive()
+    own = Harness(daily_by_partition, lake, instance)
+    graph = own.defs.resolve_asset_graph()
+    node = graph.get(dg.AssetKey(["agg", "enriched"]))
+    assert {k.path[-1] for k in node.parent_keys} == {"playback", "titles"}
+    assert {"iceberg", "spark", "python"} <= set(graph.get(dg.AssetKey(["agg", "daily"])).kinds)
+
+    request = own.request()
+    assert selected(request) == {"agg.daily", "agg.enriched", "agg.all"}
+    result = own.run(request)
+    assert result.success
+    metadata = metadata_of(result, "agg", "enriched")
+    assert metadata["rows_inserted"] == len(history.plays)
+    assert metadata["strategy"] == "full: first run"
+    assert own.skipped().startswith("nothing new")
+
+    lake.spark().sql(f"UPDATE {lake.sql_name('src.titles')} SET genre = 'farce'")
+    assert own.skipped().startswith("nothing new")
+    history.arrive()
+    request = own.request()
+    result = own.run(request)
+    assert result.success
+    assert sum(n for (n,) in rows_in(lake, "agg.all")) == sum(1 for p in history.plays.values() if p[3])
+    checks = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+    assert checks
+    assert all(checks.values())
+
+
+def test_a_backfill_recomputes_the_chosen_partition(
+    daily_by_partition: Pipeline, lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    history = History(lake, 2, "merge-on-read")
+    for _ in range(5):
+        history.arrive()
+    own = Harness(daily_by_partition, lake, instance)
+    assert own.run(own.request()).success
+    before = rows_in(lake, "agg.daily")
+    (day, _), *_ = before
+    lake.spark().sql(f"UPDATE {lake.sql_name('agg.daily')} SET n = -1")
+    job = own.defs.get_repository_def().get_implicit_global_asset_job_def()
+    subset = job.get_subset(asset_selection=frozenset({dg.AssetKey(["agg", "daily"])}))
+    result = subset.execute_in_process(instance=instance, partition_key=str(day))
+    assert result.success
+    damaged = {d: n for d, n in rows_in(lake, "agg.daily") if n == -1}
+    assert damaged.keys() == {d for d, _ in before} - {day}
+    assert {(d, n) for d, n in rows_in(lake, "agg.daily") if d == day} == {(d, n) for d, n in before if d == day}
+
+
+def test_a_lookup_is_a_table_of_the_pipeline_too(lake: Lake, instance: dg.DagsterInstance) -> None:
+    history = History(lake, 3, "merge-on-read")
+    history.arrive()
+
+    @model("agg.genres", write="overwrite")
+    def genres(titles: Changes):
+        return titles.table
+
+    @model("agg.counted", write="overwrite", inputs={"genres": "agg.genres"})
+    def counted(playback: Changes, genres: Lookup):
+        return playback.table.join(genres.table, "title").groupBy("genre").count()
+
+    p = Pipeline(PipelineConfig(name="own"), models=[counted, genres])
+    assert [str(s.table) for s in p.specs(lake)] == ["agg.genres", "agg.counted"]
+    assert {o.status for o in p.run(lake)} == {"absorbed"}
+    lake.spark().sql(f"INSERT INTO {lake.sql_name('src.titles')} VALUES ('c', 'noir')")
+    assert {o.table: o.status for o in p.run(lake)} == {"agg.genres": "absorbed", "agg.counted": "nothing"}
