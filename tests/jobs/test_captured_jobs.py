@@ -28,10 +28,10 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.jobs.step_parameters import current_step
 
 step = current_step()
-lake = Lake(LakeConfig(home=os.environ["HOME_OF_LAKE"]))
-rows = lake.table(step.sources["raw.playback"].after).scan().to_arrow()
-lake.ensure_namespace(("agg",))
-table = lake.catalog.create_table_if_not_exists("agg.playback_daily", rows.schema)
+media = Lake(LakeConfig(home=os.environ["HOME_OF_LAKE"]))
+rows = media.table(step.sources["raw.playback"].after).scan().to_arrow()
+media.ensure_namespace(("agg",))
+table = media.catalog.create_table_if_not_exists("agg.playback_daily", rows.schema)
 table.append(rows, snapshot_properties=dict(step.properties) if os.environ.get("CARRIES") else {})
 if os.environ.get("FAILS"):
     raise SystemExit("out of luck")
@@ -39,13 +39,13 @@ if os.environ.get("FAILS"):
 
 
 @pytest.fixture
-def lake(plain_lake: Lake) -> Lake:
+def media(plain_lake: Lake) -> Lake:
     play(plain_lake, (1, 1, 10), (2, 2, 20))
     return plain_lake
 
 
 @pytest.fixture
-def declared(lake: Lake, tmp_path: Path) -> Callable[..., Pipeline]:
+def declared(media: Lake, tmp_path: Path) -> Callable[..., Pipeline]:
     """Declares a job over the plays in a YAML file, with lines for what it runs."""
 
     def write(*lines: str, folder: str = "job") -> Pipeline:
@@ -65,12 +65,12 @@ def declared(lake: Lake, tmp_path: Path) -> Callable[..., Pipeline]:
     return write
 
 
-def command(lake: Lake, **env: str) -> list[str]:
-    said = json.dumps({"HOME_OF_LAKE": str(lake.config.home), "PYTHONPATH": str(Path.cwd()), **env})
+def command(media: Lake, **env: str) -> list[str]:
+    said = json.dumps({"HOME_OF_LAKE": str(media.config.home), "PYTHONPATH": str(Path.cwd()), **env})
     return [f"command: [{sys.executable}, job.py]", f"env: {said}"]
 
 
-def writes(lake: Lake, tmp_path: Path, *what: str) -> list[str]:
+def writes(media: Lake, tmp_path: Path, *what: str) -> list[str]:
     """A command that writes its arguments into a file, one per line."""
     code = f"import sys; open({str(tmp_path / 'said')!r}, 'a').write(chr(10).join(sys.argv[1:]) + chr(10))"
     return ["writes: elsewhere", f"command: {json.dumps([sys.executable, '-c', code, *what])}"]
@@ -80,29 +80,31 @@ def writes(lake: Lake, tmp_path: Path, *what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("env", [{}, {"CARRIES": "yes"}])
-def test_a_command_absorbs_each_change_once(lake: Lake, declared: Callable[..., Pipeline], env: dict[str, str]) -> None:
-    pipeline = declared(*command(lake, **env), "owners: [team:data]")
-    assert [p.source for p in pipeline.pending(lake)] == [PLAYS]
+def test_a_command_absorbs_each_change_once(
+    media: Lake, declared: Callable[..., Pipeline], env: dict[str, str]
+) -> None:
+    pipeline = declared(*command(media, **env), "owners: [team:data]")
+    assert [p.source for p in pipeline.pending(media)] == [PLAYS]
     for expected in (2, 0, 3):
-        (outcome,) = pipeline.run(lake)
+        (outcome,) = pipeline.run(media)
         assert outcome.error is None
         assert outcome.status == ("absorbed" if expected else "nothing")
         assert outcome.inserted == expected
-        assert rows_of(lake) == rows_of(lake, PLAYS)
-        assert pipeline.pending(lake) == []
+        assert rows_of(media) == rows_of(media, PLAYS)
+        assert pipeline.pending(media) == []
         if expected:
             assert outcome.details["watermark"] == ("with the job's commit" if env else "after the job")
         else:
-            play(lake, (3, 3, 3), (4, 4, 4), (4, 4, 4))
+            play(media, (3, 3, 3), (4, 4, 4), (4, 4, 4))
     (window,) = outcome.windows
     assert window.ranges["day"] == "2024-01-03..2024-01-04"
-    (spec,) = pipeline.specs(lake)
+    (spec,) = pipeline.specs(media)
     assert spec.shown.owners == ("team:data",)
     assert spec.shown.kinds == ("shell",)
 
 
 def test_a_command_gets_placeholders_and_keeps_its_arguments_apart(
-    lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
     arguments = [
         "{low.day} to {high.day}",
@@ -112,32 +114,34 @@ def test_a_command_gets_placeholders_and_keeps_its_arguments_apart(
         "${low.day}",
         "{x y}",
     ]
-    pipeline = declared(*writes(lake, tmp_path, *arguments))
-    (outcome,) = pipeline.run(lake)
+    pipeline = declared(*writes(media, tmp_path, *arguments))
+    (outcome,) = pipeline.run(media)
     assert outcome.error is None
     said = (tmp_path / "said").read_text().splitlines()
     assert said == ["2024-01-01 to 2024-01-02", "none", DAILY, "{low.day}", "${low.day}", "{x y}"]
-    play(lake, (1, 20, 1))
-    pipeline.run(lake)
+    play(media, (1, 20, 1))
+    pipeline.run(media)
     assert (tmp_path / "said").read_text().splitlines()[6] == "2024-01-20 to 2024-01-20"
 
 
 def test_values_in_the_text_of_a_shell_are_quoted(
-    lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
     script = f"echo {{raw|$(touch {tmp_path}/injected)}} {{start.raw.playback|a; touch {tmp_path}/injected}} > said"
     with pytest.raises(PipelineError, match="no parameter is called 'raw'"):
         declared("writes: elsewhere", f"command: {json.dumps(['bash', '-c', script])}")
     script = script.replace("{raw|", "{start.raw.playback|")
-    (outcome,) = declared("writes: elsewhere", f"command: {json.dumps(['bash', '-c', script])}").run(lake)
+    (outcome,) = declared("writes: elsewhere", f"command: {json.dumps(['bash', '-c', script])}").run(media)
     assert outcome.error is None
     assert not (tmp_path / "injected").exists()
     said = (tmp_path / "job" / "said").read_text()
     assert said == f"$(touch {tmp_path}/injected) a; touch {tmp_path}/injected\n"
 
 
-def test_spark_submit_gets_the_watermark_as_conf(lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path) -> None:
-    declared(*writes(lake, tmp_path, "{spark_conf}", "job.py")).run(lake)
+def test_spark_submit_gets_the_watermark_as_conf(
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    declared(*writes(media, tmp_path, "{spark_conf}", "job.py")).run(media)
     said = (tmp_path / "said").read_text().splitlines()
     assert said[0::2][:2] == ["--conf", "--conf"]
     assert said[1].startswith("spark.sql.iceberg.snapshot-property.lake-assets.watermark={")
@@ -145,24 +149,24 @@ def test_spark_submit_gets_the_watermark_as_conf(lake: Lake, declared: Callable[
 
 
 @pytest.mark.parametrize("carries", [True, False])
-def test_a_command_that_fails_after_writing(lake: Lake, declared: Callable[..., Pipeline], carries: bool) -> None:
+def test_a_command_that_fails_after_writing(media: Lake, declared: Callable[..., Pipeline], carries: bool) -> None:
     env = {"CARRIES": "yes"} if carries else {}
-    (outcome,) = declared(*command(lake, FAILS="yes", **env)).run(lake)
+    (outcome,) = declared(*command(media, FAILS="yes", **env)).run(media)
     assert outcome.status == "failed"
     assert "exit code 1:\nout of luck" in (outcome.error or "")
-    (again,) = declared(*command(lake, **env)).run(lake)
+    (again,) = declared(*command(media, **env)).run(media)
     if carries:  # its rows and the watermark are there
         assert again.status == "nothing"
-        assert rows_of(lake) == rows_of(lake, PLAYS)
+        assert rows_of(media) == rows_of(media, PLAYS)
     else:
         assert "StepUnknownError" in (again.error or "")
         assert f"lake-assets step {DAILY} --done" in (again.error or "")
 
 
-def test_a_program_that_is_missing_is_an_error(lake: Lake, declared: Callable[..., Pipeline]) -> None:
-    (outcome,) = declared("command: [no-such-program]").run(lake)
+def test_a_program_that_is_missing_is_an_error(media: Lake, declared: Callable[..., Pipeline]) -> None:
+    (outcome,) = declared("command: [no-such-program]").run(media)
     assert "there is no program 'no-such-program'" in (outcome.error or "")
-    assert step_notes.find_note(lake, TableId.parse(DAILY)) is None
+    assert step_notes.find_note(media, TableId.parse(DAILY)) is None
 
 
 FUNCTION = """
@@ -176,13 +180,13 @@ def broken(step, context):
 """
 
 
-def test_a_function_is_called_with_the_step(lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path) -> None:
+def test_a_function_is_called_with_the_step(media: Lake, declared: Callable[..., Pipeline], tmp_path: Path) -> None:
     pipeline = declared("python: plays_job:daily")
     (tmp_path / "job" / "plays_job.py").write_text(FUNCTION)
-    (outcome,) = pipeline.run(lake)
+    (outcome,) = pipeline.run(media)
     assert outcome.error is None
     assert outcome.details["low"] == "2024-01-01"
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
 @pytest.mark.parametrize(
@@ -194,28 +198,28 @@ def test_a_function_is_called_with_the_step(lake: Lake, declared: Callable[..., 
     ],
 )
 def test_a_function_that_fails_is_an_error(
-    lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path, function: str, says: str
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path, function: str, says: str
 ) -> None:
     pipeline = declared(f"python: {function}")
     (tmp_path / "job" / "plays_job.py").write_text(FUNCTION)
-    (outcome,) = pipeline.run(lake)
+    (outcome,) = pipeline.run(media)
     assert says in (outcome.error or "")
 
 
 def test_dbt_gets_the_values_as_variables(
-    lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a program `dbt` that writes down its arguments."""
     lines = ["writes: elsewhere", "dbt: {project: shop_dbt, select: daily+, arguments: [--target, prod]}"]
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
-    (missing,) = declared(*lines).run(lake)
+    (missing,) = declared(*lines).run(media)
     assert "pip install dbt-core" in (missing.error or "")
     program = tmp_path / "bin" / "dbt"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nfor a in "$@"; do printf "%s\\n" "$a"; done > {tmp_path}/said\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
-    (outcome,) = declared(*lines).run(lake)
+    (outcome,) = declared(*lines).run(media)
     assert outcome.error is None
     said = (tmp_path / "said").read_text().splitlines()
     assert said[:3] == ["build", "--project-dir", str(tmp_path / "job" / "shop_dbt")]
@@ -225,18 +229,18 @@ def test_dbt_gets_the_values_as_variables(
 
 
 def test_a_notebook_is_run_by_papermill(
-    lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a module `papermill` that writes down its arguments."""
     lines = ["writes: elsewhere", "notebook: {path: daily.ipynb, output: 'out-{high.day}.ipynb'}"]
-    (missing,) = declared(*lines).run(lake)
+    (missing,) = declared(*lines).run(media)
     assert "pip install papermill" in (missing.error or "")
     module = tmp_path / "fake" / "papermill.py"
     module.parent.mkdir()
     module.write_text(f"import sys, json; json.dump(sys.argv[1:], open({str(tmp_path / 'said')!r}, 'w'))")
     monkeypatch.syspath_prepend(module.parent)
     monkeypatch.setenv("PYTHONPATH", str(module.parent))
-    (outcome,) = declared(*lines).run(lake)
+    (outcome,) = declared(*lines).run(media)
     assert outcome.error is None
     source, output, option, parameters = json.loads((tmp_path / "said").read_text())
     assert (source, output, option) == (
@@ -249,25 +253,25 @@ def test_a_notebook_is_run_by_papermill(
 
 
 def test_a_program_that_outlives_a_killed_run_is_waited_for(
-    lake: Lake, declared: Callable[..., Pipeline], tmp_path: Path
+    media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
     """Given a run that is killed while its program goes on; then the next run waits for the program to end."""
     wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; touch {tmp_path}/done"
     pipeline = declared("writes: elsewhere", f"command: {json.dumps(['bash', '-c', wait])}")
     code = "import sys; from lake_assets.cli import main; sys.argv = ['lake-assets', 'run', sys.argv[1]]; main()"
-    env = {**os.environ, "LAKE_HOME": str(lake.config.home)}
+    env = {**os.environ, "LAKE_HOME": str(media.config.home)}
     with subprocess.Popen([sys.executable, "-c", code, str(pipeline.path)], env=env) as run:
-        while (note := step_notes.find_note(lake, TableId.parse(DAILY))) is None or len(note.processes) < 2:
+        while (note := step_notes.find_note(media, TableId.parse(DAILY))) is None or len(note.processes) < 2:
             assert run.poll() is None
             time.sleep(0.05)
         run.send_signal(signal.SIGKILL)
-    (outcome,) = pipeline.run(lake)
+    (outcome,) = pipeline.run(media)
     assert "StepRunningError" in (outcome.error or "")
     (tmp_path / "go").touch()
     while note.is_running:
         time.sleep(0.05)
     assert (tmp_path / "done").exists()
-    (outcome,) = pipeline.run(lake)
+    (outcome,) = pipeline.run(media)
     assert "StepUnknownError" in (outcome.error or "")
 
 
@@ -276,26 +280,26 @@ def test_a_program_that_outlives_a_killed_run_is_waited_for(
 
 @pytest.mark.parametrize("decision", ["--done", "--rerun"])
 def test_an_unknown_step_is_settled_by_hand(
-    lake: Lake,
+    media: Lake,
     declared: Callable[..., Pipeline],
     decision: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("LAKE_HOME", str(lake.config.home))
+    monkeypatch.setenv("LAKE_HOME", str(media.config.home))
     call = caller(monkeypatch, capsys)
     assert "no step of" in call("step", DAILY).out
     assert call("step", DAILY, "--done").code == 1
-    declared(*command(lake, FAILS="yes")).run(lake)
+    declared(*command(media, FAILS="yes")).run(media)
     assert "may have written its rows" in call("step", DAILY).out
     assert json.loads(call("step", DAILY, "--json").out)["state"] == "unknown"
     assert call("step", DAILY, decision).code == 0
-    play(lake, (5, 5, 5))
-    pipeline = declared(*command(lake))
-    outcomes = [pipeline.run(lake)[0] for _ in range(2)]
+    play(media, (5, 5, 5))
+    pipeline = declared(*command(media))
+    outcomes = [pipeline.run(media)[0] for _ in range(2)]
     assert [o.error for o in outcomes] == [None, None]
     if decision == "--done":
-        assert rows_of(lake) == rows_of(lake, PLAYS)
+        assert rows_of(media) == rows_of(media, PLAYS)
     else:  # exactly the same windows, and then the rest
         assert [o.inserted for o in outcomes] == [2, 1]
     assert "no step of" in call("step", DAILY).out
@@ -323,7 +327,7 @@ def test_mistakes_are_errors_with_their_line(declared: Callable[..., Pipeline], 
     assert ", line " in str(error.value)
 
 
-def test_jobs_and_models_share_a_pipeline(lake: Lake, tmp_path: Path) -> None:
+def test_jobs_and_models_share_a_pipeline(media: Lake, tmp_path: Path) -> None:
     """Given a SQL model over the table of a job; then the model runs after the job."""
     file = tmp_path / "defs.yaml"
     file.write_text(
@@ -342,6 +346,6 @@ def test_jobs_and_models_share_a_pipeline(lake: Lake, tmp_path: Path) -> None:
         """)
     )
     pipeline = Pipeline.load(file)
-    assert [str(s.table) for s in pipeline.specs(lake, alone=False)] == [DAILY, "agg.totals"]
+    assert [str(s.table) for s in pipeline.specs(media, alone=False)] == [DAILY, "agg.totals"]
     with pytest.raises(PipelineError, match="agg.titles, which the lake does not have"):
-        pipeline.specs(lake)
+        pipeline.specs(media)

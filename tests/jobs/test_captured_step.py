@@ -38,143 +38,143 @@ TARGET = TableId.parse(DAILY)
 
 
 @pytest.fixture
-def lake(plain_lake: Lake) -> Lake:
+def media(plain_lake: Lake) -> Lake:
     """A lake with two plays of one commit; Spark is never started."""
     play(plain_lake, (1, 1, 10), (2, 2, 20))
     return plain_lake
 
 
-def job(lake: Lake, *, carries: bool = True, **settings: object) -> str:
+def job(media: Lake, *, carries: bool = True, **settings: object) -> str:
     """One step whose job appends the new rows; returns who moved the watermark."""
-    with lake.step(DAILY, [PLAYS], **settings) as step:
+    with media.step(DAILY, [PLAYS], **settings) as step:
         if not step.is_empty:
-            append(lake, new_rows(lake, step), step.properties if carries else None)
-    head = lake.table(DAILY).current_snapshot()
+            append(media, new_rows(media, step), step.properties if carries else None)
+    head = media.table(DAILY).current_snapshot()
     assert head is not None
     assert head.summary is not None
     return "job" if head.summary.additional_properties.get("added-data-files") else "step"
 
 
-def killed(lake: Lake, point: str, *, carries: bool) -> None:
+def killed(media: Lake, point: str, *, carries: bool) -> None:
     """Run a step in another process that is killed at a point."""
-    command = [sys.executable, "-m", "tests.jobs.playback", point, str(lake.config.home)]
+    command = [sys.executable, "-m", "tests.jobs.playback", point, str(media.config.home)]
     done = subprocess.run([*command, "carries" if carries else "appends"], check=False, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
 
 
-def note(lake: Lake) -> step_notes.StepNote | None:
-    return step_notes.find_note(lake, TARGET)
+def note(media: Lake) -> step_notes.StepNote | None:
+    return step_notes.find_note(media, TARGET)
 
 
 # --- windows and watermark ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("carries", [True, False])
-def test_each_change_reaches_the_job_once(lake: Lake, carries: bool) -> None:
-    assert job(lake, carries=carries) == ("job" if carries else "step")
-    assert rows_of(lake) == rows_of(lake, PLAYS)
-    play(lake, (1, 1, 5))
-    play(lake, (3, 3, 7), (3, 3, 7))
-    job(lake, carries=carries)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
-    snapshots = len(lake.table(DAILY).metadata.snapshots)
-    job(lake, carries=carries)  # nothing is pending
-    assert rows_of(lake) == rows_of(lake, PLAYS)
-    assert len(lake.table(DAILY).metadata.snapshots) == snapshots
-    assert note(lake) is None
-    assert lake.tables("icdc") == []
+def test_each_change_reaches_the_job_once(media: Lake, carries: bool) -> None:
+    assert job(media, carries=carries) == ("job" if carries else "step")
+    assert rows_of(media) == rows_of(media, PLAYS)
+    play(media, (1, 1, 5))
+    play(media, (3, 3, 7), (3, 3, 7))
+    job(media, carries=carries)
+    assert rows_of(media) == rows_of(media, PLAYS)
+    snapshots = len(media.table(DAILY).metadata.snapshots)
+    job(media, carries=carries)  # nothing is pending
+    assert rows_of(media) == rows_of(media, PLAYS)
+    assert len(media.table(DAILY).metadata.snapshots) == snapshots
+    assert note(media) is None
+    assert media.tables("icdc") == []
 
 
-def test_windows_stay_the_same_while_the_source_grows(lake: Lake) -> None:
-    with lake.step(DAILY, [PLAYS]) as step:
+def test_windows_stay_the_same_while_the_source_grows(media: Lake) -> None:
+    with media.step(DAILY, [PLAYS]) as step:
         head = step.windows[PLAYS].head.snapshot
-        play(lake, (9, 9, 9))
-        assert new_rows(lake, step).num_rows == 2
-        append(lake, new_rows(lake, step))
+        play(media, (9, 9, 9))
+        assert new_rows(media, step).num_rows == 2
+        append(media, new_rows(media, step))
         assert step.is_initial
-    assert read_marks(lake.table(DAILY))[PLAYS].snapshot == head
-    with lake.step(DAILY, [PLAYS]) as step:
+    assert read_marks(media.table(DAILY))[PLAYS].snapshot == head
+    with media.step(DAILY, [PLAYS]) as step:
         assert not step.is_initial
-        assert new_rows(lake, step)["account"].to_pylist() == [9]
+        assert new_rows(media, step)["account"].to_pylist() == [9]
 
 
-def test_an_error_in_the_job_leaves_the_watermark(lake: Lake) -> None:
-    with pytest.raises(ZeroDivisionError), lake.step(DAILY, [PLAYS]):
+def test_an_error_in_the_job_leaves_the_watermark(media: Lake) -> None:
+    with pytest.raises(ZeroDivisionError), media.step(DAILY, [PLAYS]):
         _ = 1 / 0
-    assert note(lake) is None  # the table is missing: nothing was written
-    job(lake)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    assert note(media) is None  # the table is missing: nothing was written
+    job(media)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_a_job_that_makes_no_table_is_an_error(lake: Lake) -> None:
-    with pytest.raises(JobError, match="writes: elsewhere"), lake.step(DAILY, [PLAYS]):
+def test_a_job_that_makes_no_table_is_an_error(media: Lake) -> None:
+    with pytest.raises(JobError, match="writes: elsewhere"), media.step(DAILY, [PLAYS]):
         pass
-    assert note(lake) is None
+    assert note(media) is None
 
 
-def test_a_job_that_writes_elsewhere_gets_a_table_for_its_watermark(lake: Lake, tmp_path: Path) -> None:
+def test_a_job_that_writes_elsewhere_gets_a_table_for_its_watermark(media: Lake, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     for expected in (2, 0, 1):
-        with lake.step(DAILY, [PLAYS], writes="elsewhere") as step:
-            assert new_rows(lake, step).num_rows == expected
+        with media.step(DAILY, [PLAYS], writes="elsewhere") as step:
+            assert new_rows(media, step).num_rows == expected
             out.write_text("written")
         if not expected:
-            play(lake, (5, 5, 5))
-    assert rows_of(lake) == {}
+            play(media, (5, 5, 5))
+    assert rows_of(media) == {}
 
 
-def test_watermarks_of_several_sources_move_together(lake: Lake) -> None:
-    play(lake, (7, 7, 7), table="raw.other")
-    with lake.step(DAILY, [PLAYS, "raw.other"]) as step:
-        append(lake, new_rows(lake, step))
-    play(lake, (8, 8, 8), table="raw.other")
-    with lake.step(DAILY, [PLAYS, "raw.other"]) as step:
+def test_watermarks_of_several_sources_move_together(media: Lake) -> None:
+    play(media, (7, 7, 7), table="raw.other")
+    with media.step(DAILY, [PLAYS, "raw.other"]) as step:
+        append(media, new_rows(media, step))
+    play(media, (8, 8, 8), table="raw.other")
+    with media.step(DAILY, [PLAYS, "raw.other"]) as step:
         assert step.capture(PLAYS).is_empty
         assert not step.capture("raw.other").is_empty
         assert not step.is_empty
-    marks = read_marks(lake.table(DAILY))
+    marks = read_marks(media.table(DAILY))
     assert {s: m.snapshot for s, m in marks.items()} == {
-        s: lake.table(s).metadata.current_snapshot_id for s in (PLAYS, "raw.other")
+        s: media.table(s).metadata.current_snapshot_id for s in (PLAYS, "raw.other")
     }
 
 
-def test_a_rebuild_gives_the_job_everything(lake: Lake) -> None:
-    job(lake)
-    with lake.step(DAILY, [PLAYS], rebuild=True) as step:
+def test_a_rebuild_gives_the_job_everything(media: Lake) -> None:
+    job(media)
+    with media.step(DAILY, [PLAYS], rebuild=True) as step:
         assert step.is_initial
-        assert new_rows(lake, step).num_rows == 2
-        lake.table(DAILY).overwrite(new_rows(lake, step), snapshot_properties=step.properties)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+        assert new_rows(media, step).num_rows == 2
+        media.table(DAILY).overwrite(new_rows(media, step), snapshot_properties=step.properties)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_a_source_that_is_missing_is_an_error(lake: Lake) -> None:
-    with pytest.raises(TableNotFoundError, match="raw.playbak"), lake.step(DAILY, ["raw.playbak"]):
+def test_a_source_that_is_missing_is_an_error(media: Lake) -> None:
+    with pytest.raises(TableNotFoundError, match="raw.playbak"), media.step(DAILY, ["raw.playbak"]):
         pass
-    assert note(lake) is None
+    assert note(media) is None
 
 
-def test_lost_history_stops_unless_declared(lake: Lake) -> None:
-    job(lake)
-    lake.catalog.drop_table(PLAYS)
-    play(lake, (1, 1, 1))
-    with pytest.raises(TableReplacedError, match="on_replaced: rebuild"), lake.step(DAILY, [PLAYS]):
+def test_lost_history_stops_unless_declared(media: Lake) -> None:
+    job(media)
+    media.catalog.drop_table(PLAYS)
+    play(media, (1, 1, 1))
+    with pytest.raises(TableReplacedError, match="on_replaced: rebuild"), media.step(DAILY, [PLAYS]):
         pass
-    with lake.step(DAILY, [PLAYS], on_replaced="rebuild") as step:
+    with media.step(DAILY, [PLAYS], on_replaced="rebuild") as step:
         assert step.is_initial
-        lake.table(DAILY).overwrite(new_rows(lake, step), snapshot_properties=step.properties)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+        media.table(DAILY).overwrite(new_rows(media, step), snapshot_properties=step.properties)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_a_watermark_that_expired_is_missed(lake: Lake) -> None:
-    job(lake)
-    lake.table(DAILY).append(rows_of_play(3, 3, 3))  # the job's user adds a row by hand
-    table = lake.table(DAILY)
+def test_a_watermark_that_expired_is_missed(media: Lake) -> None:
+    job(media)
+    media.table(DAILY).append(rows_of_play(3, 3, 3))  # the job's user adds a row by hand
+    table = media.table(DAILY)
     newest = table.metadata.current_snapshot_id
     commit(
         table,
         lambda m: {**m, "snapshots": [s for s in m["snapshots"] if s["snapshot-id"] == newest], "snapshot-log": []},
     )
-    with pytest.raises(SnapshotExpiredError, match="has expired"), lake.step(DAILY, [PLAYS]):
+    with pytest.raises(SnapshotExpiredError, match="has expired"), media.step(DAILY, [PLAYS]):
         pass
 
 
@@ -188,27 +188,27 @@ def rows_of_play(account: int, day: int, seconds: int) -> pa.Table:
     )
 
 
-def test_a_table_of_a_pipeline_is_not_taken_over(lake: Lake) -> None:
-    job(lake)
-    with lake.table(DAILY).transaction() as change:
+def test_a_table_of_a_pipeline_is_not_taken_over(media: Lake) -> None:
+    job(media)
+    with media.table(DAILY).transaction() as change:
         change.set_properties({PIPELINE_PROPERTY: "plays"})
-    with pytest.raises(TableClaimedError, match="'plays'"), lake.step(DAILY, [PLAYS]):
+    with pytest.raises(TableClaimedError, match="'plays'"), media.step(DAILY, [PLAYS]):
         pass
 
 
 # --- ranges, keys, tables for other processes -----------------------------------------------------------------------
 
 
-def test_ranges_are_united_over_the_sources(lake: Lake) -> None:
-    play(lake, (1, 5, 1), (1, 30, 1), table="raw.other")
-    with lake.step("agg.t", [PLAYS, "raw.other"], ranges=["day"], writes="elsewhere") as step:
+def test_ranges_are_united_over_the_sources(media: Lake) -> None:
+    play(media, (1, 5, 1), (1, 30, 1), table="raw.other")
+    with media.step("agg.t", [PLAYS, "raw.other"], ranges=["day"], writes="elsewhere") as step:
         assert (step.ranges["day"].low, step.ranges["day"].high) == (date(2024, 1, 1), date(2024, 1, 30))
         assert step.env["LAKE_STEP_LOW_DAY"] == "2024-01-01"
         assert step.env["LAKE_STEP_HIGH_DAY"] == "2024-01-30"
-    play(lake, (1, 9, 1))
-    with lake.step("agg.t", [PLAYS, "raw.other"], ranges=["day"], writes="elsewhere") as step:
+    play(media, (1, 9, 1))
+    with media.step("agg.t", [PLAYS, "raw.other"], ranges=["day"], writes="elsewhere") as step:
         assert (step.ranges["day"].low, step.ranges["day"].high) == (date(2024, 1, 9), date(2024, 1, 9))
-    with lake.step("agg.t", [PLAYS, "raw.other"], ranges=["day"], writes="elsewhere") as step:
+    with media.step("agg.t", [PLAYS, "raw.other"], ranges=["day"], writes="elsewhere") as step:
         assert step.is_empty
         assert not step.ranges["day"].has_values
         assert step.env["LAKE_STEP_LOW_DAY"] == ""
@@ -222,148 +222,148 @@ def test_ranges_are_united_over_the_sources(lake: Lake) -> None:
         ({"day": {PLAYS: "day", "raw.other": "seconds"}}, JobError, "another type in raw.other"),
     ],
 )
-def test_wrong_ranges_are_errors(lake: Lake, ranges: object, error: type[Exception], says: str) -> None:
-    play(lake, (1, 5, 1), table="raw.other")
-    with pytest.raises(error, match=says), lake.step("agg.t", [PLAYS, "raw.other"], ranges=ranges) as step:  # type: ignore[arg-type]
+def test_wrong_ranges_are_errors(media: Lake, ranges: object, error: type[Exception], says: str) -> None:
+    play(media, (1, 5, 1), table="raw.other")
+    with pytest.raises(error, match=says), media.step("agg.t", [PLAYS, "raw.other"], ranges=ranges) as step:  # type: ignore[arg-type]
         _ = step.ranges
 
 
-def test_other_processes_read_what_was_captured(lake: Lake) -> None:
+def test_other_processes_read_what_was_captured(media: Lake) -> None:
     """Given a step with a lifetime; when a process that knows the environment alone reads; then it finds the rows."""
     code = """
 import os
 from lake_assets import Lake, LakeConfig
 from lake_assets.jobs.step_parameters import current_step
 step = current_step()
-lake = Lake(LakeConfig(home=os.environ["HOME_OF_LAKE"]))
-rows = lake.table(step.sources["raw.playback"].after).scan().to_arrow()
+media = Lake(LakeConfig(home=os.environ["HOME_OF_LAKE"]))
+rows = media.table(step.sources["raw.playback"].after).scan().to_arrow()
 assert step.ranges["day"].low.day == 1, step.ranges
-lake.ensure_namespace(("agg",))
-lake.catalog.create_table("agg.playback_daily", rows.schema).append(rows, snapshot_properties=dict(step.properties))
+media.ensure_namespace(("agg",))
+media.catalog.create_table("agg.playback_daily", rows.schema).append(rows, snapshot_properties=dict(step.properties))
 """
-    with lake.step(DAILY, [PLAYS], ranges=["day"], lifetime=timedelta(hours=2)) as step:
-        env = {**dict(__import__("os").environ), **step.env, "HOME_OF_LAKE": str(lake.config.home)}
+    with media.step(DAILY, [PLAYS], ranges=["day"], lifetime=timedelta(hours=2)) as step:
+        env = {**dict(__import__("os").environ), **step.env, "HOME_OF_LAKE": str(media.config.home)}
         subprocess.run([sys.executable, "-c", code], env=env, check=True)
         said = json.loads(step.env["LAKE_STEP"])
         assert said["sources"][PLAYS]["after"] == step.icdc(PLAYS).after
         after = step.icdc(PLAYS).after
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    assert rows_of(media) == rows_of(media, PLAYS)
     # It outlives the block and a sweep, until its lifetime is over.
-    assert after in {str(t) for t in lake.tables("icdc")}
-    assert icdc.sweep(lake) == []
-    with lake.table(after or "").transaction() as change:
+    assert after in {str(t) for t in media.tables("icdc")}
+    assert icdc.sweep(media) == []
+    with media.table(after or "").transaction() as change:
         change.set_properties({"lake-assets.icdc.expires-ms": "1"})
-    assert [str(left.table) for left in icdc.sweep(lake)] == [after]
-    assert lake.tables("icdc") == []
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    assert [str(left.table) for left in icdc.sweep(media)] == [after]
+    assert media.tables("icdc") == []
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_tables_without_a_lifetime_end_with_the_block(lake: Lake) -> None:
-    with lake.step(DAILY, [PLAYS]) as step:
-        append(lake, new_rows(lake, step), step.properties)
-        assert lake.tables("icdc") != []
-    assert lake.tables("icdc") == []
+def test_tables_without_a_lifetime_end_with_the_block(media: Lake) -> None:
+    with media.step(DAILY, [PLAYS]) as step:
+        append(media, new_rows(media, step), step.properties)
+        assert media.tables("icdc") != []
+    assert media.tables("icdc") == []
 
 
 # --- kills, errors and races ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_job_whose_commit_carries_the_watermark_is_exactly_once_under_kills(lake: Lake, point: str) -> None:
-    killed(lake, point, carries=True)
-    play(lake, (4, 4, 4))
-    job(lake)  # `on_unknown` is `stop`: nothing is ever unknown
-    assert rows_of(lake) == rows_of(lake, PLAYS)
-    assert note(lake) is None
+def test_a_job_whose_commit_carries_the_watermark_is_exactly_once_under_kills(media: Lake, point: str) -> None:
+    killed(media, point, carries=True)
+    play(media, (4, 4, 4))
+    job(media)  # `on_unknown` is `stop`: nothing is ever unknown
+    assert rows_of(media) == rows_of(media, PLAYS)
+    assert note(media) is None
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_job_whose_watermark_the_step_moves_is_resolved_as_declared(lake: Lake, point: str) -> None:
+def test_a_job_whose_watermark_the_step_moves_is_resolved_as_declared(media: Lake, point: str) -> None:
     """Given a kill at each point; then the rows are there once, or it is known that this is not known."""
-    killed(lake, point, carries=False)
+    killed(media, point, carries=False)
     is_unknown = point in ("after its commit", "before the watermark")
     if is_unknown:
-        assert rows_of(lake) == rows_of(lake, PLAYS)
+        assert rows_of(media) == rows_of(media, PLAYS)
         with pytest.raises(StepUnknownError, match=f"lake-assets step {DAILY} --done"):
-            job(lake, carries=False)
-        play(lake, (4, 4, 4))
-        with lake.step(DAILY, [PLAYS], on_unknown="rerun") as step:
-            assert new_rows(lake, step).num_rows == 2  # exactly the windows of the step that was killed
-            lake.table(DAILY).overwrite(new_rows(lake, step))
-    job(lake, carries=False)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
-    assert note(lake) is None
+            job(media, carries=False)
+        play(media, (4, 4, 4))
+        with media.step(DAILY, [PLAYS], on_unknown="rerun") as step:
+            assert new_rows(media, step).num_rows == 2  # exactly the windows of the step that was killed
+            media.table(DAILY).overwrite(new_rows(media, step))
+    job(media, carries=False)
+    assert rows_of(media) == rows_of(media, PLAYS)
+    assert note(media) is None
 
 
 @pytest.mark.parametrize("carries", [True, False])
-def test_a_job_that_fails_after_writing(lake: Lake, carries: bool) -> None:
+def test_a_job_that_fails_after_writing(media: Lake, carries: bool) -> None:
     def fail() -> None:
-        with lake.step(DAILY, [PLAYS]) as step:
-            append(lake, new_rows(lake, step), step.properties if carries else None)
+        with media.step(DAILY, [PLAYS]) as step:
+            append(media, new_rows(media, step), step.properties if carries else None)
             _ = 1 / 0
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    play(lake, (4, 4, 4))
+    play(media, (4, 4, 4))
     if not carries:
         with pytest.raises(StepUnknownError, match="ZeroDivisionError"):
-            job(lake)
+            job(media)
         return
-    job(lake)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    job(media)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_a_killed_job_that_writes_elsewhere_is_unknown(lake: Lake) -> None:
-    with pytest.raises(ZeroDivisionError), lake.step(DAILY, [PLAYS], writes="elsewhere"):
+def test_a_killed_job_that_writes_elsewhere_is_unknown(media: Lake) -> None:
+    with pytest.raises(ZeroDivisionError), media.step(DAILY, [PLAYS], writes="elsewhere"):
         _ = 1 / 0
-    with pytest.raises(StepUnknownError), lake.step(DAILY, [PLAYS], writes="elsewhere"):
+    with pytest.raises(StepUnknownError), media.step(DAILY, [PLAYS], writes="elsewhere"):
         pass
-    with lake.step(DAILY, [PLAYS], writes="elsewhere", on_unknown="rerun") as step:
+    with media.step(DAILY, [PLAYS], writes="elsewhere", on_unknown="rerun") as step:
         assert "run again" in step.resumed
-    assert note(lake) is None
+    assert note(media) is None
 
 
-def test_upkeep_of_the_table_is_no_write_of_the_job(lake: Lake) -> None:
-    job(lake)
-    play(lake, (4, 4, 4))
-    found = step_notes.StepNote(DAILY, {}, lake.table(DAILY).metadata.current_snapshot_id, True, processes=(GONE,))
-    assert found.state(lake.table(DAILY)) == "nothing-written"
-    lake.table(DAILY).append(rows_of_play(3, 3, 3))
-    assert found.state(lake.table(DAILY)) == "unknown"
+def test_upkeep_of_the_table_is_no_write_of_the_job(media: Lake) -> None:
+    job(media)
+    play(media, (4, 4, 4))
+    found = step_notes.StepNote(DAILY, {}, media.table(DAILY).metadata.current_snapshot_id, True, processes=(GONE,))
+    assert found.state(media.table(DAILY)) == "nothing-written"
+    media.table(DAILY).append(rows_of_play(3, 3, 3))
+    assert found.state(media.table(DAILY)) == "unknown"
 
 
-def test_a_second_step_is_refused_while_one_runs(lake: Lake) -> None:
-    with lake.step(DAILY, [PLAYS]) as step:
-        with pytest.raises(StepRunningError, match="is running since"), lake.step(DAILY, [PLAYS]):
+def test_a_second_step_is_refused_while_one_runs(media: Lake) -> None:
+    with media.step(DAILY, [PLAYS]) as step:
+        with pytest.raises(StepRunningError, match="is running since"), media.step(DAILY, [PLAYS]):
             pass
-        append(lake, new_rows(lake, step), step.properties)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+        append(media, new_rows(media, step), step.properties)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_a_process_of_the_job_that_outlives_its_step_is_waited_for(lake: Lake) -> None:
+def test_a_process_of_the_job_that_outlives_its_step_is_waited_for(media: Lake) -> None:
     """Given a step that is killed while the program that it started goes on; then no second one starts."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        held = lake.step(DAILY, [PLAYS])
+        held = media.step(DAILY, [PLAYS])
         step = held.__enter__()
         step.runs_in(identity(other.pid))
-        found = note(lake)
+        found = note(media)
         assert found is not None
-        step_notes.change(lake, found, processes=tuple(p for p in found.processes if p != owner()))
-        with pytest.raises(StepRunningError), lake.step(DAILY, [PLAYS]):
+        step_notes.change(media, found, processes=tuple(p for p in found.processes if p != owner()))
+        with pytest.raises(StepRunningError), media.step(DAILY, [PLAYS]):
             pass
         other.communicate(b"\n")
-    job(lake)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    job(media)
+    assert rows_of(media) == rows_of(media, PLAYS)
     with pytest.raises(ConcurrentWriteError):  # somebody else has taken its place
         held.__exit__(None, None, None)
 
 
-def test_of_many_steps_at_once_one_runs(lake: Lake) -> None:
+def test_of_many_steps_at_once_one_runs(media: Lake) -> None:
     """Given eight threads that run the same step; then each play is absorbed once, and the others are told."""
     ready, results = threading.Barrier(8), list[str]()
 
     def run() -> None:
-        own = Lake(LakeConfig(home=lake.config.home))
+        own = Lake(LakeConfig(home=media.config.home))
         ready.wait()
         try:
             job(own)
@@ -378,38 +378,38 @@ def test_of_many_steps_at_once_one_runs(lake: Lake) -> None:
         t.join()
     assert "done" in results
     assert len(results) == 8
-    assert rows_of(lake) == rows_of(lake, PLAYS)
-    assert note(lake) is None
+    assert rows_of(media) == rows_of(media, PLAYS)
+    assert note(media) is None
 
 
-def test_of_two_that_take_the_place_of_a_killed_step_one_runs(lake: Lake) -> None:
-    killed(lake, "before the job", carries=True)
-    found = note(lake)
+def test_of_two_that_take_the_place_of_a_killed_step_one_runs(media: Lake) -> None:
+    killed(media, "before the job", carries=True)
+    found = note(media)
     assert found is not None
     one, other = (step_notes.StepNote(DAILY, found.windows, None, True) for _ in range(2))
-    step_notes.claim(lake, one, found)
+    step_notes.claim(media, one, found)
     with pytest.raises(StepRunningError):
-        step_notes.claim(lake, other, found)
+        step_notes.claim(media, other, found)
 
 
-def test_a_step_of_another_machine_counts_as_running_for_a_day(lake: Lake) -> None:
+def test_a_step_of_another_machine_counts_as_running_for_a_day(media: Lake) -> None:
     found = step_notes.StepNote(DAILY, {}, None, True, processes=(ELSEWHERE,))
-    step_notes.claim(lake, found, None)
-    with pytest.raises(StepRunningError, match="--rerun"), lake.step(DAILY, [PLAYS]):
+    step_notes.claim(media, found, None)
+    with pytest.raises(StepRunningError, match="--rerun"), media.step(DAILY, [PLAYS]):
         pass
-    step_notes.change(lake, found, began=found.began - 25 * 3600)
-    job(lake)
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    step_notes.change(media, found, began=found.began - 25 * 3600)
+    job(media)
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_a_watermark_moved_by_others_is_not_overwritten(lake: Lake) -> None:
-    job(lake)
-    play(lake, (4, 4, 4))
+def test_a_watermark_moved_by_others_is_not_overwritten(media: Lake) -> None:
+    job(media)
+    play(media, (4, 4, 4))
 
     def step_with_another_writer() -> None:
-        with lake.step(DAILY, [PLAYS]) as step:
+        with media.step(DAILY, [PLAYS]) as step:
             properties = {k: v for k, v in step.properties.items() if k.endswith("watermark")}
-            lake.table(DAILY).append(rows_of_play(4, 4, 4), snapshot_properties=properties)
+            media.table(DAILY).append(rows_of_play(4, 4, 4), snapshot_properties=properties)
 
     with pytest.raises(ConcurrentWriteError, match="moved its watermark"):
         step_with_another_writer()

@@ -48,22 +48,22 @@ def declared(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def lake(plain_lake: Lake) -> Lake:
+def media(plain_lake: Lake) -> Lake:
     play(plain_lake, (1, 1, 10), (2, 2, 20))
     return plain_lake
 
 
 def test_the_sensor_asks_for_a_run_that_tells_what_it_did(
-    lake: Lake, declared: Path, instance: dg.DagsterInstance
+    media: Lake, declared: Path, instance: dg.DagsterInstance
 ) -> None:
-    harness = Harness(Pipeline.load(declared), lake, instance)
-    request = harness.asked()
+    harness = Harness(Pipeline.load(declared), media, instance)
+    request = harness.request()
     assert selected(request) == {DAILY}
     assert any(PLAYS in value for value in request.tags.values())
     result = harness.run(request)
     assert result.success
     (event,) = result.get_asset_materialization_events()
-    metadata = event.materialization.metadata
+    metadata: Any = event.materialization.metadata
     assert metadata["rows_inserted"].value == 2
     assert metadata["detail/run"].value == result.run_id
     assert metadata["detail/watermark"].value == "with the job's commit"
@@ -73,27 +73,27 @@ def test_the_sensor_asks_for_a_run_that_tells_what_it_did(
         "2024-01-01..2024-01-02"
     ]
     harness.skipped()
-    play(lake, (3, 3, 3))
-    assert harness.run(harness.asked()).success
-    assert rows_of(lake) == rows_of(lake, PLAYS)
+    play(media, (3, 3, 3))
+    assert harness.run(harness.request()).success
+    assert rows_of(media) == rows_of(media, PLAYS)
 
 
-def test_it_mixes_with_ordinary_assets_in_one_run(lake: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
+def test_it_mixes_with_ordinary_assets_in_one_run(media: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
     """Given assets of a user's before and after the job; then one run materializes all three in order."""
     order: list[str] = []
 
     @dg.asset(key=["other", "asset"])
     def before() -> None:
         order.append("before")
-        play(lake, (7, 7, 7))
+        play(media, (7, 7, 7))
 
     @dg.asset(deps=[KEY])
     def after() -> None:
-        order.append(f"after {sum(rows_of(lake).values())} rows")
+        order.append(f"after {sum(rows_of(media).values())} rows")
 
     everything = dg.define_asset_job("everything", selection="*")
     own = dg.Definitions([before, after], jobs=[everything])
-    job = build_definitions(Pipeline.load(declared), lake, pyspark=OtherSession(lake))
+    job = build_definitions(Pipeline.load(declared), media, pyspark=OtherSession(media))
     defs = dg.Definitions.merge(job, own)
     assert defs.resolve_job_def("everything").execute_in_process(instance=instance).success
     assert order == ["before", "after 3 rows"]
@@ -103,20 +103,20 @@ def test_it_mixes_with_ordinary_assets_in_one_run(lake: Lake, declared: Path, in
     assert spec.owners == ["team:data"]
 
 
-def test_a_failed_job_fails_its_run_with_the_error(lake: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
+def test_a_failed_job_fails_its_run_with_the_error(media: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
     declared.write_text(declared.read_text().replace(":daily", ":dialy"))
-    harness = Harness(Pipeline.load(declared), lake, instance)
-    result = harness.run(harness.asked())
+    harness = Harness(Pipeline.load(declared), media, instance)
+    result = harness.run(harness.request())
     assert not result.success
     (failure,) = [e for e in result.all_events if e.is_step_failure]
-    assert "has no function 'dialy'" in str(failure.step_failure_data.error_display_string)
+    assert "has no function 'dialy'" in str(failure.event_specific_data)
 
 
 def test_the_component_builds_the_same_definitions(
-    lake: Lake, declared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    media: Lake, declared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given the YAML in a project's folder of definitions; then Dagster loads the job's asset, sensor and job."""
-    monkeypatch.setenv("LAKE_HOME", str(lake.config.home))
+    monkeypatch.setenv("LAKE_HOME", str(media.config.home))
     monkeypatch.syspath_prepend(tmp_path)
     declared.write_text(declared.read_text() + "  description: 'Plays, for {{ env.AUDIENCE }}.'\n")
     monkeypatch.setenv("AUDIENCE", "the board")
