@@ -31,6 +31,7 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
 from lake_assets.runtime.processes import owner
+from lake_assets.tables.leftovers import sweep
 from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.snapshot_retention import keep_sources
 from lake_assets.tables.table_ddl import check_owner_in
@@ -45,6 +46,7 @@ class CapturedStep:
     """The windows of one run of a job.
 
     Attributes:
+        lake: the lake.
         table: the table whose watermark the step moves.
         windows: by source, the window; it stays the same, whatever is committed to the source meanwhile.
         moved_by: after the block, who moved the watermark: the `job` with its commit, or the `step` after it.
@@ -62,7 +64,7 @@ class CapturedStep:
     ) -> None:
         self.table, self.resumed = settings.table, resumed
         self.windows = {str(s): w for s, w in windows.items()}
-        self._lake, self._settings, self._base, self._note = lake, settings, base, note
+        self.lake, self._settings, self._base, self._note = lake, settings, base, note
         self.moved_by: Literal["job", "step", "nobody"] = "nobody"
         self._captures: dict[str, Capture] = {}
         self._icdc: dict[str, IcdcTables] = {}
@@ -109,7 +111,7 @@ class CapturedStep:
             raise JobError(f"{self.table}: {name} is no source of this step: it has {', '.join(self.windows)}")
         if name not in self._captures:
             window = self.windows[name]
-            taken = capture(self._lake, name, window.start, window.head.snapshot, table_uuid=window.head.uuid)
+            taken = capture(self.lake, name, window.start, window.head.snapshot, table_uuid=window.head.uuid)
             self._captures[name] = self._scope.enter_context(taken)
         return self._captures[name]
 
@@ -151,7 +153,7 @@ class CapturedStep:
         Raises:
             JobError: there are too many; or Spark does not accept an expression.
         """
-        return changed_keys(self.table, self._lake.spark, self._settings.keys, self._changed)
+        return changed_keys(self.table, self.lake.spark, self._settings.keys, self._changed)
 
     @property
     def _changed(self) -> dict[str, Capture]:
@@ -161,7 +163,7 @@ class CapturedStep:
     @cached_value
     def parameters(self) -> StepParameters:
         """Everything that the job has to know, for another process; registers the ICDC tables of all sources."""
-        lookups = {str(t): head_of(self._lake.table(t)).snapshot for t in self._settings.lookups}
+        lookups = {str(t): head_of(self.lake.table(t)).snapshot for t in self._settings.lookups}
         keys = self.keys if self._settings.keys else None
         sources = {s: self._source(s, w) for s, w in self.windows.items()}
         return StepParameters(str(self.table), self.id, sources, lookups, self.ranges, keys, self.properties)
@@ -170,7 +172,7 @@ class CapturedStep:
         if name not in self._changed:
             return StepSource(window.start, window.head.snapshot, is_empty=True)
         tables = self.icdc(name)
-        after, before = (self._lake.table(t).metadata_location if t else None for t in (tables.after, tables.before))
+        after, before = (self.lake.table(t).metadata_location if t else None for t in (tables.after, tables.before))
         return StepSource(window.start, window.head.snapshot, False, tables.after, tables.before, after, before)
 
     @property
@@ -204,7 +206,7 @@ class CapturedStep:
         As long as one of them runs, no other step begins, even if this process is killed.
         """
         names = dict.fromkeys((owner(), *map(owner, processes)))
-        self._note = step_notes.change(self._lake, self._note, processes=tuple(names))
+        self._note = step_notes.change(self.lake, self._note, processes=tuple(names))
 
     def finish(self) -> None:
         """Move the watermark if the job has not, and remove the note.
@@ -213,7 +215,7 @@ class CapturedStep:
             ConcurrentWriteError: another writer moved the watermark, or another step took this one's place.
             JobError: the job made no table.
         """
-        lake, target = self._lake, self._lake.find(self.table)
+        lake, target = self.lake, self.lake.find(self.table)
         if not step_notes.is_current(lake, self._note):
             raise ConcurrentWriteError(
                 f"{self.table}: this step was settled by hand, or counted as ended, while its job was running"
@@ -237,15 +239,15 @@ class CapturedStep:
             )
         if self.marks == self._base:
             return "nobody"
-        move_watermark(self._lake, self.table, self._base, self.properties)
+        move_watermark(self.lake, self.table, self._base, self.properties)
         return "step"
 
     def fail(self, error: BaseException) -> None:
         """Note that the job failed; without a trace if it is known what it has written."""
         said = f"{type(error).__name__}: {error}"[:1000]
-        self._note = step_notes.change(self._lake, self._note, processes=(), error=said)
-        if isinstance(error, JobNotStartedError) or self._note.state(self._lake.find(self.table)) != "unknown":
-            step_notes.remove(self._lake, self._note)
+        self._note = step_notes.change(self.lake, self._note, processes=(), error=said)
+        if isinstance(error, JobNotStartedError) or self._note.state(self.lake.find(self.table)) != "unknown":
+            step_notes.remove(self.lake, self._note)
 
     def close(self) -> None:
         """Drop the ICDC tables without a lifetime."""
@@ -287,6 +289,7 @@ def captured_step(
 
 
 def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, rebuild: bool) -> CapturedStep:
+    sweep(lake)
     table, writes_target = settings.table, settings.writes == "table"
     if not writes_target:
         _ensure_holder(lake, settings)
@@ -306,7 +309,7 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
         {str(s): NotedWindow(w.head.uuid, w.start, w.head.snapshot) for s, w in windows.items()},
         target.metadata.current_snapshot_id if target is not None else None,
         writes_target,
-        hours=max(step_notes.HOURS, (settings.lifetime or timedelta()).total_seconds() / 3600),
+        hours=(settings.lifetime or timedelta(hours=step_notes.HOURS)).total_seconds() / 3600,
     )
     note = replace(note, id=again.id) if again else note
     step_notes.claim(lake, note, former)

@@ -44,8 +44,8 @@ class CommandJob:
 
     @property
     def summary(self) -> str:
-        """How the job runs."""
-        return f"Runs a command over what changed in its sources:\n\n```\n{' '.join(self.command)}\n```"
+        """How the job runs; without its arguments, which may hold secrets."""
+        return f"Runs `{Path(self.command[0]).name}` over what changed in its sources."
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
         """Run the command.

@@ -14,9 +14,12 @@ from lake_assets.jobs.step_windows import Choose, pending_windows
 from lake_assets.lake import LakeBase
 from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.snapshot_log import ancestors
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Absorbed, Outcome
+from lake_assets.tables.table_ddl import columns_of, key_in
 
 
 def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebuild: bool = False) -> Outcome:
@@ -79,11 +82,17 @@ def _outcome(
         if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
             new = counts(snapshot)
             inserted, updated, deleted = (a + b for a, b in zip((inserted, updated, deleted), new, strict=True))
+    at = table.metadata.current_snapshot_id if table is not None else None
+    audits: tuple[Finding, ...] = ()
+    if spec.audits and table is not None and at != start:
+        gate = Gate(lake, spec.table, spec.audits, key_in(table))
+        gate.check(columns_of(lake, spec.table))
+        audits = gate.audit_published(at, start)
     how = "none" if step.is_empty else "job"
     moved = {"job": "with the job's commit", "step": "after the job", "nobody": "nothing to move"}[step.moved_by]
     return Outcome(
         str(spec.table), "absorbed", absorbed, inserted, updated, deleted, how,
         "no row of its sources changed" if step.is_empty else "rebuild" if step.is_initial else "changes",
-        time.monotonic() - began, table.metadata.current_snapshot_id if table is not None else None,
-        {**details, "watermark": moved},
+        time.monotonic() - began, at,
+        {**details, "watermark": moved}, audits=audits,
     )  # fmt: skip

@@ -62,6 +62,7 @@ class JobSpec:
         pipeline: the pipeline that owns the table.
         batch: limits of a step.
         shown: attributes of its asset.
+        audits: conditions that are checked after each step; the job has published its rows by then.
     """
 
     settings: StepSettings
@@ -69,11 +70,9 @@ class JobSpec:
     pipeline: str
     batch: BatchSize = field(default_factory=BatchSize)
     shown: Shown = field(default_factory=Shown, repr=False)
+    audits: tuple[Audit, ...] = ()
     landing: ClassVar[Path | None] = None
-    # The job writes its table, so nothing can be held back before it is published, and its columns are not known.
-    audits: ClassVar[tuple[Audit, ...]] = ()
     partitions: ClassVar[Partitions | None] = None
-    names_columns_in: ClassVar[list[str]] = []
 
     @property
     def table(self) -> TableId:
@@ -89,6 +88,11 @@ class JobSpec:
     def lookups(self) -> tuple[TableId, ...]:
         """The tables that the job reads as they are."""
         return self.settings.lookups
+
+    @property
+    def names_columns_in(self) -> list[str]:
+        """The settings in use that name columns of the table."""
+        return ["audits"] if self.audits else []
 
     @property
     def summary(self) -> str:

@@ -31,7 +31,7 @@ from lake_assets.runtime.processes import is_gone, owner
 # The snapshot property with the id of the step that a commit belongs to.
 STEP_ID = "lake-assets.step-id"
 _NOTE = "lake-assets.step-note"
-# After that long, a process of another machine counts as ended, unless a longer lifetime is declared.
+# After that long, a process of another machine counts as ended, unless a lifetime is declared.
 HOURS = 24
 _ATTEMPTS = 5
 
@@ -209,7 +209,7 @@ def claim(lake: LakeBase, note: StepNote, former: StepNote | None) -> None:
     lake.ensure_namespace(NAMESPACE)
     name = note_name(target)
     try:
-        lake.catalog.create_table(name.parts, Schema(), properties={_NOTE: note.text, "gc.enabled": "true"})
+        lake.catalog.create_table(name.parts, Schema(), properties={_NOTE: note.text})
     except TableAlreadyExistsError as e:
         raise (find_note(lake, target) or note).running() from e
 

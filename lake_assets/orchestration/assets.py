@@ -32,7 +32,7 @@ from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.pipeline.table_graph import ComputedSpec, Spec, after
+from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, after
 from lake_assets.pipeline.table_rebuild import rebuild
 from lake_assets.pipeline.table_steps import step_of
 
@@ -66,7 +66,7 @@ def table_asset(
     def step(context: dg.AssetExecutionContext) -> Any:
         with open_lake(context, config) as lake:
             try:
-                if isinstance(spec, ComputedSpec) and not context.selected_asset_keys:
+                if isinstance(spec, ComputedSpec | JobSpec) and not context.selected_asset_keys:
                     requested = frozenset(k.name for k in context.selected_asset_check_keys)
                     yield from check_results(spec, audit(lake, spec, requested))
                     return

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lake_assets.final.added_columns import FROM
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.audits.audit_evaluation import Finding
@@ -13,7 +14,7 @@ from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.table_ddl import columns_of, key_in
 
 
-def audit(lake: LakeBase, spec: ComputedSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:
+def audit(lake: LakeBase, spec: ComputedSpec | JobSpec, only: frozenset[str] | None = None) -> tuple[Finding, ...]:
     """Evaluate the audits of the published table; return no findings for an empty table.
 
     Args:

@@ -25,7 +25,7 @@ from tests.support.cli import caller
 JOB = """
 import os
 from lake_assets import Lake, LakeConfig
-from lake_assets.jobs.step_parameters import current_step
+from lake_assets.jobs import current_step
 
 step = current_step()
 media = Lake(LakeConfig(home=os.environ["HOME_OF_LAKE"]))
@@ -172,7 +172,7 @@ def test_a_program_that_is_missing_is_an_error(media: Lake, declared: Callable[.
 FUNCTION = """
 def daily(step):
     from tests.jobs.playback import append, new_rows
-    append(step._lake, new_rows(step._lake, step), step.properties)
+    append(step.lake, new_rows(step.lake, step), step.properties)
     return {"low": str(step.ranges["day"].low)}
 
 def broken(step, context):
@@ -316,9 +316,10 @@ def test_an_unknown_step_is_settled_by_hand(
         (["command: [x, '{low.dya}']"], r"no parameter is called 'low.dya' \(did you mean low.day"),
         (["python: nothing"], "write module:function"),
         (["command: [x]", "lookups: [raw.playback]"], "cannot be an input and something else"),
-        (["command: [x]", "lifetime: soon"], "is no duration"),
+        (["command: [x]", "lifetime: soon"], "is not a duration"),
         (["command: [x]", "keys: {a: {raw.plays: b}}"], "raw.plays, which is no source"),
         (["comand: [x]"], "comand"),
+        (["command: [x]", "writes: elsewhere", "audits: [{not_null: day}]"], "`audits` check rows of the table"),
     ],
 )
 def test_mistakes_are_errors_with_their_line(declared: Callable[..., Pipeline], lines: list[str], says: str) -> None:
@@ -347,5 +348,5 @@ def test_jobs_and_models_share_a_pipeline(media: Lake, tmp_path: Path) -> None:
     )
     pipeline = Pipeline.load(file)
     assert [str(s.table) for s in pipeline.specs(media, alone=False)] == [DAILY, "agg.totals"]
-    with pytest.raises(PipelineError, match="agg.titles, which the lake does not have"):
+    with pytest.raises(PipelineError, match="agg.titles, which"):
         pipeline.specs(media)

@@ -1,4 +1,4 @@
-"""A job of one's own in Dagster: an asset that the capture sensor triggers, beside ordinary assets; without Spark."""
+"""A job of one's own in Dagster: an asset that the capture sensor triggers, beside ordinary assets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.jobs.playback import append, new_rows
 
 def daily(step, context):
     context.log.info("called")
-    append(step._lake, new_rows(step._lake, step), step.properties)
+    append(step.lake, new_rows(step.lake, step), step.properties)
     return {"run": context.run.run_id}
 """
 
@@ -137,3 +137,21 @@ def test_the_component_builds_the_same_definitions(
     assert "agg_playback_daily" in repository.job_names
     assert [s.name for s in repository.sensor_defs] == ["agg_playback_daily_capture_sensor"]
     assert CapturedJob.model().model_json_schema()["properties"]["command"]
+
+
+def test_its_audits_are_checks_of_the_published_rows(lake: Lake, declared: Path, instance: dg.DagsterInstance) -> None:
+    """Given an audit that the second batch violates; then the run tells, and the check runs by itself too."""
+    play(lake, (1, 1, 10))
+    declared.write_text(declared.read_text() + "  audits: [{accepted_values: {seconds: [10]}}]\n")
+    harness = Harness(Pipeline.load(declared), lake, instance)
+    request = harness.request()
+    (passed,) = harness.run(request).get_asset_check_evaluations()
+    assert passed.passed
+    play(lake, (2, 2, 20))
+    (failed,) = harness.run(harness.request()).get_asset_check_evaluations()
+    assert not failed.passed
+    assert rows_of(lake) == rows_of(lake, PLAYS)
+    (alone,) = harness.run(
+        dg.RunRequest(asset_selection=[], asset_check_keys=[failed.asset_check_key])
+    ).get_asset_check_evaluations()
+    assert not alone.passed

@@ -19,6 +19,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.paths import LocalPath
 from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
+from lake_assets.pipeline.config.audit_settings import Audits, read_audits
 from lake_assets.pipeline.config.layer_tables import Batches
 from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, listed, seconds_of
 from lake_assets.tables.specs import BatchSize
@@ -80,6 +81,9 @@ class JobSettings(Batches, TableSettings):
     on_replaced: Literal["stop", "rebuild"] = Field(
         default="stop", description="if an input was dropped and created again: stop, or give the job everything"
     )
+    audits: Audits = Field(
+        default_factory=list, description="conditions that are checked after each step; its rows are published by then"
+    )
     command: list[str] = Field(
         default_factory=list,
         description="a program and its arguments, with placeholders such as {low.day}; LAKE_STEP_* variables are in "
@@ -133,6 +137,10 @@ class JobSettings(Batches, TableSettings):
         if len(given := [k for k in kinds if getattr(self, k)]) != 1:
             there = f"found {' and '.join(given)}" if given else "found none"
             raise ValueError(f"{self.table}: a job is one of {', '.join(kinds)}: {there}")
+        if self.audits and self.writes == "elsewhere":
+            raise ValueError(
+                f"{self.table}: `audits` check rows of the table, and with `writes: elsewhere` it has none"
+            )
         if self.env and self.python:
             raise ValueError(f"{self.table}: `env` is for programs; a function runs in the environment of the run")
         return self
@@ -218,7 +226,8 @@ def job_specs(
             for what in ("max_files", "max_rows")
         )
         own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
-        yield JobSpec(settings, job, pipeline, BatchSize(files, rows, seconds_of(wait)), own)
+        audits = read_audits(settings.table, declared.audits)
+        yield JobSpec(settings, job, pipeline, BatchSize(files, rows, seconds_of(wait)), own, audits)
 
 
 class CapturedJobConfig(JobSettings):
