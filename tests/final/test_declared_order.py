@@ -71,18 +71,18 @@ TABLE = {
 
 def history(choose: random.Random, keys: int) -> list[dict[str, Any]]:
     """Changes of a table; no two of a key have one place in the order."""
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     version = dict.fromkeys(range(keys), 8)
-    there: set[int] = set()
+    existing: set[int] = set()
     for _ in range(keys * 6):
         k = choose.randrange(keys)
         # Texts of these do not sort as the values: the zone, the digits.
         version[k] += choose.choice([1, 1, 90])
-        hour, flag = version[k] // 100, "I" if k not in there else choose.choice("UUD")
+        hour, flag = version[k] // 100, "I" if k not in existing else choose.choice("UUD")
         at = ["2024-01-01T00:00:00Z", "2024-01-01T01:00:00+00:00", "2024-01-01T03:00:00.5+01:00"][min(hour, 2)]
-        there ^= {k} if flag in "ID" else set()
-        found.append({"FLAG": flag, "id": k, "n": choose.randint(0, 9), "updated_at": at, "version": version[k]})
-    return found
+        existing ^= {k} if flag in "ID" else set()
+        changes.append({"FLAG": flag, "id": k, "n": choose.randint(0, 9), "updated_at": at, "version": version[k]})
+    return changes
 
 
 def converges(stream: Stream, choose: random.Random, log: list[dict[str, Any]], deletes: str) -> None:
@@ -102,9 +102,9 @@ def converges(stream: Stream, choose: random.Random, log: list[dict[str, Any]], 
             (e["id"], e["n"], e["version"]) for e in last.values() if e["FLAG"] != "D"
         )
         if deletes == "soft":
-            kept = {r["id"] for r in stream.rows("final.items") if r["__deleted"]}
-            written = {e["id"] for e in delivered if e["FLAG"] != "D"}
-            assert kept == {k for k, e in last.items() if e["FLAG"] == "D" and k in written}
+            deleted = {r["id"] for r in stream.rows("final.items") if r["__deleted"]}
+            upserted = {e["id"] for e in delivered if e["FLAG"] != "D"}
+            assert deleted == {k for k, e in last.items() if e["FLAG"] == "D" and k in upserted}
 
 
 def test_any_order_of_arrival_gives_the_same_table(lake: Lake) -> None:

@@ -75,10 +75,10 @@ class Streams:
         lines: list[str] = []
         for _ in range(8):
             self.at += 10
-            gone = self.items.pop(choose.randrange(len(self.items))) if len(self.items) > 2 else None
-            come = None if gone and choose.random() < 0.4 else {"n": self.at, "name": choose.choice(["x", "ü"])}
-            self.items += [come] if come else []
-            lines += debezium(self.at, "u" if gone and come else "c" if come else "d", gone, come)
+            removed = self.items.pop(choose.randrange(len(self.items))) if len(self.items) > 2 else None
+            added = None if removed and choose.random() < 0.4 else {"n": self.at, "name": choose.choice(["x", "ü"])}
+            self.items += [added] if added else []
+            lines += debezium(self.at, "u" if removed and added else "c" if added else "d", removed, added)
         write_lines(self.feed.landing / f"{self.feed.files:04}_items.jsonl", [f"{x}\n".encode() for x in lines])
         self.feed.run()
 
@@ -90,26 +90,26 @@ class Streams:
             return FinalSpec(name, TableId(("staging",), "items"), "made_up", by_row=True)
         return FinalSpec(name, TableId(("staging",), "t"), "made_up", **(options or KEYED[kind]))
 
-    def compare(self, kind: str, spec: FinalSpec, said: str) -> None:
+    def compare(self, kind: str, spec: FinalSpec, context: str) -> None:
         rows = self.feed.rows(str(spec.table))
         if kind == "clicks":
-            assert rows_of(rows) == Counter((u,) for u in self.clicks.elements()), said
+            assert rows_of(rows) == Counter((u,) for u in self.clicks.elements()), context
             return
         if kind == "items":
-            assert rows_of(rows, ["n", "name"]) == Counter((r["n"], r["name"]) for r in self.items), said
+            assert rows_of(rows, ["n", "name"]) == Counter((r["n"], r["name"]) for r in self.items), context
             return
         if spec.deletes == "ignore":
-            wanted = final_rows(self.delivered, NAMES, "ignore")
+            expected_rows = final_rows(self.delivered, NAMES, "ignore")
         elif spec.track:
-            wanted = expected("versions_of_n", self.delivered)
+            expected_rows = expected("versions_of_n", self.delivered)
         elif kind == "inserts":
             inserts = {(e.sequence, e.key): e for e in self.delivered if e.op == "c"}
-            wanted = Counter((*e.key, None if "name" in e.absent else e.row["name"]) for e in inserts.values())
-            assert rows_of(rows, ["h", "k", "name"]) == wanted, said
+            expected_rows = Counter((*e.key, None if "name" in e.absent else e.row["name"]) for e in inserts.values())
+            assert rows_of(rows, ["h", "k", "name"]) == expected_rows, context
             return
         else:
-            wanted = expected("hard" if kind == "parts" else kind, self.delivered)
-        assert rows_of(rows, [*NAMES, *OWN.get(kind, [])]) == wanted, said
+            expected_rows = expected("hard" if kind == "parts" else kind, self.delivered)
+        assert rows_of(rows, [*NAMES, *OWN.get(kind, [])]) == expected_rows, context
 
 
 EVERY = [*KEYED, "clicks", "items"]
@@ -153,21 +153,21 @@ def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
 
 def kills(streams: Streams, points: Points, batches: list[list[Event]], kinds: list[str]) -> dict[str, set[str]]:
     """Make the tables; kill every kind's steps over the other batches at every point, and then the rebuilds."""
-    choose, found = random.Random(1), dict[str, set[str]]()
+    choose, kill_points = random.Random(1), dict[str, set[str]]()
     for n, batch in enumerate(batches):
         streams.deliver(batch, choose)
         for kind in kinds:
             step = partial(absorb_changes, streams.lake, streams.spec(kind))
-            at = killed_everywhere(points, step) if n else [step().strategy]
-            found.setdefault(kind, set()).update(at)
-            streams.compare(kind, streams.spec(kind), f"after ends at {at}")
+            reached = killed_everywhere(points, step) if n else [step().strategy]
+            kill_points.setdefault(kind, set()).update(reached)
+            streams.compare(kind, streams.spec(kind), f"after ends at {reached}")
     for kind in [k for k in kinds if k in REBUILT]:
         spec = streams.spec(kind, REBUILT[kind])
-        at = killed_everywhere(points, partial(absorb_changes, streams.lake, spec))
-        found[kind].update(at)
-        streams.compare(kind, spec, f"after ends at {at} of a rebuild")
+        reached = killed_everywhere(points, partial(absorb_changes, streams.lake, spec))
+        kill_points[kind].update(reached)
+        streams.compare(kind, spec, f"after ends at {reached} of a rebuild")
         assert absorb_changes(streams.lake, spec).status == "nothing"
-    return found
+    return kill_points
 
 
 QUICK = ["parts", "inserts"]
@@ -179,12 +179,12 @@ def small(choose: random.Random, parts: int = 2) -> list[list[Event]]:
 
 @pytest.mark.parametrize("kinds", [QUICK, pytest.param([k for k in EVERY if k not in QUICK], marks=pytest.mark.long)])
 def test_a_step_that_is_killed_at_any_point_is_done_again(lake: Lake, points: Points, kinds: list[str]) -> None:
-    found = kills(Streams(lake), points, small(random.Random(7)), kinds)
-    published, rebuilt = {"parts", "inserts", "clicks"}, {k for k, at in found.items() if "after CREATE OR" in at}
-    assert {k for k, at in found.items() if "after publishing" in at} == published & {*kinds}
-    assert {k for k, at in found.items() if "after MERGE INTO" in at} == {*kinds} - published
+    kill_points = kills(Streams(lake), points, small(random.Random(7)), kinds)
+    published, rebuilt = {"parts", "inserts", "clicks"}, {k for k, at in kill_points.items() if "after CREATE OR" in at}
+    assert {k for k, at in kill_points.items() if "after publishing" in at} == published & {*kinds}
+    assert {k for k, at in kill_points.items() if "after MERGE INTO" in at} == {*kinds} - published
     assert rebuilt == {*REBUILT} & {*kinds}
-    assert "parts" not in kinds or "after overwrite" in found["parts"]
+    assert "parts" not in kinds or "after overwrite" in kill_points["parts"]
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ def event(op: str, at: int, old: dict[str, Any] | None = None, **row: Any) -> st
     return json.dumps(record)
 
 
-def held(stream: Stream) -> list[tuple[Any, ...]]:
+def rows_of_items(stream: Stream) -> list[tuple[Any, ...]]:
     return sorted((r["id"], r["email"]) for r in stream.rows("final.items"))
 
 
@@ -36,19 +36,19 @@ def test_a_delete_by_another_declared_key_takes_the_row_that_had_it(lake: Lake) 
     stream.run(
         event("insert", 1, id=1, email="a"), event("insert", 2, id=2, email="b"), event("delete", 3, {"email": "a"})
     )
-    assert (held(stream), stream.rejected()) == ([(2, "b")], [])
+    assert (rows_of_items(stream), stream.rejected()) == ([(2, "b")], [])
     outcomes = stream.run(
         event("update", 4, {"id": 2}, id=2, email="c"), event("insert", 5, id=3, email="d"),
         event("delete", 6, {"email": "b"}), event("delete", 7, {"id": 3}),
     )  # fmt: skip
     # Nobody had that email any more.
-    assert held(stream) == [(2, "c")]
+    assert rows_of_items(stream) == [(2, "c")]
     assert outcomes["final.items"].details["deletes_without_row"] == 1
     assert reasons_of(lake, TableId.parse("final.items")) == outcomes["final.items"].details["not_exact"]
     # Who had it is told by events that come late, too.
     outcomes = stream.run(event("insert", 5, id=4, email="b"), event("insert", 8, id=5, email="e"))
     assert outcomes["final.items"].strategy == "rebuild"
-    assert held(stream) == [(2, "c"), (5, "e")]
+    assert rows_of_items(stream) == [(2, "c"), (5, "e")]
     assert reasons_of(lake, TableId.parse("final.items")) == []
 
 
@@ -77,4 +77,4 @@ def test_many_histories_with_two_keys(new_lake: Callable[[str], Lake], seed: int
     stream = Stream(new_lake("steps"), format="simplified", tables=[KEYS])
     for begin in range(0, len(lines), 20):
         stream.run(*lines[begin : begin + 20])
-    assert Counter(held(stream)) == Counter(rows.items())
+    assert Counter(rows_of_items(stream)) == Counter(rows.items())

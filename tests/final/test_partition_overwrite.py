@@ -36,10 +36,10 @@ def event(at: int, op: Any, k: int, city: str | None = None, n: int | None = Non
 
 def files(lake: Lake) -> dict[Any, set[str]]:
     """The data files of final.t by the value of their partition."""
-    found: dict[Any, set[str]] = {}
+    by_partition: dict[Any, set[str]] = {}
     for task in lake.table("final.t").scan().plan_files():
-        found.setdefault(task.file.partition[0], set()).add(task.file.file_path)
-    return found
+        by_partition.setdefault(task.file.partition[0], set()).add(task.file.file_path)
+    return by_partition
 
 
 def test_only_touched_partitions_are_rewritten_and_a_moved_row_leaves_its_old_one(lake: Lake) -> None:
@@ -149,8 +149,8 @@ def rounds(lake: Lake, choose: random.Random, name: str) -> None:
         delivered += batch
         feed.deliver(batch)
         outcome = absorb_changes(lake, spec)
-        found = rows_of(feed.rows(str(spec.table)), ["id", "name", "d", "ts", "yes"])
-        assert found == final_rows(delivered, ["id", "name", "d", "ts", "yes"]), f"{fields}, {outcome.why}"
+        actual = rows_of(feed.rows(str(spec.table)), ["id", "name", "d", "ts", "yes"])
+        assert actual == final_rows(delivered, ["id", "name", "d", "ts", "yes"]), f"{fields}, {outcome.why}"
         assert outcome.strategy in ("overwrite", "rebuild", "none", ""), outcome.why
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_overwritten_is_said_before_anything_runs(lake: Lake) -> 
     table = Table({"url": TEXT, "x": {"type": "double"}}, key=())
     feed = Feed(lake, {"table": "public.t", "final": False})
     feed.deliver([Event(table, "c", (10, 11), {"url": "a", "x": 1.5})])
-    for options, error, said in (
+    for options, error, message in (
         ({"partition_by": ()}, PipelineError, "declare `partition_by`"),
         ({"mode": "scd2", "key": ("url",)}, PipelineError, "only scd1 tables support it"),
         ({"partition_by": (PartitionField("url"), PartitionField("url", "bucket", 2))}, PipelineError, "use url"),
@@ -189,6 +189,6 @@ def test_what_cannot_be_overwritten_is_said_before_anything_runs(lake: Lake) -> 
         spec = FinalSpec(
             TableId(("final",), "t"), TableId(("staging",), "t"), "made_up", write="overwrite-partitions", **options
         )
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             absorb_changes(lake, spec)
         assert not lake.exists("final.t")

@@ -123,25 +123,25 @@ class Tables:
             outcome = absorb_changes(self.lake, self.spec(kind))
             rows = self.feed.rows(f"final.{kind}")
             names = [c for c in rows.columns if c not in OWN.get(kind, [])]
-            said = f"{kind}, declared: {self.declared}; {outcome.strategy}: {outcome.why}, {outcome.details}"
-            wanted = self.expected(kind, names)
-            assert {*names} == self.columns(kind), said
-            assert rows_of(rows, [*names, *OWN.get(kind, [])]) == wanted, said
+            context = f"{kind}, declared: {self.declared}; {outcome.strategy}: {outcome.why}, {outcome.details}"
+            expected_rows = self.expected(kind, names)
+            assert {*names} == self.columns(kind), context
+            assert rows_of(rows, [*names, *OWN.get(kind, [])]) == expected_rows, context
             if outcome.strategy != "rebuild" and latest is not None:
                 old = sum((latest - happened(e)).total_seconds() > HORIZON for e in batch)
-                assert outcome.details.get("older_than_horizon", 0) == old, said
+                assert outcome.details.get("older_than_horizon", 0) == old, context
 
     def columns(self, kind: str) -> set[str]:
-        there = {c for e in self.events for c in e.table.columns}
-        return there - {self.name} | {"loud"} if kind == "made" else there
+        existing = {c for e in self.events for c in e.table.columns}
+        return existing - {self.name} | {"loud"} if kind == "made" else existing
 
     @property
     def events(self) -> list[Event]:
-        found = [renamed(e) for e in self.delivered] if self.declared else self.delivered
-        every = {c: s for e in found for c, s in e.table.columns.items()}
+        events = [renamed(e) for e in self.delivered] if self.declared else self.delivered
+        every = {c: s for e in events for c, s in e.table.columns.items()}
         # What an insert does not say is null; of an update it is as it was.
-        whole = (replace(e.table, columns=every) for e in found)
-        return [replace(e, table=t) if e.op in "cr" else e for e, t in zip(found, whole, strict=True)]
+        whole = (replace(e.table, columns=every) for e in events)
+        return [replace(e, table=t) if e.op in "cr" else e for e, t in zip(events, whole, strict=True)]
 
     def expected(self, kind: str, names: list[str]) -> Rows:
         name = self.name
@@ -155,15 +155,15 @@ class Tables:
 
 
 def run(lake: Lake, choose: random.Random, kinds: list[str]) -> None:
-    made, batches = Tables(lake, kinds), changing(choose)
+    world, batches = Tables(lake, kinds), changing(choose)
     declared = choose.randint(0, len(batches))
     for n, batch in enumerate(batches):
         if n == declared:
-            made.declare()
-        made.deliver(batch)
-    if not made.declared:
-        made.declare()
-        made.deliver([])
+            world.declare()
+        world.deliver(batch)
+    if not world.declared:
+        world.declare()
+        world.deliver([])
 
 
 def test_tables_follow_any_changes_of_columns(lake: Lake) -> None:
@@ -235,5 +235,5 @@ def test_whole_rows_after_a_dropped_column(lake: Lake) -> None:
         *debezium(23, "d", {"n": 12}, None),
     )
     assert stream.rejected() == []
-    found = Counter((r["n"], r["name"]) for r in stream.rows("final.items"))
-    assert found == Counter([*((n, "a") for n in range(3)), (10, None), (20, None), (21, None)])
+    actual = Counter((r["n"], r["name"]) for r in stream.rows("final.items"))
+    assert actual == Counter([*((n, "a") for n in range(3)), (10, None), (20, None), (21, None)])

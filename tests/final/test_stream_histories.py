@@ -70,9 +70,9 @@ def check(lake: Lake, batches: Batches) -> None:
         if not delivered:
             continue
         final = feed.rows("final.t")
-        expected, found = final_rows(delivered, final.columns), rows_of(final)
-        if found != expected:
-            raise AssertionError(_explain(n, delivered, final.columns, expected, found))
+        expected, actual = final_rows(delivered, final.columns), rows_of(final)
+        if actual != expected:
+            raise AssertionError(_explain(n, delivered, final.columns, expected, actual))
         staged = feed.rows("staging.t").select("_op", "_sequence").collect()
         assert Counter((r[0][0], r[1]) for r in staged) == Counter((_op(e), _sequence(e)) for e in delivered)
 
@@ -85,14 +85,14 @@ def _sequence(event: Event) -> str:
     return "/".join(f"{n:020}" for n in event.sequence)
 
 
-def _explain(batch: int, delivered: list[Event], columns: list[str], expected: Any, found: Any) -> str:
+def _explain(batch: int, delivered: list[Event], columns: list[str], expected: Any, actual: Any) -> str:
     """The keys that differ, with all of their events: one history, as small as it gets."""
     key = delivered[0].table.key
-    wrong = {tuple(row[columns.index(k)] for k in key) for row in (expected - found) + (found - expected)}
+    wrong = {tuple(row[columns.index(k)] for k in key) for row in (expected - actual) + (actual - expected)}
     events = [
         f"  {e.sequence} {e.op} {e.row} without {set(e.absent)}" for e in delivered if e.op == "t" or e.key in wrong
     ]
-    lines = [f"after batch {batch}, keys {wrong}", f"expected {expected - found}", f"found {found - expected}"]
+    lines = [f"after batch {batch}, keys {wrong}", f"expected {expected - actual}", f"found {actual - expected}"]
     return "\n".join([*lines, "as delivered:", *events])
 
 

@@ -63,8 +63,8 @@ def lines_of(seed: int, events: int) -> list[str]:
         stream = delivered(workload, Source(workload))
         each.append([line for t in stream for line in ENCODERS["debezium"](t, workload)])
     choose, mixed = random.Random(seed), list[str]()
-    while left := [lines for lines in each if lines]:
-        mixed.append(choose.choice(left).pop(0))
+    while remaining := [lines for lines in each if lines]:
+        mixed.append(choose.choice(remaining).pop(0))
     return mixed
 
 

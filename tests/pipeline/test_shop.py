@@ -33,8 +33,8 @@ def test_every_table_equals_postgres_at_every_checkpoint(lake: Lake) -> None:
     pipeline = Pipeline.load(shop.PIPELINE)
     for checkpoint in shop.checkpoints():
         absorb(lake, pipeline, checkpoint)
-        found = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
-        assert found == {}, checkpoint.name
+        differences = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
+        assert differences == {}, checkpoint.name
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY)), checkpoint.name
 
 
@@ -63,8 +63,8 @@ def test_every_recording_in_any_batches_equals_postgres_at_every_checkpoint(
             for outcome in pipeline.run(lake):
                 if outcome.exception:
                     raise outcome.exception
-        found = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
-        assert found == {}, checkpoint.name
+        differences = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
+        assert differences == {}, checkpoint.name
         start = end
 
 

@@ -109,8 +109,8 @@ class Audited:
         return {n for n, r in self.lake.table(self.name).metadata.refs.items() if r.snapshot_ref_type == "branch"}
 
     def spec(self) -> Any:
-        (found,) = [s for s in self.feed.pipeline.specs(self.lake) if str(s.table) == self.name]
-        return found
+        (spec,) = [s for s in self.feed.pipeline.specs(self.lake) if str(s.table) == self.name]
+        return spec
 
 
 def failed(outcome: Outcome) -> AuditFailedError:
@@ -130,8 +130,8 @@ def test_what_does_not_pass_is_not_published_until_the_source_is_corrected(lake:
 
     error = failed(world.deliver(world.event("c", 3, None), world.event("c", 4, "c")))
     assert world.state() == before
-    for said in (world.name, "not_null_city: 1 rows", "city=NULL", "1 of 1 audits"):
-        assert said in str(error), str(error)
+    for text in (world.name, "not_null_city: 1 rows", "city=NULL", "1 of 1 audits"):
+        assert text in str(error), str(error)
     assert f"{world.name}.branch_{FAILED_BRANCH}" in str(error)
     held_back = rows_of(lake.spark().sql(f"SELECT city FROM {world.name}.branch_{FAILED_BRANCH}"))
     assert held_back[(None,)] == 1
@@ -230,8 +230,8 @@ def test_every_audit_counts_and_shows_the_rows_that_violate_it(lake: Lake) -> No
     spark.sql(
         "INSERT INTO final.t VALUES (1, 0, 'a', DATE'2024-01-01'), (1, 0, 'x', DATE'2024-01-02'), (2, 9, NULL, NULL)"
     )
-    found = lake.find("final.t")
-    assert found is not None
+    table = lake.find("final.t")
+    assert table is not None
     other = Relationship(name="cities", column="city", table=TableId.parse("final.c"), other="code")
     gate = Gate(
         lake,
@@ -250,9 +250,9 @@ def test_every_audit_counts_and_shows_the_rows_that_violate_it(lake: Lake) -> No
         ("id",),
     )
     gate.check({"id": "int", "boss": "int", "city": "string", "day": "date"})
-    findings = gate.audit_published(found.metadata.current_snapshot_id, before)
-    told = {f.audit: (f.failing, [tuple(r.values()) for r in f.rows]) for f in findings}
-    assert told == {
+    findings = gate.audit_published(table.metadata.current_snapshot_id, before)
+    actual = {f.audit: (f.failing, [tuple(r.values()) for r in f.rows]) for f in findings}
+    assert actual == {
         "key": (2, [("1", "2")]),
         "pair": (0, []),
         "city": (1, [("2", "9", None, None)]),
@@ -299,7 +299,7 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
     world.deliver(world.event("c", 1, "a"))
     before = world.state()
     world.land(world.event("c", 2, "b"))
-    for audit, said in (
+    for audit, message in (
         ({"not_null": "town"}, "audit not_null_town names town, and the table has id, city"),
         ({"accepted_values": {"id": [1, "x"]}}, "audit accepted_values_id accepts x, and id is int"),
         ({"sql": "SELECT town FROM {table}", "name": "s"}, "audit s: Spark does not accept its SQL"),
@@ -307,7 +307,7 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
         world.declare(audit)
         outcome = world.run()
         assert isinstance(outcome.exception, PipelineError)
-        assert said in str(outcome.error)
+        assert message in str(outcome.error)
         assert world.state() == before
     world.declare({"sql": "SELECT 1 / (id - 2) FROM {table}", "name": "s"})
     assert "s: cannot be evaluated: [DIVIDE_BY_ZERO]" in str(failed(world.run()))

@@ -41,7 +41,7 @@ def test_what_has_no_common_type_names_table_column_and_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("existing", "wanted", "rename", "changes"),
+    ("existing", "stream", "rename", "changes"),
     [
         ({"id": "int"}, {"id": "int"}, {}, []),
         ({"id": "int"}, {"id": "int", "a": "string"}, {}, [Change("add", "a", "string")]),
@@ -78,9 +78,9 @@ def test_what_has_no_common_type_names_table_column_and_types() -> None:
     ],
 )  # fmt: skip
 def test_a_table_follows_its_stream(
-    existing: dict[str, str], wanted: dict[str, str], rename: dict[str, str], changes: list[Change]
+    existing: dict[str, str], stream: dict[str, str], rename: dict[str, str], changes: list[Change]
 ) -> None:
-    assert evolve("t", existing, wanted, rename) == changes
+    assert evolve("t", existing, stream, rename) == changes
 
 
 def test_a_fold_of_two_types_that_do_not_meet_is_refused() -> None:

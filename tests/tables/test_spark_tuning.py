@@ -18,9 +18,9 @@ class Rows:
     pieces = 8
 
     def coalesce(self, n: int) -> Rows:
-        found = Rows()
-        found.pieces = n
-        return found
+        rows = Rows()
+        rows.pieces = n
+        return rows
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_within_a_body_that_fits_nothing_is_set() -> None:
     conf = Conf()
     lake = lake_with(conf)
     with tuned_for(lake, (), captured(1)):
-        said = conf.messages
+        messages = conf.messages
         with tuned_for(lake, (), captured(2)):
             assert conf.settings == SMALL
-        assert conf.messages == said
+        assert conf.messages == messages
 
 
 def test_settings_of_the_lake_are_not_touched() -> None:

@@ -50,11 +50,11 @@ def rows(lake: Lake) -> Counter[tuple[Any, ...]]:
 
 
 def keys(by: Partitions, changed: Counter[tuple[Any, ...]]) -> Counter[str | None]:
-    found: Counter[str | None] = Counter()
+    counts: Counter[str | None] = Counter()
     for row, n in changed.items():
         value = row[1] if by.by == "at" else row[2]
-        found[by.key_of(value.replace(tzinfo=UTC) if isinstance(value, datetime) else value)] += n
-    return found
+        counts[by.key_of(value.replace(tzinfo=UTC) if isinstance(value, datetime) else value)] += n
+    return counts
 
 
 def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
@@ -81,14 +81,14 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
             sql(history[-1])
             now = rows(lake)
             came, went = came + keys(by, now - before), went + keys(by, before - now)
-        found = touched(lake, T, by, start)
-        assert set(found) == set(came | went), (name, mode, history)
-        for key, part in found.items():
+        changes = touched(lake, T, by, start)
+        assert set(changes) == set(came | went), (name, mode, history)
+        for key, part in changes.items():
             assert part.came in (None, came[key]), (key, history)
             assert part.went in (None, went[key]), (key, history)
         if mode == "merge-on-read" and by.every is None and not early:
             # Nothing but metadata was needed: it says how many rows there are.
-            assert all(None not in (p.came, p.went, p.files) for p in found.values())
+            assert all(None not in (p.came, p.went, p.files) for p in changes.values())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def moment(day: int, hour: int) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("name", "range_", "found"),
+    ("name", "range_", "expected"),
     [
         ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, False), {"2024-05-01"}),
         ("days of Berlin", FieldRange(moment(1, 0), moment(1, 21), True, False), {"2024-05-01"}),
@@ -129,13 +129,13 @@ def moment(day: int, hour: int) -> datetime:
     ],
 )
 def test_a_file_has_a_key_where_all_that_it_may_hold_has_it(
-    name: str, range_: FieldRange, found: set[str | None] | None
+    name: str, range_: FieldRange, expected: set[str | None] | None
 ) -> None:
-    assert keys_in(DECLARED[name], range_) == found
+    assert keys_in(DECLARED[name], range_) == expected
 
 
 @pytest.mark.parametrize(
-    ("part", "updated", "said"),
+    ("part", "updated", "expected"),
     [
         (Touched(3, 1), 0, {"rows_inserted": 3, "rows_updated": 0, "rows_deleted": 1}),
         (Touched(3, 1), 1, {}),
@@ -144,5 +144,5 @@ def test_a_file_has_a_key_where_all_that_it_may_hold_has_it(
         (Touched(None, None, None, None), 0, {}),
     ],
 )
-def test_what_is_not_known_of_a_partition_is_not_said(part: Touched, updated: int, said: dict[str, int]) -> None:
-    assert counted(part, updated) == said
+def test_what_is_not_known_of_a_partition_is_not_said(part: Touched, updated: int, expected: dict[str, int]) -> None:
+    assert counted(part, updated) == expected
