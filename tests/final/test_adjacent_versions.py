@@ -1,4 +1,4 @@
-"""Stored versions that have become the same as their neighbours, against plain Python."""
+"""Stored versions that have become equal to their neighbours, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN = 99
 
 
 def versions(choose: random.Random, key: int) -> list[Version]:
-    """Versions of a key as `(begins, key, tracked, other, ends)`, with gaps where the row was away."""
+    """Versions of a key as `(begins, key, tracked, other, ends)`, with gaps where the row did not exist."""
     times = sorted(choose.sample(range(20), choose.randint(1, 6)))
     rows = [
         (begins, key, choose.choice(["a", "b", None]), choose.choice("xyz"), ends)
@@ -27,7 +27,7 @@ def versions(choose: random.Random, key: int) -> list[Version]:
 
 
 def as_one(rows: list[Version]) -> list[Version]:
-    """The same, neighbours merged that touch and do not differ in the tracked column; the other one's last value counts."""
+    """Merge adjacent versions with equal tracked columns; the last value of the other column counts."""
     merged: list[Version] = []
     for begins, key, tracked, other, ends in rows:
         if merged and merged[-1][4] == begins and merged[-1][2] == tracked:

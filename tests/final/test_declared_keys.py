@@ -1,4 +1,4 @@
-"""Keys that are declared: one of several, and events that do not say theirs."""
+"""Declared keys: alternatives, and events that lack a key value."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_the_first_of_several_keys_whose_columns_are_there_is_taken_and_stays(la
         *debezium(3, "u", row(2, "a", 2), row(2, "b", 3)),
     )
     assert rows_of_items(stream) == Counter({(1, "a", 1): 1, (2, "b", 3): 1})
-    # A column comes of which an earlier key is made: rows from before have no values there.
+    # A column of an earlier declared key appears: existing rows have no values in it.
     outcomes = stream.run(
         *debezium(4, "c", None, row(3, "c", 4, id=7)), *debezium(5, "u", row(1, "a", 1), row(1, "a", 5, id=8))
     )
     assert outcomes["final.items"].strategy == "merge"
     assert rows_of_items(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
-    # Declared in another order it stays as well; when it is not declared any more, the first that fits is taken.
+    # The key also stays if the order of declaration changes; if it is no longer declared, the first match is used.
     stream.declare(tables=[{"table": ITEMS, "key": KEYS[::-1]}])
     assert stream.run()["final.items"].status == "nothing"
     stream.declare(tables=[{"table": ITEMS, "key": [["nope"], ["email"]]}])
@@ -52,7 +52,7 @@ def test_the_first_of_several_keys_whose_columns_are_there_is_taken_and_stays(la
 
 
 def keyed(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """A Debezium record with a key of its own and both rows."""
+    """Return a Debezium record with a separate key and both rows."""
     (value,) = debezium(at, op, before, after)
     return json.dumps({"key": {"id": (after or before or {})["id"]}, "value": json.loads(value)})
 
@@ -79,7 +79,7 @@ def test_another_declared_key_parts_all_updates_anew(lake: Lake, records: str) -
     assert [p.table for p in stream.pipeline.pending(lake)] == ["staging.items", "final.items"]
     outcomes = stream.run()
     assert (outcomes["staging.items"].strategy, outcomes["final.items"].strategy) == ("rebuild", "rebuild")
-    # Nothing is left under the key that was updated away.
+    # No row remains under the old key.
     assert people() == Counter({(1, "c"): 1, (2, "b"): 1})
     assert {o.status for o in stream.run().values()} == {"nothing"}
     outcomes = stream.run(write(4, "u", person(2, "b"), person(2, "d")), write(5, "u", person(1, "c"), person(1, "e")))
@@ -116,7 +116,7 @@ def test_events_that_do_not_say_the_declared_key_are_refused_and_nothing_is_lost
     feed = Feed(lake, {"table": "public.t", "key": "n"})
     feed.deliver([Event(table, "c", (10, 11), {"id": 1, "n": 5, "m": 1})])
     before = feed.heads()["final.t"]
-    # The stream's key is another: of the deleted row it says no more.
+    # The stream has another key: its deletes contain only that.
     feed.land([Event(table, "d", (20, 21), {"id": 1})])
     outcome = feed.outcomes()["final.t"]
     assert isinstance(outcome.exception, KeyMissingError)

@@ -1,5 +1,5 @@
-"""Final tables of every kind, over one staging table: whatever arrives, in whatever batches and order, each holds what
-plain Python makes of the events."""
+"""Final tables of every kind over one staging table: for any events, batches and order, each equals the rows that plain
+Python computes from the events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT}, key=("h", "k"))
 NAMES = list(T.columns)
 START = 1_700_000_000_000
 
-# Of a column that events leave out alone, and of one together with another.
+# One column is computed from a column that events may omit, another from two columns.
 MADE = ["* EXCEPT (n), k AS id", "upper(name) AS name", "n + length(coalesce(name, '')) AS m", "k % 2 AS odd"]
 MADE_NAMES = ["h", "k", "id", "name", "m", "odd"]
 
@@ -87,7 +87,7 @@ def expected(kind: str, delivered: list[Event]) -> Rows:
 
 
 class Tables:
-    """Final tables of several kinds, of one stream."""
+    """Final tables of several kinds over one stream."""
 
     def __init__(self, lake: Lake, kinds: list[str]) -> None:
         self.lake, self.kinds = lake, kinds
@@ -151,7 +151,7 @@ def in_order(choose: random.Random) -> Batches:
 
 
 def scattered(choose: random.Random) -> Batches:
-    """Late, early, repeated, of a source whose clock is not steady."""
+    """Late, early and repeated events of a source whose clock steps back."""
     log = transactions(choose, source(choose, clock=unsteady(choose)), 80)
     return redelivered(choose, shuffled(choose, split(choose, log, 3)))
 
@@ -239,7 +239,7 @@ def test_a_table_of_inserts_refuses_or_ignores_what_is_none(lake: Lake) -> None:
 
 
 def test_repeated_inserts_beside_a_new_column_are_known(lake: Lake) -> None:
-    """They are looked for among the events from before the column came."""
+    """Repeats are also recognized among events from before the column existed."""
     feed = Feed(lake, {"table": "public.t", "mode": "append"})
     first = [write(10, "c", 1), write(20, "c", 2)]
     feed.deliver(first)
@@ -308,7 +308,7 @@ def test_partitions_order_and_columns_that_are_declared_otherwise(lake: Lake) ->
     made_of = lake.table("final.t")
     assert [f.name for f in made_of.spec().fields] == ["twice_trunc", "k_bucket"]
     assert len(made_of.sort_order().fields) == 1
-    # Its partition value moves, and there is no second row of the key.
+    # The partition value changes, and the key still has one row.
     events += [write(40, "u", 1, 50), write(50, "d", 2), write(60, "c", 3, -1)]
     feed.deliver(events[3:])
     assert rows_of(feed.rows("final.t"), ["k", "n", "twice"]) == Counter({(1, 50, 100): 1, (3, -1, -2): 1})

@@ -44,14 +44,14 @@ def tables(seed: int, count: int, transactions: int) -> list[Deferred]:
 
 SEQUENCES: dict[str, Callable[[int, int], str]] = {
     "debezium": lambda commit, lsn: f"{commit:020}/{lsn:020}",
-    # With B lines: those carry the LSN of the commit, which is after the changes; here, of the one before.
+    # With B lines, which have the LSN of the commit: after the changes, but here the previous commit.
     "wal2json-v2": lambda commit, lsn: f"{commit:016X}/{lsn:016X}",
     "wal2json-v2 with xids": lambda commit, lsn: f"{lsn:016X}/x{commit % 10**10:010}",
 }
 
 
 def rows_after(lake: Lake, events: Sequence[Event], name: str = "debezium") -> Counter[Any]:
-    """What `states` makes of events in this order of arrival."""
+    """Return the rows that `states` computes from events in this order of arrival."""
     sequence = SEQUENCES[name]
     data = [
         (

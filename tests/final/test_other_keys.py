@@ -1,4 +1,4 @@
-"""Deletes that say another one of the declared keys take the row that had it then."""
+"""Deletes by another declared key remove the row that had this key at the time."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_a_delete_by_another_declared_key_takes_the_row_that_had_it(lake: Lake) 
         event("update", 4, {"id": 2}, id=2, email="c"), event("insert", 5, id=3, email="d"),
         event("delete", 6, {"email": "b"}), event("delete", 7, {"id": 3}),
     )  # fmt: skip
-    # Nobody had that email any more.
+    # No row had this email any longer.
     assert rows_of_items(stream) == [(2, "c")]
     assert outcomes["final.items"].details["deletes_without_row"] == 1
     assert reasons_of(lake, TableId.parse("final.items")) == outcomes["final.items"].details["not_exact"]
-    # Who had it is told by events that come late, too.
+    # Late events also decide which row had it.
     outcomes = stream.run(event("insert", 5, id=4, email="b"), event("insert", 8, id=5, email="e"))
     assert outcomes["final.items"].strategy == "rebuild"
     assert rows_of_items(stream) == [(2, "c"), (5, "e")]
@@ -71,7 +71,7 @@ def test_many_histories_with_two_keys(new_lake: Callable[[str], Lake], seed: int
         rows[id_] = choose.choice(free)
         lines.append(event(op, at, {"id": id_} if op == "update" else None, id=id_, email=rows[id_]))
     if choose.random() < 0.5:
-        # A stretch of what happened arrives late.
+        # Some consecutive events arrive late.
         cut = choose.randrange(len(lines) - 10)
         lines = lines[:cut] + lines[cut + 10 :] + lines[cut : cut + 10]
     stream = Stream(new_lake("steps"), format="simplified", tables=[KEYS])

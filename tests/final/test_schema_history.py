@@ -1,4 +1,4 @@
-"""Final tables of a source whose columns come, go, get wider and are renamed in the middle of its history."""
+"""Final tables of a source whose columns are added, dropped, widened and renamed during its history."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def anything(choose: random.Random, column: str) -> Any:
 
 
 class _Named(Source):
-    """The renamed column always has a value: an update to null is not told from one that leaves it out, of the time
-    before the rename is declared (see docs/schema-changes.md)."""
+    """The renamed column always has a value: before the rename is declared, an update to null cannot be distinguished
+    from an update that omits the column (see docs/schema-changes.md)."""
 
     def _new(self, at: dict[str, Any]) -> dict[str, Any]:
         row = super()._new(at)
@@ -56,7 +56,7 @@ class _Named(Source):
 
 
 def changing(choose: random.Random, transactions: int = 15) -> Batches:
-    """A history with one change of the columns after each part of it, in any order."""
+    """Return a history in parts, with one column change after each part, in any order."""
     source = _Named(T, choose, anything, frozenset({"name"}))
     changes = choose.sample(["add", "drop", "widen", "rename"], 4)
     for what in [*changes, None]:
@@ -79,7 +79,7 @@ def changing(choose: random.Random, transactions: int = 15) -> Batches:
 
 
 def renamed(event: Event) -> Event:
-    """The event as if the column had always been called as it is now."""
+    """Return the event with the new name of the column."""
     columns = {RENAME.get(c, c): s for c, s in event.table.columns.items()}
     row = {RENAME.get(c, c): v for c, v in event.row.items()}
     absent = frozenset(RENAME.get(c, c) for c in event.absent)
@@ -87,7 +87,7 @@ def renamed(event: Event) -> Event:
 
 
 class Tables:
-    """Final tables of a stream whose rename is declared at some time."""
+    """Final tables of a stream whose rename is declared at some point."""
 
     def __init__(self, lake: Lake, kinds: list[str]) -> None:
         self.lake, self.kinds, self.declared = lake, kinds, False
@@ -100,7 +100,7 @@ class Tables:
 
     @property
     def name(self) -> str:
-        """What the renamed column is called."""
+        """Return the name of the renamed column."""
         return "title" if self.declared or not any("name" in e.table.columns for e in self.delivered) else "name"
 
     def spec(self, kind: str) -> FinalSpec:
@@ -139,7 +139,7 @@ class Tables:
     def events(self) -> list[Event]:
         events = [renamed(e) for e in self.delivered] if self.declared else self.delivered
         every = {c: s for e in events for c, s in e.table.columns.items()}
-        # What an insert does not say is null; of an update it is as it was.
+        # Values that an insert omits are null; values that an update omits are unchanged.
         whole = (replace(e.table, columns=every) for e in events)
         return [replace(e, table=t) if e.op in "cr" else e for e, t in zip(events, whole, strict=True)]
 
@@ -172,7 +172,7 @@ def test_tables_follow_any_changes_of_columns(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_versions_that_a_rename_makes_the_same_become_one(lake: Lake) -> None:
-    """Of a key without events after the rename was declared."""
+    """For a key without events after the rename was declared."""
     run(lake, random.Random(337), ["versions"])
 
 
@@ -190,7 +190,7 @@ def test_tables_follow_any_changes_of_columns_in_many_histories(new_lake: Callab
     each()
 
 
-# --- what is below ----------------------------------------------------------------------------------------------
+# --- downstream -------------------------------------------------------------------------------------------------
 
 
 def write(at: int, op: Any, k: int, n: int) -> Event:
@@ -212,7 +212,7 @@ def test_a_model_follows_a_table_that_is_made_again_with_other_columns(lake: Lak
         assert outcomes["final.t"].strategy == "rebuild"
         assert rows_of(feed.rows("agg.m")) == rows_of(lake.spark().sql(query)) == Counter({(1, 1, 2): 1, (2, 1, 3): 1, (at, 1, 1): 1})  # fmt: skip
         assert {o.status for o in feed.run().values()} == {"nothing"}
-    # Without a column that the model reads it keeps what it has and says what is wrong.
+    # If a column that the model reads is missing, the model keeps its rows and reports the error.
     before = rows_of(feed.rows("agg.m"))
     declare(columns="* EXCEPT (n)")
     outcome = feed.outcomes()["agg.m"]
@@ -222,7 +222,7 @@ def test_a_model_follows_a_table_that_is_made_again_with_other_columns(lake: Lak
 
 
 def test_whole_rows_after_a_dropped_column(lake: Lake) -> None:
-    """Rows from before are not known again; they stay, and those of the time after are exact."""
+    """Earlier rows are not recognized and remain; later rows are exact."""
     stream = Stream(lake, tables=[{"table": ITEMS, "key": "*", "types": {"n": "int", "name": "string"}}])
     old = [{"n": n, "name": "a"} for n in range(3)]
     stream.run(*(line for at, row in enumerate(old, 1) for line in debezium(at, "c", None, row)))

@@ -1,4 +1,4 @@
-"""Tables without a key whose rows are told apart by all of their values."""
+"""Tables without a key, whose rows are identified by all of their values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_rows_without_a_key_follow_the_source(lake: Lake, name: str, deletes: st
     at = 0
     sent: list[str] = []
     for _ in range(3):
-        # Delivered at least once: a stretch of what came before comes again, late.
+        # At-least-once delivery: some consecutive earlier events are repeated late.
         again = choose.randrange(max(1, len(sent)))
         lines = sent[again : again + 5]
         for _ in range(12):

@@ -49,7 +49,9 @@ class History:
             outcome = outcomes[f"agg.{name}"]
             if outcome.exception:
                 raise outcome.exception
-            assert "missing in the table" not in (outcome.why or ""), outcome.why  # nobody else writes the tables of the models
+            assert "missing in the table" not in (outcome.why or ""), (
+                outcome.why
+            )  # nobody else writes the tables of the models
             table = self.lake.spark().table(f"agg.{name}").collect()
             try:
                 if query := ROUNDED.get(name):

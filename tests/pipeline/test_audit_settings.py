@@ -1,4 +1,4 @@
-"""What a pipeline's YAML may say of audits, and what is told of mistakes: without Spark."""
+"""Audits in a pipeline's YAML, and the messages about mistakes; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline's YAML may say, and which tables it stands for: without Spark."""
+"""A pipeline's YAML: its settings, and the tables that it declares; without Spark."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def names(lake: Lake, p: Pipeline) -> list[str]:
 
 
 def show(lake: Lake, *tables: str) -> None:
-    """Let the stream have shown these source tables."""
+    """Let the stream contain these source tables."""
     folder = lake.config.home / "landing" / "events"
     events = [Event(Table({"id": BIGINT}, name=t), "c", (1, i), {"id": i}) for i, t in enumerate(tables)]
     write_lines(folder / "a.jsonl", to_lines(events))
@@ -235,7 +235,7 @@ def test_a_pattern_stands_for_what_the_stream_has_shown(plain_lake: Lake) -> Non
     [
         (["public.*"], ["public.b*"], ["a1", "a2"]),
         (["public.*"], ["public.a?", "public.b2"], ["b1"]),
-        (["public.b1", "public.*"], ["public.b*"], ["a1", "a2", "b1"]),  # named ones are meant
+        (["public.b1", "public.*"], ["public.b*"], ["a1", "a2", "b1"]),  # exact names win
         (["public.a*"], [], ["a1", "a2"]),
         (["*.*"], ["public.*"], []),
         (["public.[ab]1"], [], ["a1", "b1"]),

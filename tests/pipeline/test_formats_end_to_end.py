@@ -1,4 +1,4 @@
-"""Every format on its whole way: records land, become typed events in staging, and the source's rows in final."""
+"""Every format from end to end: landed records become typed events in staging, and the source's rows in final."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def declared(case: FormatCase) -> dict[str, Any]:
 
 
 def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
-    """Rows without nulls, moments with their zone."""
+    """Return rows without nulls, and timestamps with their zone."""
     frame = lake.spark().table(lake.sql_name(table))
     kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
     frame = frame.select(
@@ -76,7 +76,7 @@ OFTEN = ("debezium", "wal2json-v2", "change-feed")
 
 @pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
 def test_late_repeated_and_moved_rows_of_every_format_become_the_rows_of_the_source(lake: Lake, name: str) -> None:
-    """Without values that are left out: those of a row whose key changes as well are for the final table to find."""
+    """Without omitted values: the final table fills these in for a row whose key changes."""
     workload = Workload(
         seed=11, events=160, keys=20, distribution="zipf", key_changes=0.3, nulls=0.2,
         late=0.1, lateness=20, duplicates=0.1,
@@ -151,7 +151,7 @@ _TIES = {"_sequence", "_position", "_index", "_event_time", "_arrived_at", "_una
 
 
 def staged(lake: Lake, table: str) -> list[tuple[str, dict[str, Any]]]:
-    """Op and row of every event in the order of the stream; of a delete its key."""
+    """Return op and row of every event in the order of the stream; for a delete, its key."""
     actual = sorted(rows(lake, table), key=lambda r: (r["_position"], r["_index"]))
     key = TABLES.get(table.rsplit(".", 1)[-1], [])
     keys = [key] if isinstance(key, str) else key
@@ -226,14 +226,14 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
             )
             for n, m in enumerate(messages[i : i + 40])
         ]
-        part.reverse()  # `order` decides, not how they are stored
+        part.reverse()  # `order` decides, not the stored order
         frame = spark.createDataFrame(part, "p INT, o BIGINT, k STRING, v BINARY")
         frame.coalesce(1).writeTo(lake.sql_name("kafka.events")).append()
         if i:
             run(lake, p)
     spark.sql("CALL lake.system.rewrite_data_files(table => 'kafka.events', options => map('rewrite-all', 'true'))")
     assert p.pending(lake)
-    run(lake, p)  # there is nothing in a compaction, and it is not looked at again
+    run(lake, p)  # a compaction has no records, and is not read again
     assert p.pending(lake) == []
     assert {o.status for o in run(lake, p).values()} == {"nothing"}
     assert ids(lake, "final.items") == Counter(r[KEY] for r in source.rows.values())
@@ -245,7 +245,7 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
 
 
 def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> None:
-    """Retention by merge-on-read changes what is seen of files, and adds no record."""
+    """Retention by merge-on-read hides rows of files, and adds no record."""
     lines, _ = lines_of("wal2json-v2", Workload(seed=7, events=12, keys=4))
     spark, name = lake.spark(), lake.sql_name("kafka.events")
     lake.ensure_namespace(("kafka",))
@@ -261,13 +261,13 @@ def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> Non
         run(lake, p)
     spark.sql(f"DELETE FROM {name} WHERE o < 6")
     run(lake, p)
-    # The first of each batch was gone in the same window, but its own snapshot had it.
+    # The first record of each batch was deleted in the same window, but its snapshot had it.
     assert len(rows(lake, "raw.events")) == len(lines)
     assert p.pending(lake) == []
 
 
 def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(lake: Lake) -> None:
-    """A compaction is the oldest that is left: what was appended before it is taken in nevertheless, once."""
+    """If a compaction is the oldest remaining snapshot, records appended before it still land, once."""
     lines, source = lines_of("wal2json-v2", Workload(seed=5, events=60, keys=10))
     spark, name = lake.spark(), lake.sql_name("kafka.events")
     lake.ensure_namespace(("kafka",))
@@ -341,7 +341,7 @@ def test_new_files_wait_for_others(lake: Lake) -> None:
     assert p.pending(lake) == []
     (landing(lake) / "1.jsonl").write_text("".join(f"{line}\n" for line in lines[10:21]))
     assert [w.files for w in p.pending(lake)] == [2]
-    run(lake, p)  # by hand, nothing waits
+    run(lake, p)  # a manual run does not wait
     (landing(lake) / "2.jsonl").write_text("".join(f"{line}\n" for line in lines[21:]))
     assert p.pending(lake) == []
     past = time.time() - 601

@@ -1,4 +1,4 @@
-"""Models' SQL in the YAML or in files beside it, and what is said of mistakes in it: all at once, with their lines."""
+"""SQL of models, in the YAML or in separate files: all mistakes are reported at once, with their lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 
 @pytest.fixture
 def lake(plain_lake: Lake) -> Lake:
-    """With final.users (id, name, city) and final.cities (id, name), both empty."""
+    """Create final.users (id, name, city) and final.cities (id, name), both empty."""
     plain_lake.ensure_namespace(("final",))
     for table, columns in {
         "users": {"id": LongType(), "name": StringType(), "city": IntegerType()},
@@ -30,7 +30,7 @@ def lake(plain_lake: Lake) -> Lake:
 
 
 def write(folder: Path, models: str, **files: str) -> Path:
-    """A pipeline's YAML with these models, and files beside it; the first model begins on line 5."""
+    """Write a pipeline's YAML with these models, and files beside it; the first model begins on line 5."""
     for name, text in files.items():
         (folder / f"{name}.sql").write_text(text)
     file = folder / "defs.yaml"

@@ -1,4 +1,4 @@
-"""Whoever follows the advice of an error gets a table that is right: each error's own words are taken literally."""
+"""Following the advice of an error gives a correct table: the advice is parsed from each error's text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = Table({"id": BIGINT, "n": INT})
 
 
 def advised(error: LakeError, option: str) -> dict[str, Any]:
-    """The declaration of an option that an error shows in backticks."""
+    """Return the declaration of an option that an error quotes in backticks."""
     (advice,) = re.findall(rf"`({option}: [^`]+)`", str(error))
     return yaml.safe_load(advice)
 
@@ -77,7 +77,7 @@ def test_a_policy_that_is_declared_after_a_conflict_lets_the_table_go_on(lake: L
     expected = {"new-column": [(1, None), (2, None)], "reject": [(1, 7)]}[policy]
     assert stored_rows(stream, "id", "n") == expected
     assert len(stream.rejected()) == {"new-column": 0, "reject": 2}[policy]
-    # The type comes last: what was put elsewhere, or rejected, is in the column with the others.
+    # The type is declared last: diverted or rejected values then are in the column as well.
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, **advised(error, "types")}], on_conflict=policy)
     stream.run()
     assert stored_rows(stream, "id", "n") == [(1, "seven"), (2, "8")]
@@ -111,7 +111,7 @@ def told(n: str, at: int = 1) -> str:
 def test_values_are_what_the_last_declaration_makes_of_them(
     lake: Lake, before: dict[str, Any], value: str, after: dict[str, Any], expected: Any
 ) -> None:
-    """Also where the new type could hold what the old one made of them; `expected`: None for a reject."""
+    """Also if the new type could hold the values as converted to the old type; `expected`: None for a reject."""
     stream = Stream(lake, format="simplified", tables=[{"table": ITEMS, "key": "id", **before}])
     stream.run(told(value), told("7", 2))
     stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", **after}])
@@ -155,7 +155,7 @@ def test_a_table_without_a_key_goes_on_as_its_error_says(lake: Lake) -> None:
 
 
 def old_and_new() -> tuple[list[Event], list[Event]]:
-    """A source table, and the one of the same name that was made after it was dropped."""
+    """Return a source table, and a table of the same name that was created after it was dropped."""
     old, new = Table({"id": BIGINT, "n": INT}), Table({"uid": TEXT, "n": TEXT}, key=("uid",))
     return (
         [Event(old, "c", (i, i + 1), {"id": i, "n": i}) for i in (10, 20)],
@@ -246,7 +246,7 @@ def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> No
     with pytest.raises(RecordsGoneError, match="holds 1 events whose records"):
         feed.run()
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(1, 1): 1, (2, 2): 1})
-    # Either: undo it. Or: what is left.
+    # Either undo it, or use the remaining columns.
     feed.pipeline = pipeline({"table": "public.t"})
     feed.run()
     feed.pipeline = pipeline({"table": "public.t", "types": {"n": "string"}, "on_replaced": "rebuild"})
@@ -255,7 +255,7 @@ def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> No
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(2, "2"): 1})
 
 
-# --- tables that are other ones ---------------------------------------------------------------------------------
+# --- replaced tables --------------------------------------------------------------------------------------------
 
 
 def test_a_raw_table_that_was_made_again_is_followed_after_a_rebuild(lake: Lake) -> None:

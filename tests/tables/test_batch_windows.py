@@ -1,4 +1,4 @@
-"""Where the window of a step ends, and how long a small one waits: from snapshots alone, without Spark."""
+"""The end of a step's window, and how long a small window waits: from snapshots alone, without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table(plain_lake: Lake) -> Table:
 
 
 def history(table: Table, *sizes: int) -> list[int]:
-    """The ids of snapshots that append so many rows each."""
+    """Return the ids of snapshots that append these numbers of rows."""
     snapshots: list[int] = []
     for rows in sizes:
         append(table, rows)
@@ -56,7 +56,7 @@ def window(table: Table, start: int | None = None) -> Window:
         (BatchSize(files=3), None, 2, 2),
         (BatchSize(rows=11), None, 1, 3),
         (BatchSize(rows=10), 0, 1, 3),
-        # One snapshot at least, however large it is.
+        # At least one snapshot, however large it is.
         (BatchSize(rows=1), 1, 2, 2),
         # Whichever number is reached first.
         (BatchSize(files=4, rows=11), None, 1, 3),

@@ -1,4 +1,4 @@
-"""What killed runs leave behind is removed, and nothing else: without Spark."""
+"""Leftovers of killed runs are removed, and nothing else; without Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def note(lake: Lake, process: str, began: float, *tables: TableId) -> Path:
 
 
 def stray(lake: Lake, name: str) -> Path:
-    """A file as a killed writer leaves it."""
+    """Create a file as a killed writer leaves it."""
     file = Path(lake.table(T).location().removeprefix("file://")) / name
     file.parent.mkdir(exist_ok=True, parents=True)
     file.write_bytes(b"PAR1")
@@ -58,7 +58,7 @@ def stray(lake: Lake, name: str) -> Path:
 
 
 def captured(lake: Lake) -> object:
-    """An ICDC table as a killed run leaves it; it is dropped with what is returned."""
+    """Create an ICDC table as a killed run leaves it; it is dropped with the returned object."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(icdc_metadata, "owner", lambda: GONE)
         table = lake.capture(str(T)).icdc()
@@ -144,7 +144,7 @@ def test_files_stay_until_nobody_can_be_at_work_on_them(plain_lake: Lake) -> Non
     make(plain_lake)
     stray_file = stray(plain_lake, "data/a.parquet")
     file = note(plain_lake, GONE, time.time() - 60)
-    assert sweep(plain_lake) == [], "a server may go on with the step, and commit it"
+    assert sweep(plain_lake) == [], "a server may continue the step, and commit it"
     file.unlink()
     for process in (owner(), ELSEWHERE):
         file = note(plain_lake, process, time.time() - 60)
@@ -213,7 +213,7 @@ def test_two_sweeps_beside_each_other_remove_everything_once(plain_lake: Lake) -
     note(plain_lake, GONE, time.time() - 60)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda lake: sweep(lake, NOW), [Lake(plain_lake.config) for _ in range(4)]))
-    sweep(plain_lake, NOW)  # what one of them ran into another one has removed, or the next one does
+    sweep(plain_lake, NOW)  # files that one sweep could not remove, another one has removed, or the next sweep does
     assert plain_lake.tables(icdc.NAMESPACE) == []
     assert not [f for f in files if f.exists()]
     assert list((plain_lake.config.home / "at-work").iterdir()) == []

@@ -1,4 +1,4 @@
-"""What a step finds where its source's history is lost, from metadata alone."""
+"""Windows of a step whose source's history is lost, from metadata alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 TARGET, SOURCE = TableId.parse("final.t"), TableId.parse("staging.t")
 FINAL = FinalSpec(TARGET, SOURCE, "p")
 MODEL = ModelSpec(TARGET, "SELECT id, count(*) AS n FROM staging.t GROUP BY id", (SOURCE,), "p")
-# Computed in full with each change.
+# Recomputed in full with each change.
 FULL = replace(MODEL, sql="SELECT id, row_number() OVER (ORDER BY id) AS n FROM staging.t")
 
 
@@ -41,7 +41,7 @@ def create_table(lake: Lake, name: TableId, properties: dict[str, str] | None = 
 
 @pytest.fixture
 def tables(plain_lake: Lake) -> tuple[Table, Table]:
-    """A source with three snapshots, and a table that has absorbed the second."""
+    """Return a source with three snapshots, and a table that has absorbed the second."""
     source, target = create_table(plain_lake, SOURCE), create_table(plain_lake, TARGET)
     for n in range(3):
         source.append(ROWS)
@@ -88,7 +88,7 @@ def test_lost_history_stops_a_table_or_has_it_rebuilt_as_declared(
     everything = Window(SOURCE, None, head_of(source))
     window = window_of(TARGET, target, SOURCE, source)
     assert (window.mark, window.head, window.lost and window.lost.option) == (None, everything.head, option)
-    # Nothing is cut off a window whose records or rows have to be told from those that are known.
+    # A window whose new records or rows have to be separated from absorbed ones is not cut.
     assert cut(window, source, BatchSize(files=1)) == window
     advice = rf"`lake-assets rebuild final\.t`.*`{option}: rebuild`"
     with pytest.raises(error, match=advice):

@@ -21,7 +21,7 @@ CASES = [
 
 @pytest.fixture
 def far_from_utc(lake: Lake) -> Lake:
-    """Between 01:00 and 02:00 local time came twice on 2024-11-03: no text of a moment is safe there."""
+    """The hour from 01:00 local time occurred twice on 2024-11-03, so texts of timestamps are ambiguous."""
     lake.spark().conf.set("spark.sql.session.timeZone", "America/New_York")
     return lake
 
@@ -43,7 +43,7 @@ def test_every_changed_key_meets_the_condition(
     assert ("hashes" in pruning.why) == (by == "hashes")
     matching = spark.sql(f"SELECT * FROM {table} t WHERE {pruning.condition}", args=pruning.values)
     assert matching.count() == len(keys)
-    # What Spark pushes into the scan is what files are skipped by.
+    # Files are skipped by the conditions that Spark pushes into the scan.
     plan = matching._jdf.queryExecution().executedPlan().toString() if hasattr(matching, "_jdf") else ""
     assert "filters=" in plan
     assert "k >= " in plan or "k IN (" in plan or "k = " in plan
@@ -65,7 +65,7 @@ def test_keys_of_several_columns_are_told_by_their_hashes(lake: Lake, monkeypatc
     assert pruning.why == "402 keys, pruned by their range and their hashes"
     matching = spark.sql(f"SELECT a, b FROM {table} t WHERE {pruning.condition}", args=pruning.values)
     assert matching.intersect(changed).count() == 400
-    assert matching.count() < 2_500  # the others that share a bit with a key
+    assert matching.count() < 2_500  # other rows share a bit with a key
     changed.createOrReplaceTempView("changed")
     values = "SELECT a, b, 1 AS v FROM changed"
     nulls = "(a IS NULL OR b IS NULL)"

@@ -1,4 +1,4 @@
-"""Partitions as they are declared: keys, the rows that they stand for, and what does not fit."""
+"""Declared partitions: keys, the rows of each key, and refused declarations."""
 
 from __future__ import annotations
 

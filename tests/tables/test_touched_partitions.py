@@ -1,4 +1,4 @@
-"""Which partitions commits touched, as their metadata tells: those of the rows that are not as they were, and no others."""
+"""Partitions touched by commits, according to metadata: exactly the partitions of changed rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOMENT = "CAST(timestamp_seconds(1729893600 + {n} * 5400) AS TIMESTAMP)"
 
 
 def statement(choose: random.Random) -> str:
-    """Something that somebody does to the table; a row that it writes is another one than before."""
+    """Return a random statement that changes the table; written rows differ from earlier ones."""
     id_, n, c = choose.randrange(30), choose.randrange(60), choose.choice(["'x'", "'y'", "''", "NULL", "'a,b'"])
     at = choose.choice([MOMENT.format(n=n)] * 6 + ["NULL"])
     return choose.choice(
@@ -61,7 +61,7 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
     choose, by, sql = random.Random(seed), DECLARED[name], lake.spark().sql
     lake.ensure_namespace(("final",))
     modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
-    # Some files are of the time before there were partitions.
+    # Some files are older than the partitions.
     early = choose.random() < 0.3
     field = "" if early else f"PARTITIONED BY ({by.field.sql})"
     sql(f"CREATE TABLE final.t (id INT, at TIMESTAMP, c STRING, v INT) USING iceberg {field} "
@@ -87,7 +87,7 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
             assert part.came in (None, came[key]), (key, history)
             assert part.went in (None, went[key]), (key, history)
         if mode == "merge-on-read" and by.every is None and not early:
-            # Nothing but metadata was needed: it says how many rows there are.
+            # Metadata was sufficient, so the counts are known.
             assert all(None not in (p.came, p.went, p.files) for p in changes.values())
 
 
@@ -116,7 +116,7 @@ def moment(day: int, hour: int) -> datetime:
     [
         ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, False), {"2024-05-01"}),
         ("days of Berlin", FieldRange(moment(1, 0), moment(1, 21), True, False), {"2024-05-01"}),
-        # 22:00 of UTC is midnight of Berlin.
+        # 22:00 UTC is midnight in Berlin.
         ("days of Berlin", FieldRange(moment(1, 0), moment(1, 22), True, False), None),
         ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, True), None),
         ("days of UTC", FieldRange(None, moment(1, 23), False, False), None),
