@@ -15,12 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture.rows.changes_view import changed_rows
 from lake_assets.commands.printing import check_folder_of, console, local, visible_json
 from lake_assets.errors import ConfigError, KeyMissingError
 from lake_assets.facade import Lake
+from lake_assets.lake import TableId, quote
+from lake_assets.tables.changes_table import check_replaceable, write_changes
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 SHOWN_FILES = 30
 
@@ -29,6 +32,14 @@ From = Annotated[
     str | None, typer.Option("--from", help="snapshot id, tag, branch or time (ISO 8601, UTC); default: the beginning")
 ]
 To = Annotated[str | None, typer.Option("--to", help="like --from; default: the current snapshot")]
+
+
+class Kinds(StrEnum):
+    """What to write of the changes."""
+
+    feed = "feed"
+    rows = "rows"
+    keys = "keys"
 
 
 class Format(StrEnum):
@@ -65,6 +76,9 @@ def changes(
     table: Name,
     start: From = None,
     end: To = None,
+    kind: Annotated[
+        Kinds, typer.Option("--kind", help="all changes; rows as of the end; distinct keys of all changed rows")
+    ] = Kinds.feed,
     form: Annotated[Format, typer.Option("--format", help="one row per image, or Debezium's envelope")] = Format.flat,
     images: Annotated[
         Images, typer.Option("--images", help="rows before and after the change, rows before it, or keys only")
@@ -73,31 +87,41 @@ def changes(
         list[str] | None, typer.Option("--key", help="key column (repeatable); default: the identifier fields")
     ] = None,
     by_snapshot: Annotated[bool, typer.Option("--by-snapshot", help="write the changes of each snapshot")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="write so many rows at most")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="FILE.parquet or FILE.jsonl; default: JSON lines on stdout")
+        Path | None, typer.Option("--out", help="FILE.parquet, FILE.csv or FILE.jsonl; default: JSON lines on stdout")
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option("--as", help="write a table of this lake instead, for SQL of any session and engine")
     ] = None,
 ) -> None:
     """Write the row-level changes of TABLE between two snapshots."""
+    if out is not None and into is not None:
+        raise ConfigError("--out and --as: choose a file or a table")
+    if kind is not Kinds.feed and (form is not Format.flat or images is not Images.before_after):
+        raise ConfigError(f"--kind {kind.value}: --format and --images apply to a feed only")
     if out is not None:
-        if out.suffix not in {".parquet", ".jsonl"}:
-            raise ConfigError(f"--out {out}: write a .parquet or a .jsonl file")
+        if out.suffix not in _WRITERS:
+            raise ConfigError(f"--out {out}: write a .parquet, .csv or .jsonl file")
         out = local(out, "--out")
         check_folder_of(out, "--out")
     lake = Lake.load_existing()
+    if into is not None:
+        check_replaceable(lake, TableId.parse(into))
     first, last = _bound(lake, table, start), _bound(lake, table, end)
     with lake.capture(table, first, last, granularity="snapshot" if by_snapshot else "net") as captured:
-        keys = key or sorted(captured.schema.identifier_field_names())
-        if images is not Images.before_after and not keys:
-            raise KeyMissingError(
-                f"{table} has no identifier fields: name its key columns with --key, or write all images"
-            )
-        frame = _rows(lake, captured, form, images, keys, key)
-        if out is None:
+        frame = _rows(lake, captured, kind, form, images, key)
+        if limit is not None:
+            frame = frame.limit(limit)
+        if into is not None:
+            rows = write_changes(lake, TableId.parse(into), frame, captured)
+        elif out is not None:
+            rows = _write(frame, out)
+        else:
             for line in _lines(frame):
                 sys.stdout.write(visible_json(line) + "\n")
-        else:
-            rows = _write(frame, out)
-            console.print(f"{rows} {'row' if rows == 1 else 'rows'} written to {out}", markup=False)
+            return
+        console.print(f"{rows} {'row' if rows == 1 else 'rows'} written to {into or out}", markup=False)
 
 
 def _bound(lake: Lake, table: str, text: str | None) -> int | str | datetime | None:
@@ -176,9 +200,16 @@ def _ends(r: FieldRange) -> tuple[str, str]:
 
 
 def _rows(
-    lake: Lake, captured: Capture, form: Format, images: Images, keys: list[str], declared: list[str] | None
+    lake: Lake, captured: Capture, kind: Kinds, form: Format, images: Images, declared: list[str] | None
 ) -> DataFrame:
     spark = lake.spark()
+    if kind is not Kinds.feed:
+        return changed_rows(captured, spark, kind.value, declared)
+    keys = declared or sorted(captured.schema.identifier_field_names())
+    if images is not Images.before_after and not keys:
+        raise KeyMissingError(
+            f"{captured.window.table} has no identifier fields: name its key columns with --key, or write all images"
+        )
     # With fewer images, only the key identifies an update, so a key change must be a delete and an insert.
     by = declared if images is Images.before_after else keys
     frame = captured.events(spark, by) if form is Format.debezium else captured.feed(spark, by)
@@ -203,19 +234,49 @@ def _write(frame: DataFrame, out: Path) -> int:
     """Write all rows to `out`, which appears once it is complete."""
     partial = out.with_name(f".{out.name}.partial")
     try:
-        if out.suffix == ".jsonl":
-            rows = 0
-            with partial.open("w", encoding="utf-8") as f:
-                for line in _lines(frame):
-                    f.write(line + "\n")
-                    rows += 1
-        else:
-            import pyarrow.parquet as pq
-
-            table = frame.toArrow()
-            pq.write_table(table, partial, compression="zstd")
-            rows = table.num_rows
+        rows = _WRITERS[out.suffix](frame, partial)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return rows
+
+
+def _write_lines(frame: DataFrame, file: Path) -> int:
+    rows = 0
+    with file.open("w", encoding="utf-8") as f:
+        for line in _lines(frame):
+            f.write(line + "\n")
+            rows += 1
+    return rows
+
+
+def _write_parquet(frame: DataFrame, file: Path) -> int:
+    import pyarrow.parquet as pq
+
+    table = frame.toArrow()
+    pq.write_table(table, file, compression="zstd")
+    return table.num_rows
+
+
+def _write_csv(frame: DataFrame, file: Path) -> int:
+    """Write CSV with a header: nested values as JSON, binary ones in base64; NULL is empty, an empty text is quoted."""
+    import pyarrow.csv as pa_csv
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    from lake_assets.capture.rows.value_differences import EXACT_JSON
+
+    def text(field: T.StructField) -> Column:
+        column = F.col(quote(field.name))
+        if isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType | T.VariantType):
+            column = F.to_json(column, {**EXACT_JSON, "ignoreNullFields": "false"})
+        elif isinstance(field.dataType, T.BinaryType):
+            column = F.base64(column)
+        return column.alias(field.name)
+
+    table = frame.select(*map(text, frame.schema.fields)).toArrow()
+    pa_csv.write_csv(table, file)
+    return table.num_rows
+
+
+_WRITERS = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_lines}

@@ -1,4 +1,4 @@
-"""Deletes committed by writing metadata: PyIceberg cannot write deletes, and what is planned reads no data."""
+"""Commit deletes by writing metadata: PyIceberg cannot write deletes, and planning reads no data."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def commit_deletes(lake: Lake, name: str, like: Entry, files: Sequence[dict[str,
 
 
 def commit_miscounted(lake: Lake, name: str) -> int:
-    """Add a snapshot with the same manifests, all of them said to be without entries."""
+    """Add a snapshot with the same manifests, reported to have no entries."""
     table = lake.table(name)
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -78,16 +78,25 @@ def commit_miscounted(lake: Lake, name: str) -> int:
 def _commit(
     lake: Lake, name: str, operation: str, lines: Sequence[dict[str, Any]], kind: AvroKind, snapshot: int
 ) -> int:
-    """Make a snapshot of the lines of a manifest list the current one."""
+    """Commit a snapshot with the lines of a manifest list."""
     table = lake.table(name)
     raw = raw_metadata(table)
     now = next(s for s in raw["snapshots"] if s["snapshot-id"] == raw["current-snapshot-id"])
     folder, number = f"{table.location()}/metadata", raw.get("last-sequence-number", 0) + 1
     manifest_list = _put(table.io, f"{folder}/snap-{snapshot}.avro", encode(kind, lines))
     at = max(int(time.time() * 1000), now["timestamp-ms"] + 1)
-    made = {**now, "snapshot-id": snapshot, "parent-snapshot-id": now["snapshot-id"], "sequence-number": number}
-    made |= {"timestamp-ms": at, "manifest-list": manifest_list, "summary": {"operation": operation}}
-    raw |= {"snapshots": [*raw["snapshots"], made], "current-snapshot-id": snapshot, "last-sequence-number": number}
+    snapshot_json = {
+        **now,
+        "snapshot-id": snapshot,
+        "parent-snapshot-id": now["snapshot-id"],
+        "sequence-number": number,
+    }
+    snapshot_json |= {"timestamp-ms": at, "manifest-list": manifest_list, "summary": {"operation": operation}}
+    raw |= {
+        "snapshots": [*raw["snapshots"], snapshot_json],
+        "current-snapshot-id": snapshot,
+        "last-sequence-number": number,
+    }
     raw |= {"last-updated-ms": at, "refs": {"main": {"snapshot-id": snapshot, "type": "branch"}}}
     raw["snapshot-log"] = [*raw["snapshot-log"], {"snapshot-id": snapshot, "timestamp-ms": at}]
     path = _put(table.io, f"{folder}/99999-{snapshot}.metadata.json", json.dumps(raw).encode())

@@ -22,7 +22,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture
 def namespace(lake: Lake) -> str:
-    """A namespace of the test's own."""
+    """A separate namespace per test."""
     name = f"t{uuid.uuid4().hex[:10]}"
     lake.ensure_namespace((name,))
     return name

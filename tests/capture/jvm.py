@@ -1,4 +1,4 @@
-"""What Spark SQL cannot do to an Iceberg table: Iceberg's own Java API, called in Spark's JVM.
+"""Changes that Spark SQL cannot make to an Iceberg table, by Iceberg's Java API in Spark's JVM.
 
 Spark never writes equality deletes (Flink does), lists a file twice, or gives rows new ids when it rewrites files.
 """
@@ -65,7 +65,7 @@ class Java:
         return self._current(name)
 
     def rewrite_without_row_ids(self, name: str, *, keeps_sequence_number: bool) -> int:
-        """Put all rows of an unpartitioned table into one new file, as an engine does that does not know row ids."""
+        """Rewrite an unpartitioned table to one new file, like an engine without row lineage."""
         table = self.table(name)
         rows = [r.asDict() for r in self._lake.spark().table(self._lake.sql_name(name)).collect()]
         parquet = self._iceberg.FileFormat.PARQUET
@@ -88,7 +88,7 @@ class Java:
         return self._current(name)
 
     def restore(self, name: str, snapshot_id: int, *, with_metrics: bool) -> int:
-        """Put the data files of a former snapshot in place of those of the current one, by a new commit."""
+        """Replace the current data files with those of an older snapshot, in a new commit."""
         table = self.table(name)
         change = table.newOverwrite()
         former = table.newScan().useSnapshot(snapshot_id)
@@ -103,7 +103,7 @@ class Java:
         return self._current(name)
 
     def remove_deletes(self, name: str) -> int:
-        """Drop all delete files, so that the rows which they hide are seen again."""
+        """Drop all delete files, so that deleted rows are visible again."""
         table = self.table(name)
         change = table.newRowDelta()
         files = table.newScan().planFiles().iterator()

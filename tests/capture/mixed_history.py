@@ -1,4 +1,4 @@
-"""Random commits by PyIceberg and by Spark to one table, and what each snapshot of it holds.
+"""Random commits by PyIceberg and Spark to one table, and the contents of each snapshot.
 
 PyIceberg appends, overwrites and deletes by filters, upserts, adds files that it did not write, and changes the schema,
 the partition spec and the format version (1 and 2). Spark does the rest.
@@ -103,7 +103,7 @@ class MixedHistory:
         self._look()
 
     def _commit(self, change: Callable[[], None]) -> None:
-        """Do it and see what the table holds then; what the writer refuses by its own rules is left out."""
+        """Execute a change and record the table's contents; skip it if the writer rejects it."""
         self.done.append(change.__name__)
         try:
             change()
@@ -148,9 +148,9 @@ class MixedHistory:
         return pa.Table.from_pylist([{**extra, **row} for row in rows], schema)
 
     def _filter(self) -> BooleanExpression:
-        found = self.random.choice(FILTERS)
-        self.done.append(f"  {found}")
-        return found
+        condition = self.random.choice(FILTERS)
+        self.done.append(f"  {condition}")
+        return condition
 
     def _append(self) -> None:
         rows = self._rows()
@@ -175,7 +175,7 @@ class MixedHistory:
             change.append(others)
 
     def _add_files(self) -> None:
-        """A file without field ids, of which the table's name mapping tells the columns."""
+        """Add a file without field ids, whose columns are found by the table's name mapping."""
         table, row = self._loaded(), self._rows()[0]
         path = Path(urlparse(table.location()).path) / f"added-{self.random.getrandbits(60)}.parquet"
         rows = self._arrow([row, {**row, "id": 99}])
@@ -184,16 +184,16 @@ class MixedHistory:
         table.add_files([f"file://{path}"])
 
     def _evolve(self) -> None:
-        what, there = self.random.choice(["add", "add", "drop", "rename", "move"]), self._extra()
+        what, extra = self.random.choice(["add", "add", "drop", "rename", "move"]), self._extra()
         with self._loaded().update_schema() as change:
-            if what == "add" or not there:
+            if what == "add" or not extra:
                 change.add_column(f"c{self.random.randrange(3)}", self.random.choice(ADDED))
             elif what == "drop":
-                change.delete_column(there[0])
+                change.delete_column(extra[0])
             elif what == "rename":
-                change.rename_column(there[0], f"r{len(self.done)}")
+                change.rename_column(extra[0], f"r{len(self.done)}")
             else:
-                change.move_first(there[0])
+                change.move_first(extra[0])
         self._look()
         self._update()
 
@@ -212,7 +212,7 @@ class MixedHistory:
         change.rollback_to_snapshot(snapshot).commit()
 
     def _publish(self) -> None:
-        """A branch of PyIceberg's, which becomes main's."""
+        """Publish a branch written by PyIceberg to main."""
         table, branch = self._loaded(), f"b{len(self.done)}"
         snapshot = table.current_snapshot()
         assert snapshot is not None
@@ -254,7 +254,7 @@ class MixedHistory:
         )
 
     def _cherry_pick(self) -> None:
-        """A staged commit, published after another writer's."""
+        """Publish a staged commit after a commit of another writer."""
         conf = self.lake.spark().conf
         self._sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.wap.enabled'='true')")
         conf.set("spark.wap.id", f"w{len(self.done)}")

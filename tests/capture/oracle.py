@@ -1,4 +1,4 @@
-"""What every capture must hold: applied to the table at start, the feed gives the table at end, as multisets."""
+"""Properties of every capture: the feed applied to the table at start gives the table at end, as multisets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lake_assets.capture import Capture
 
 
 def canonical(value: Any) -> Any:
-    """`value` so that equal ones hash alike: NaN equals itself, -0.0 is not 0.0, maps have no order."""
+    """Return a form of `value` with exact equality: NaN equals itself, -0.0 differs from 0.0, maps have no order."""
     if isinstance(value, float):
         return ("f", "nan" if math.isnan(value) else repr(value))
     if isinstance(value, Row | tuple | list):
@@ -31,7 +31,7 @@ def bag(rows: Iterable[Iterable[Any]]) -> Counter[Any]:
 
 
 def content(lake: Lake, table: str, snapshot: int | None, columns: list[str]) -> Counter[Any]:
-    """The rows of a snapshot, in end's columns (by field id, as an ICDC table of everything gives them)."""
+    """Return the rows of a snapshot in the end's columns (by field id, read from an ICDC table of all files)."""
     if snapshot is None:
         return Counter()
     frame = lake.spark().read.option("versionAsOf", snapshot).table(lake.sql_name(table))
@@ -39,14 +39,14 @@ def content(lake: Lake, table: str, snapshot: int | None, columns: list[str]) ->
 
 
 def assert_upserts(capture: Capture, upserts: Counter[Any], added: Counter[Any], unchanged: Counter[Any]) -> None:
-    """An upsert is an insert or an after-image; with row lineage also a row that was updated to what it was."""
+    """Check upserts: inserts and after-images; with row lineage also rows updated to equal values."""
     assert not added - upserts
     has_lineage = all(part.has_lineage for part in capture._parts)
     assert not (upserts - added) - (unchanged if has_lineage else Counter())
 
 
 def changes(frame: DataFrame) -> tuple[Counter[Any], Counter[Any]]:
-    """What a feed takes away and what it adds."""
+    """Return the rows that a feed removes and adds."""
     rows: dict[str, list[Any]] = {"insert": [], "delete": [], "update_before": [], "update_after": []}
     for row in frame.collect():
         values = row.asDict()
@@ -57,7 +57,7 @@ def changes(frame: DataFrame) -> tuple[Counter[Any], Counter[Any]]:
 
 
 def assert_exact(lake: Lake, table: str, start: int | None, end: int | None = None) -> Capture:
-    """Check everything that is promised of the capture of a window; returns the (closed) capture."""
+    """Check all guarantees of the capture of a window; return the (closed) capture."""
     spark = lake.spark()
     with lake.capture(table, start, end) as capture:
         columns = capture.columns
@@ -85,11 +85,11 @@ def _covered(low_high: Any, value: Any) -> bool:
 
 
 def snapshots(lake: Lake, table: str) -> list[int]:
-    """All snapshots, oldest first."""
+    """Return all snapshots, oldest first."""
     return [s.snapshot_id for s in lake.table(table).metadata.snapshots]
 
 
 def fields(lake: Lake, table: str) -> list[dict[int, Any]]:
-    """The rows of the current snapshot, their values by field id."""
+    """Return the rows of the current snapshot, with values by field id."""
     ids = [f.field_id for f in lake.table(table).schema().fields]
     return [dict(zip(ids, row, strict=True)) for row in lake.spark().table(lake.sql_name(table)).collect()]

@@ -21,7 +21,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", [k if k.startswith("T") else pytest.param(k, marks=pytest.mark.long) for k in KEYS])
-def test_updates_under_keys_that_look_alike_are_events_of_their_own(lake: Lake, namespace: str, kind: str) -> None:
+def test_updates_with_similar_keys_are_separate_events(lake: Lake, namespace: str, kind: str) -> None:
     t = History(lake, f"{namespace}.t", 3, columns=f"id INT, k {kind}, v STRING")
     one, other = KEYS[kind]
     start = t.sql(f"INSERT INTO {{t}} VALUES (1, {one}, 'a'), (2, {other}, 'b'), (3, {other}, 'c')")

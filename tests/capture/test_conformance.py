@@ -1,4 +1,4 @@
-"""Random tables, writers and windows against plain multisets: a feed leads from start to end and says nothing else.
+"""Random tables, writers and windows against plain multisets: a feed leads from start to end with no other changes.
 
 A round makes a table of random kind, commits random changes to it, and looks at random windows with and without keys.
 What a snapshot holds is read when it is the current one, so that the oracle does not depend on captures.
@@ -108,7 +108,7 @@ class Round:
         )
 
     def rewritten(self) -> str:
-        """The table's rows, most of them as they are."""
+        """Rewrite the table's rows, most of them unchanged."""
         less = self.pick(["true", "id <> 3", "id % 4 > 0", "g < 2"])
         more = f"SELECT {self.random.randrange(9)}, {self.random.randrange(3)}, {self.pick(TEXTS)}, 1.5D"
         v = self.pick(["v", "v", "CASE id % 5 WHEN 0 THEN 'o' ELSE v END"])
@@ -172,8 +172,8 @@ class Round:
 
     def repartition(self) -> None:
         if self.random.random() < 0.3:
-            there = "g" in [f.name for f in self.lake.table(self.table).spec().fields]
-            self.sql(f"ALTER TABLE {{t}} {'DROP' if there else 'ADD'} PARTITION FIELD g", commits=False)
+            is_partitioned = "g" in [f.name for f in self.lake.table(self.table).spec().fields]
+            self.sql(f"ALTER TABLE {{t}} {'DROP' if is_partitioned else 'ADD'} PARTITION FIELD g", commits=False)
 
     def pick(self, options: list[str]) -> str:
         return self.random.choice(options)

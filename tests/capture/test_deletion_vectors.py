@@ -1,4 +1,4 @@
-"""Rows that went by deletion vectors are read by position: nothing is compared, and they are exactly those."""
+"""Rows deleted by deletion vectors are read by position, exactly and without comparing values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(lake: Lake, table: str, *texts: str) -> None:
 
 
 def begun(lake: Lake, namespace: str, *texts: str) -> tuple[str, int]:
-    """A table after these statements, and the snapshot that it has then."""
+    """Create a table by these statements; return it and its snapshot."""
     table = f"{namespace}.t"
     make(lake, table)
     run(lake, table, *texts)
@@ -58,7 +58,7 @@ def begun(lake: Lake, namespace: str, *texts: str) -> tuple[str, int]:
 
 
 def went(lake: Lake) -> TableId:
-    """The ICDC table of what went by deletion vectors, of the one capture that is open."""
+    """Return the ICDC table of rows deleted by vectors, for the only open capture."""
     (name,) = [t for t in lake.tables("icdc") if str(t).endswith("_went_before")]
     return name
 
@@ -74,26 +74,26 @@ def test_every_window_is_exact(lake: Lake, namespace: str, *, partitioned: bool)
             assert_exact(lake, table, points[start], points[end])
 
 
-def test_what_went_is_read_by_its_positions(lake: Lake, namespace: str) -> None:
+def test_deleted_rows_are_read_by_position(lake: Lake, namespace: str) -> None:
     table, start = begun(lake, namespace, *FORWARD[:3])
     run(lake, table, FORWARD[3])
     others = set(lake.tables("icdc"))
     with lake.capture(table, start) as capture:
         capture.signed(lake.spark())
-        made = set(lake.tables("icdc")) - others
-        # Not the files that both sides have.
-        assert {re.sub(r".*_[0-9a-f]{12}", "", str(t)) for t in made} == {"_went_before", "_newer_after"}
+        tables = set(lake.tables("icdc")) - others
+        # Without the files on both sides.
+        assert {re.sub(r".*_[0-9a-f]{12}", "", str(t)) for t in tables} == {"_went_before", "_newer_after"}
         assert bag(lake.spark().table(lake.sql_name(went(lake))).select("id").collect()) == bag([(6,), (7,)])
 
 
-def test_versions_are_compared_only_where_files_hold_older_rows(
+def test_versions_are_compared_only_if_files_contain_older_rows(
     lake: Lake, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, start = begun(lake, namespace, FORWARD[0], FORWARD[4])
-    said: list[bool] = []
+    results: list[bool] = []
     for more in (
         ["DELETE FROM {t} WHERE id = 10", "UPDATE {t} SET v = 'x' WHERE id = 11"],
-        # The other nine rows of this file go along.
+        # The other nine rows of this file are carried over.
         [
             "ALTER TABLE {t} SET TBLPROPERTIES ('write.update.mode'='copy-on-write')",
             "UPDATE {t} SET v = 'y' WHERE id = 101",
@@ -102,16 +102,16 @@ def test_versions_are_compared_only_where_files_hold_older_rows(
         run(lake, table, *more)
         with lake.capture(table, start) as capture:
             capture.signed(lake.spark()).explain()
-            said.append("_last_updated_sequence_number" in capsys.readouterr().out)
+            results.append("_last_updated_sequence_number" in capsys.readouterr().out)
             assert {re.sub(r".*_[0-9a-f]{12}", "", str(t)) for t in lake.tables("icdc")} >= {
                 "_went_before",
                 "_newer_after",
             }
         assert_exact(lake, table, start, snapshots(lake, table)[-1])
-    assert said == [False, True]
+    assert results == [False, True]
 
 
-def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
+def test_other_readers_understand_the_vectors(lake: Lake, namespace: str) -> None:
     table, start = begun(lake, namespace, *FORWARD[:2])
     run(lake, table, "DELETE FROM {t} WHERE id IN (10, 11)", "INSERT INTO {t} VALUES (200, 0, 'new')")
     with lake.capture(table, start) as capture:
@@ -126,9 +126,7 @@ def test_the_vectors_are_read_by_others(lake: Lake, namespace: str) -> None:
     assert not list(file.parent.glob("*"))
 
 
-def test_a_capture_that_was_killed_leaves_no_vectors(
-    lake: Lake, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_capture_leaves_no_vectors(lake: Lake, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(icdc_metadata, "owner", lambda: owner((2**22 + 1, 1.0)))
     table, start = begun(lake, namespace, *FORWARD[:1])
     run(lake, table, FORWARD[2])

@@ -1,4 +1,4 @@
-"""What a field's range says of single values."""
+"""Whether a field's range covers single values."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ LOW, HIGH = UUID(int=16), UUID(int=4096)
     ],
 )
 def test_uuids_are_found_as_themselves_and_as_text(value: UUID | str | None, is_covered: bool) -> None:
-    """Spark, which has no type for them, gives texts."""
+    """Spark has no UUID type and returns text."""
     assert FieldRange(LOW, HIGH, exact=True, nulls=False).covers(value) == is_covered

@@ -1,4 +1,4 @@
-"""granularity="snapshot": every snapshot's own changes, also those that a later one undid."""
+"""granularity="snapshot": every snapshot's own changes, including changes that a later one reverted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREATE = "CREATE TABLE {t} (id INT, v STRING) USING iceberg TBLPROPERTIES ('form
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_row_that_came_back_shows_every_change(lake: Lake, namespace: str, version: int) -> None:
+def test_a_restored_row_shows_every_change(lake: Lake, namespace: str, version: int) -> None:
     table = f"{namespace}.t"
     ids = sql(
         lake,
@@ -38,8 +38,8 @@ def test_a_row_that_came_back_shows_every_change(lake: Lake, namespace: str, ver
         rows = capture.feed(lake.spark(), keys=["id"]).collect()
         upserts = capture.upserts(lake.spark()).collect()
         keys = capture.keys(lake.spark(), ["id"]).collect()
-    shown = Counter((ids.index(r["_commit_snapshot_id"]), r["_change_type"], r["id"], r["v"]) for r in rows)
-    assert shown == {
+    changes = Counter((ids.index(r["_commit_snapshot_id"]), r["_change_type"], r["id"], r["v"]) for r in rows)
+    assert changes == {
         (1, "update_before", 1, "a"): 1,
         (1, "update_after", 1, "b"): 1,
         (2, "update_before", 1, "b"): 1,
@@ -69,7 +69,7 @@ def test_a_row_that_came_back_shows_every_change(lake: Lake, namespace: str, ver
         assert capture.feed(lake.spark()).collect() == []
 
 
-def test_steps_must_all_be_there(lake: Lake, namespace: str) -> None:
+def test_all_steps_must_exist(lake: Lake, namespace: str) -> None:
     table = f"{namespace}.t"
     ids = sql(lake, table, CREATE % 2, *(f"INSERT INTO {{t}} VALUES ({i}, 'a')" for i in range(4)))
     sql(lake, table, f"CALL lake.system.rollback_to_snapshot('{{n}}', {ids[1]})", "INSERT INTO {t} VALUES (9, 'x')")

@@ -60,9 +60,9 @@ def test_dataframes_live_as_long_as_the_capture(lake: Lake, namespace: str) -> N
     spark, table = lake.spark(), f"{namespace}.t"
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1), (2)")
-    frame = lake.capture(table).upserts(spark)  # nobody holds the capture
-    with lake.capture(table) as held:
-        rows = held.feed(spark)
+    frame = lake.capture(table).upserts(spark)  # nothing references the capture
+    with lake.capture(table) as captured:
+        rows = captured.feed(spark)
         assert rows.count() == 2
         names = {str(t) for t in lake.tables("icdc")}
         assert len(names) >= 2
@@ -80,8 +80,8 @@ def test_leftovers_of_killed_runs_are_found_and_swept(
     with lake.capture(table) as open_:
         open_.upserts(spark)
         assert icdc.sweep(lake, timedelta(0)) == [], "this process is at work"
-    elsewhere, gone = f"{'0' * 8}_1_1", owner((2**22 + 1, 1.0))
-    for process, hours in ((elsewhere, 0), (gone, 24)):
+    elsewhere, dead = f"{'0' * 8}_1_1", owner((2**22 + 1, 1.0))
+    for process, hours in ((elsewhere, 0), (dead, 24)):
         monkeypatch.setattr(icdc_metadata, "owner", lambda process=process: process)
         capture = lake.capture(table)
         capture.upserts(spark)
@@ -91,7 +91,7 @@ def test_leftovers_of_killed_runs_are_found_and_swept(
         assert [x.source for x in icdc.sweep(lake, timedelta(hours=hours))] == [table]
     assert files_below(lake.table(table).location()) == before
     assert spark.table(table).count() == 1
-    capture.close()  # what is gone already is no error
+    capture.close()  # an already dropped table is no error
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_leftovers_of_killed_runs_are_found_and_swept(
         (ValueError("not allowed"), CaptureWriteError),
     ],
 )
-def test_rights_are_advised_only_where_they_are_missing(
+def test_permissions_are_advised_only_if_they_are_missing(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
 ) -> None:
-    """A full disk, and a catalog that is locked, have errors of their own, with other advice."""
+    """A full disk and a locked catalog have separate errors with other advice."""
 
     def fail(*_: object) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Tables that PyIceberg and Spark change in turn: a feed leads from start to end and says nothing else.
+"""Tables that PyIceberg and Spark change in turn: a feed leads from start to end with no other changes.
 
 `CAPTURE_ROUNDS=300 CAPTURE_SEED=1000 pytest -m long -k mixed_writers` runs other rounds than usual.
 """
@@ -66,6 +66,6 @@ def check(history: MixedHistory, start: int | None, end: int | None) -> None:
 
 
 def contents(history: MixedHistory, snapshot: int | None, schema: Any) -> Counter[Any]:
-    """The rows of a snapshot in the columns of `schema`."""
+    """Return the rows of a snapshot in the columns of `schema`."""
     ids = [f.field_id for f in schema.fields]
     return bag([row.get(i) for i in ids] for row in history.contents[snapshot])

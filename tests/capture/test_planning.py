@@ -1,4 +1,4 @@
-"""Which files a window captures, and what it opens to find them. No Spark: metadata alone."""
+"""The files that a window captures, and the manifests that planning opens. Metadata only, without Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cold(tmp_path: Path) -> Lake:
 
 
 def make(lake: Lake, kind: IcebergType, values: list[Any], transform: str = "identity") -> list[int]:
-    """The table `a.t`, partitioned by a column of some type, each value appended on its own."""
+    """Create the table `a.t`, partitioned by a column of some type, with one append per value."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", kind))
     how = IdentityTransform() if transform == "identity" else VoidTransform()
     catalog: Catalog = lake.catalog
@@ -82,7 +82,7 @@ def make(lake: Lake, kind: IcebergType, values: list[Any], transform: str = "ide
         (DayTransform(), 1, "1970-01-02 00:00:00", "1970-01-02 00:00:00"),
     ],
 )
-def test_times_before_1970_that_were_rounded_up_lie_within_their_partition(
+def test_times_before_1970_that_were_rounded_up_are_within_their_partition(
     transform: Transform[Any, Any], value: int, hidden: str, low: str
 ) -> None:
     first, last = of_partition(TimestampType(), PartitionField(1, 1000, transform, "p"), value)
@@ -95,7 +95,7 @@ def captured(lake: Lake, start: int) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
 def test_deletes_reach_their_partition_as_iceberg_compares_values(cold: Lake, kind: IcebergType) -> None:
-    """NaN is itself, whatever object it is, and -0.0 is not 0.0."""
+    """NaN equals NaN, whatever the object, and -0.0 differs from 0.0."""
     make(cold, kind, [1.0])
     (e,) = data_files(cold, "a.t")
 
@@ -132,7 +132,7 @@ def test_deletes_reach_a_partition_whose_decimal_was_widened(cold: Lake) -> None
 
 
 def test_a_spec_of_void_transforms_is_unpartitioned(cold: Lake) -> None:
-    """An equality delete under it is global, as one under a spec without fields is."""
+    """Its equality deletes are global, as under a spec without fields."""
     *_, start = make(cold, LongType(), [1, 2], "void")
     table = cold.table("a.t")
     with table.update_spec() as change:
@@ -166,7 +166,7 @@ def test_a_delete_of_one_file_is_found_without_reading_the_others_again(cold: La
     first = cold.capture("a.t", starts[0], starts[1])
     assert {f.path for f in first.files} == {files[1].path}
     again = cold.capture("a.t", starts[1], starts[2])
-    # The two manifests of deletes, and the one of data that lists the file: what the others list is known by now.
+    # The two delete manifests, and the data manifest that lists the file: the others are indexed by now.
     assert again._reader.opened <= 4
     assert [(f.path, f.records) for f in again.files] == [(files[2].path, 1)] * 2
     assert again.ranges["id"].low == again.ranges["id"].high is not None
@@ -176,13 +176,13 @@ HEADER = (AvroKind({}, {}, ""), b"")
 
 
 @given(st.lists(st.lists(st.text(max_size=2), max_size=4), max_size=5), st.lists(st.text(max_size=2), max_size=4))
-def test_an_index_finds_every_block_that_lists_a_path(blocks: list[list[str]], wanted: list[str]) -> None:
-    made = [(Block(i, i + 1, None), paths) for i, paths in enumerate(blocks)]
-    found = ManifestIndex(HEADER, made).find(wanted)
-    assert found == [b for b, paths in made if set(paths) & set(wanted)]
+def test_an_index_finds_every_block_that_lists_a_path(blocks: list[list[str]], paths_to_find: list[str]) -> None:
+    indexed = [(Block(i, i + 1, None), paths) for i, paths in enumerate(blocks)]
+    result = ManifestIndex(HEADER, indexed).find(paths_to_find)
+    assert result == [b for b, paths in indexed if set(paths) & set(paths_to_find)]
 
 
-def test_indexes_forget_what_was_not_searched_for_longest() -> None:
+def test_the_least_recently_used_index_is_dropped_first() -> None:
     indexes = Indexes(most=3)
     for name in ("a", "b", "c"):
         indexes.put(name, 1, ManifestIndex(HEADER, [(Block(0, 1, None), [f"{name}1", f"{name}2"])]))
@@ -228,9 +228,7 @@ VALUES: list[tuple[IcebergType, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("kind", "values", "logical"), VALUES, ids=[str(v[0]) for v in VALUES])
-def test_summaries_of_a_manifest_never_rule_out_what_it_lists(
-    kind: IcebergType, values: Any, logical: str | None
-) -> None:
+def test_summaries_of_a_manifest_never_rule_out_its_files(kind: IcebergType, values: Any, logical: str | None) -> None:
     @given(st.lists(st.none() | values, min_size=1, max_size=5), st.none() | values)
     def check(listed: list[Any], other: Any) -> None:
         plain = [v for v in listed if v is not None and not (isinstance(v, float) and math.isnan(v))]
@@ -253,17 +251,17 @@ def test_summaries_of_a_manifest_never_rule_out_what_it_lists(
     assert may_hold([], [(1, None)])
 
 
-def test_a_writer_that_counts_entries_wrongly_is_named(cold: Lake) -> None:
+def test_a_wrong_count_of_entries_is_named(cold: Lake) -> None:
     first, last = make(cold, LongType(), [1, 2])
     miscounted = commit_miscounted(cold, "a.t")
     for start in (None, first, last):
-        # Spark skips the manifests then, PyIceberg reads them: the capture must not choose.
+        # Spark skips these manifests, PyIceberg reads them: the capture must not choose either.
         with pytest.raises(CorruptMetadataError, match="the writer of the snapshot reported a wrong count"):
             cold.capture("a.t", start, miscounted)
     assert not cold.capture("a.t", first, last).is_empty
 
 
-def test_an_ancestor_that_is_none_says_why(cold: Lake) -> None:
+def test_a_start_that_is_not_an_ancestor_is_explained(cold: Lake) -> None:
     ids = make(cold, LongType(), [1, 2, 3])
     table = cold.table("a.t")
 
@@ -279,23 +277,23 @@ def test_an_ancestor_that_is_none_says_why(cold: Lake) -> None:
 
     table.manage_snapshots().create_branch(ids[1], "audit").create_branch(ids[1], "stage").commit()
     on_branch = add("audit")
-    said = refusal(on_branch)
-    assert f"is on branch 'audit', the end {ids[2]} is on branch 'main'" in said
-    assert "end='audit'" in said
-    assert f"the common ancestor {ids[1]}" in said
+    message = refusal(on_branch)
+    assert f"is on branch 'audit', the end {ids[2]} is on branch 'main'" in message
+    assert "end='audit'" in message
+    assert f"the common ancestor {ids[1]}" in message
     assert "is on branch 'main', the end" in refusal(ids[2], "audit")
 
     staged = add("stage", **{"wap.id": "w1"})
     cold.table("a.t").manage_snapshots().remove_branch("stage").commit()
-    said = refusal(staged)
-    assert "is staged (wap.id 'w1') and not published" in said
-    assert "cherrypick_snapshot" in said
+    message = refusal(staged)
+    assert "is staged (wap.id 'w1') and not published" in message
+    assert "cherrypick_snapshot" in message
     assert "the end" in refusal(ids[2], staged)
     published = add("main", **{"published-wap-id": "w1"})
     assert f"start from {published}" in refusal(staged)
 
     cold.table("a.t").manage_snapshots().rollback_to_snapshot(ids[1]).commit()
     other = add("main")
-    said = refusal(ids[2], other)
-    assert f"snapshot {ids[2]} was rolled back" in said
-    assert f"the common ancestor {ids[1]}" in said
+    message = refusal(ids[2], other)
+    assert f"snapshot {ids[2]} was rolled back" in message
+    assert f"the common ancestor {ids[1]}" in message

@@ -1,4 +1,4 @@
-"""Rows that are written again without having changed are no changes, whoever writes them and under whatever row ids."""
+"""Rows rewritten without a change are no changes, whatever the writer and their row ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dynamic(lake: Lake) -> Iterator[None]:
 
 
 def assert_minimal(lake: Lake, table: str, start: int | None, end: int | None) -> None:
-    """The feed of a window is the difference of its ends, and upserts and keys are of these rows alone."""
+    """Check that a feed is the difference of the window's ends, and upserts and keys contain only these rows."""
     spark = lake.spark()
     with lake.capture(table, start, end) as capture:
         before, after = (content(lake, table, s, capture.columns) for s in (start, capture.window.end_snapshot_id))
@@ -32,7 +32,7 @@ def assert_minimal(lake: Lake, table: str, start: int | None, end: int | None) -
 
 
 @pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.long), "merge-on-read"])
-def test_overwritten_rows_that_are_as_they_were_are_no_changes(
+def test_overwritten_rows_with_equal_values_are_no_changes(
     lake: Lake, namespace: str, dynamic: None, mode: str
 ) -> None:
     t = History(lake, f"{namespace}.t", 3, mode, more="PARTITIONED BY (g)")
@@ -79,8 +79,8 @@ def test_updates_to_the_same_value_are_no_changes(lake: Lake, namespace: str, mo
             assert changes(capture.feed(lake.spark())) == (bag([(7, 1, "7")]), bag([(7, 1, "x")]))
 
 
-def test_rows_are_told_apart_without_column_metrics(lake: Lake, namespace: str) -> None:
-    """The reserved columns of row lineage are not counted either, though all columns of the table may be."""
+def test_rows_are_identified_without_column_metrics(lake: Lake, namespace: str) -> None:
+    """The reserved columns of row lineage have no counts either, though all columns of the table may have."""
     t = History(lake, f"{namespace}.t", 3, "copy-on-write")
     t.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.metrics.default'='none')")
     a = t.sql(ROWS)
@@ -97,7 +97,7 @@ def test_rows_are_told_apart_without_column_metrics(lake: Lake, namespace: str) 
 def test_a_compaction_that_gives_new_row_ids_changes_nothing(
     lake: Lake, namespace: str, keeps_sequence_number: bool
 ) -> None:
-    """Of an engine that does not know row lineage. With the old sequence number no version tells the new rows apart."""
+    """By an engine without row lineage. With the old sequence number, versions do not identify the new rows."""
     t = History(lake, f"{namespace}.t", 3, "merge-on-read")
     java = Java(lake)
     a = t.sql(ROWS)
@@ -154,7 +154,7 @@ RESTORED = {
 
 @pytest.mark.parametrize(("done", "with_metrics"), RESTORED.values(), ids=RESTORED.keys())
 def test_files_that_a_new_commit_restores(lake: Lake, namespace: str, done: str, with_metrics: bool) -> None:
-    """Rows come back under the ids and versions that they had before the window started."""
+    """Rows are restored with the ids and versions from before the window."""
     t = History(lake, f"{namespace}.t", 3)
     b = t.sql(ROWS, "UPDATE {t} SET v = 'b' WHERE id IN (1, 2)")
     assert b is not None

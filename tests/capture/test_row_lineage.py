@@ -1,4 +1,4 @@
-"""Captures of format v3 tables: row lineage tells the versions of rows apart."""
+"""Captures of format v3 tables: row lineage identifies rows and their versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a table, item by item."""
+"""Events in a table's life, one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ every_kind = pytest.mark.parametrize(("version", "mode"), KINDS, ids=["v2-merge-
 
 
 class History:
-    """A table and what is done to it, statement by statement."""
+    """A table, and the statements that change it."""
 
     def __init__(
         self, lake: Lake, table: str, version: int, mode: str = "copy-on-write", columns: str = "", more: str = ""
@@ -235,7 +235,7 @@ def test_variant_columns(lake: Lake, namespace: str) -> None:
 
     new = {("insert", 2, '[1,null,"x"]')}
     assert feed(a, b) == {*new, ("update_before", 1, '{"a":1}'), ("update_after", 1, '"1"')}
-    # The rows that were overwritten as they were are told from the text "1" and the number 1.
+    # Unchanged rows are recognized, although the text "1" and the number 1 look alike.
     assert feed(b, c) == {("insert", 7, "1")}
     assert feed(a, c) == {*new, ("delete", 1, '{"a":1}'), ("insert", 1, '"1"'), ("insert", 7, "1")}
 
@@ -253,7 +253,7 @@ def test_v2_upgraded_to_v3(lake: Lake, namespace: str, mode: str) -> None:
 
 
 def test_v3_without_row_lineage(lake: Lake, namespace: str) -> None:
-    """As Iceberg 1.8 wrote it, where row lineage was optional."""
+    """As written by Iceberg 1.8, where row lineage was optional."""
     t = History(lake, f"{namespace}.t", 3, "merge-on-read")
     a = t.sql(ROWS)
     b = t.sql("DELETE FROM {t} WHERE id < 5", "INSERT INTO {t} VALUES (50, 0, 'x')")
@@ -302,7 +302,7 @@ def test_schema_evolution(lake: Lake, namespace: str, version: int, mode: str) -
 
 
 @every_kind
-def test_rows_come_with_the_schema_of_the_end(lake: Lake, namespace: str, version: int, mode: str) -> None:
+def test_rows_have_the_schema_of_the_end(lake: Lake, namespace: str, version: int, mode: str) -> None:
     t = History(lake, f"{namespace}.t", version, mode)
     a = t.sql(ROWS)
     b = t.sql("DELETE FROM {t} WHERE id = 3")
@@ -318,7 +318,7 @@ def test_rows_come_with_the_schema_of_the_end(lake: Lake, namespace: str, versio
 def test_a_table_replaced_with_other_types(
     lake: Lake, namespace: str, version: int, mode: str, partitioned: str
 ) -> None:
-    """Columns keep their field ids: what the start's files hold under them is no value of the end's types."""
+    """Columns keep their field ids, but the start's files have values of other types."""
     t = History(lake, f"{namespace}.t", version, mode, more=partitioned,
                 columns="id INT, n DECIMAL(10,2), k INT, st STRUCT<x: INT>, d DOUBLE")  # fmt: skip
     a = t.sql("INSERT INTO {t} VALUES (1, 1.25, 10, struct(7), 1.5), (2, -3.10, NULL, NULL, 2.5), (3, 99, 3, NULL, 0)")
@@ -336,7 +336,7 @@ def test_a_table_replaced_with_other_types(
     with lake.capture(t.table, b, c) as capture:
         went, came = changes(capture.feed(lake.spark()))
         rows = [(1, Decimal("1.2500"), "10", ("7",)), (2, Decimal("-3.1000"), None, None)]
-        # The row that is as it was is no change, though it was written again.
+        # The unchanged row is no change, though it was rewritten.
         same = bag([rows[0]])
         assert came + same == bag([rows[0], (*rows[1][:3], (None,))])
         assert went + same == bag(rows)
@@ -382,7 +382,7 @@ def test_every_type(lake: Lake, namespace: str, version: int, mode: str) -> None
     t = History(lake, f"{namespace}.t", version, mode, columns=PRIMITIVES)
     nulls = "(2" + ", NULL" * 14 + ")"
     a = t.sql(f"INSERT INTO {{t}} VALUES {VALUES}, {nulls}, {nulls}, {VALUES}, {VALUES.replace('(1,', '(3,')}")
-    # The one difference is the sign of a zero, in a column and deep within others.
+    # The only difference is the sign of a zero, in a column and nested in others.
     b = t.sql("UPDATE {t} SET d = 0.0D WHERE id = 3")
     c = t.sql("UPDATE {t} SET mp = map('a', 0.0D), st = NULL WHERE id = 3")
     d = t.sql("DELETE FROM {t} WHERE id = 2")

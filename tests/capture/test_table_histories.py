@@ -1,4 +1,4 @@
-"""Random histories of tables of every kind: whatever happened, start and the feed give end."""
+"""Random histories of tables of every kind: start and the feed always give the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = int(os.environ.get("CAPTURE_STEPS", "0"))
 
 
 class Histories(RuleBasedStateMachine):
-    """One table; every rule commits something, or looks at a random window.
+    """One table; every rule commits a change or checks a random window.
 
     What each snapshot holds is kept by field id, as it was read when it was the current one: so it does not depend on
     what is tested here.
@@ -132,8 +132,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def set_current(self, data: st.DataObject) -> None:
-        there = [s for s in self.order if s is not None]
-        self.sql(f"CALL lake.system.set_current_snapshot('{{n}}', {data.draw(st.sampled_from(there))})")
+        existing = [s for s in self.order if s is not None]
+        self.sql(f"CALL lake.system.set_current_snapshot('{{n}}', {data.draw(st.sampled_from(existing))})")
 
     @rule()
     def cherry_pick(self) -> None:
@@ -166,7 +166,7 @@ class Histories(RuleBasedStateMachine):
     def evolve(self, what: str) -> None:
         own = [f.name for f in self.lake.table(self.table).schema().fields if f.name.startswith("c")]
         if what == "add" or not own:
-            # The same name comes again under another id.
+            # The same name is added again with another id.
             name = f"c{self.columns % 2}"
             if name not in own:
                 self.columns += 1
@@ -186,9 +186,9 @@ class Histories(RuleBasedStateMachine):
     @rule(field=st.sampled_from(["bucket(2, id)", "truncate(1, v)", "g"]))
     def repartition(self, field: str) -> None:
         table = self.lake.table(self.table)
-        there = [(p.name, str(p.transform)) for p in table.spec().fields]
+        fields = [(p.name, str(p.transform)) for p in table.spec().fields]
         name = {"bucket(2, id)": "id_bucket_2", "truncate(1, v)": "v_trunc_1", "g": "g"}[field]
-        verb = "DROP" if any(p == name for p, _ in there) else "ADD"
+        verb = "DROP" if any(p == name for p, _ in fields) else "ADD"
         self.sql(f"ALTER TABLE {{t}} {verb} PARTITION FIELD {field if verb == 'ADD' else name}")
         self.insert([(2, "moved")])
 
@@ -196,7 +196,7 @@ class Histories(RuleBasedStateMachine):
     @rule(n=st.integers(1, 9), upsert=st.booleans())
     def delete_by_equality(self, n: int, upsert: bool) -> None:
         if self.lake.table(self.table).spec().fields:
-            return  # one delete file is of one partition; see test_equality_deletes
+            return  # a delete file belongs to one partition; see test_equality_deletes
         row = {"id": n, "g": 1, "v": "equal"}
         Java(self.lake).delete_where_equal(self.table, [{"id": n}], [row] if upsert else [])
         self.commit()
@@ -250,7 +250,7 @@ class Histories(RuleBasedStateMachine):
         return out
 
     def commit(self) -> None:
-        """Keep what the current snapshot holds, if it is a new one."""
+        """Record the contents of the current snapshot, if it is new."""
         current = self.lake.table(self.table).current_snapshot()
         if current is not None and current.snapshot_id not in self.contents:
             self.contents[current.snapshot_id] = fields(self.lake, self.table)

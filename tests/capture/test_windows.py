@@ -1,4 +1,4 @@
-"""Windows that cannot be, and histories that are gone: every one has its name. No Spark: PyIceberg alone."""
+"""Invalid windows and lost histories are named errors. PyIceberg only, without Spark."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_bad_bounds_are_named(cold: Lake) -> None:
         cold.capture("a.t").keys(None, ["nope"])  # pyright: ignore[reportArgumentType]
 
 
-def test_a_table_that_was_made_again_is_another(cold: Lake) -> None:
+def test_a_table_created_again_is_another_table(cold: Lake) -> None:
     ids = make(cold)
     uuid = cold.capture("a.t").window.table_uuid
     assert len(cold.capture("a.t", ids[0], table_uuid=uuid).files) == 2
@@ -117,13 +117,13 @@ def test_an_expired_start_is_named(cold: Lake) -> None:
     before = datetime.fromtimestamp(point / 1000, UTC) - timedelta(milliseconds=1)
     with pytest.raises(SnapshotExpiredError, match="the snapshot that was current at"):
         cold.capture("a.t", before)
-    # What is left can be captured, and everything up to the end needs no history.
+    # The remaining window can be captured, and a full capture needs no history.
     assert len(cold.capture("a.t", ids[1]).files) == 1
     assert len(cold.capture("a.t").files) == 3
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_snapshot_that_older_metadata_alone_knows_was_expired(cold: Lake, packed: bool) -> None:
+def test_a_snapshot_known_only_to_older_metadata_has_expired(cold: Lake, packed: bool) -> None:
     ids = make(cold)
     cold.table("a.t").maintenance.expire_snapshots().by_ids(ids[:2]).commit()
     for entry in cold.table("a.t").metadata.metadata_log:
@@ -141,7 +141,7 @@ def test_a_registered_consumer_keeps_its_snapshot(cold: Lake) -> None:
     cold.consumers.register("a.t", "other")
     cold.table("a.t").maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
     assert ids[0] in {s.snapshot_id for s in cold.table("a.t").metadata.snapshots}
-    # What was between is gone: the net change does not need it.
+    # Snapshots in between have expired: the net change does not need them.
     capture = cold.capture("a.t", ids[0])
     assert len(capture.files) == 2
     behind = [(c.name, c.snapshots_behind) for c in cold.consumers.list("a.t")]
@@ -169,13 +169,13 @@ def test_a_broken_manifest_is_named(cold: Lake) -> None:
     make(cold)
     manifest = first_manifest(cold.table("a.t"))
     whole = manifest.read_bytes()
-    for broken, said in (
+    for broken, message in (
         (whole[:-10], "bytes, but its snapshot says"),
         (b"x" * len(whole), "cannot be read"),
         (whole[:-40] + bytes(40), "cannot be read"),
     ):
         manifest.write_bytes(broken)
-        with pytest.raises(CorruptMetadataError, match=said) as e:
+        with pytest.raises(CorruptMetadataError, match=message) as e:
             cold.capture("a.t")
         assert manifest.name in str(e.value)
     manifest.unlink()
@@ -183,12 +183,12 @@ def test_a_broken_manifest_is_named(cold: Lake) -> None:
         cold.capture("a.t")
 
 
-def test_a_data_file_that_vanished_is_named_before_anything_is_read(cold: Lake) -> None:
+def test_a_missing_data_file_is_named_before_anything_is_read(cold: Lake) -> None:
     make(cold)
     capture = cold.capture("a.t")
-    gone = local(capture.files[1].path)
-    gone.unlink()
-    with pytest.raises(MissingDataFileError, match=gone.name), capture.icdc():
+    missing = local(capture.files[1].path)
+    missing.unlink()
+    with pytest.raises(MissingDataFileError, match=missing.name), capture.icdc():
         pytest.fail("a partial table was opened")
     assert cold.tables("icdc") == []
 

@@ -1,4 +1,4 @@
-"""Whatever comes in: a record is routed or refused by name, in every format."""
+"""Arbitrary input: each record is routed, or rejected with a named error, in every format."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ JSON = st.recursive(
 def routed(name: str, record: Any) -> None:
     with contextlib.suppress(InputError):
         for table in (None, T):
-            found = FORMATS[name].routes(record, table)
-            assert all(t.schema and t.name for t in found)
-            assert all(SourceTable.parse(str(t)) == t for t in found)
+            tables = FORMATS[name].routes(record, table)
+            assert all(t.schema and t.name for t in tables)
+            assert all(SourceTable.parse(str(t)) == t for t in tables)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=400, deadline=None)
 @given(record=JSON)
-def test_any_json_is_routed_or_refused(name: str, record: Any) -> None:
+def test_any_json_is_routed_or_rejected(name: str, record: Any) -> None:
     routed(name, record)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=200, deadline=None)
 @given(line=st.binary(max_size=60))
-def test_any_bytes_are_routed_or_refused(name: str, line: bytes) -> None:
+def test_any_bytes_are_routed_or_rejected(name: str, line: bytes) -> None:
     with contextlib.suppress(MalformedRecordError):
         routed(name, decode(line))
 
@@ -60,7 +60,7 @@ SAMPLES = {
 @pytest.mark.parametrize("name", ENCODERS)
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_damaged_records_are_routed_or_refused(name: str, data: st.DataObject) -> None:
+def test_damaged_records_are_routed_or_rejected(name: str, data: st.DataObject) -> None:
     line = data.draw(st.sampled_from(SAMPLES[name]))
     at, length = data.draw(st.integers(0, len(line))), data.draw(st.integers(0, 40))
     damaged = line[:at] + data.draw(st.text(max_size=3)) + line[at + length :]
@@ -70,6 +70,6 @@ def test_damaged_records_are_routed_or_refused(name: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b'{"a":1}x', b"\xff", b"NaN", b'{"a":\x00}'])
-def test_what_is_no_json_is_malformed(line: bytes) -> None:
+def test_invalid_json_is_malformed(line: bytes) -> None:
     with pytest.raises(MalformedRecordError, match="not JSON"):
         decode(line)

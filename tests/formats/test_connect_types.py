@@ -1,4 +1,4 @@
-"""How every Connect and Debezium type is read: values worked out by hand, read by Spark."""
+"""How every Connect and Debezium type is read by Spark, with values computed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lake_assets.formats.types.text_types import Reading
 
 
 def b64(number: int, size: int | None = None) -> str:
-    """A big-endian two's complement in base64."""
+    """Return a big-endian two's complement in base64."""
     length = size or ((number if number >= 0 else ~number).bit_length() // 8 + 1)
     return base64.b64encode(number.to_bytes(length, "big", signed=True)).decode()
 
@@ -88,7 +88,7 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     (decimal(3, 5), b64(-999), "decimal(5,5)", "-0.00999"),
     (decimal(2, -3), b64(-99), "decimal(5,0)", "-99000"),
     (decimal(2, -3), b64(0), "decimal(5,0)", "0"),
-    # What no decimal of Spark holds stays exact as text.
+    # Values too large for Spark's decimals stay exact as text.
     (decimal(40, 2), b64(-12345), "string", "-123.45"),
     (decimal(100, 50), b64(3), "string", "0." + "0" * 49 + "3"),
     (decimal(30, -20), b64(-12), "string", "-12" + "0" * 20),
@@ -106,7 +106,7 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     (logical("int32", "Date"), -25_567, "date", "1900-01-01"),
     (logical("int32", "Date"), -719_162, "date", "0001-01-01"),
     (logical("int32", "Date"), 2_932_896, "date", "9999-12-31"),
-    # Infinite dates: of a stream, of one since Debezium 3.6, of a snapshot, of one read east of Greenwich.
+    # Infinite dates: in a stream, in a stream since Debezium 3.6, in a snapshot, in a snapshot read east of Greenwich.
     *((logical("int32", "Date"), day, "date", "9999-12-31") for day in (-2147472692, 2146033979, -622191234, -622191233)),
     *((logical("int32", "Date"), day, "date", "0001-01-01") for day in (-2147472691, -625821272, -625821271)),
     ({"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, 19_723, "date", "2024-01-01"),
@@ -146,7 +146,7 @@ CASES: list[tuple[dict[str, Any], Any, str, str]] = [
     ({"type": "map"}, {"k": None}, "string", '{"k":null}'),
 ]  # fmt: skip
 
-# What does not fit is NULL here, and the step that reads it names the record.
+# Values that do not fit are NULL here; the step that reads them names the record.
 MISFITS: list[tuple[dict[str, Any], Any]] = [
     ({"type": "boolean"}, "maybe"),
     ({"type": "int32"}, 2**31),
@@ -185,7 +185,7 @@ MISFITS: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-# In a column that is declared to be text.
+# In a column declared as text.
 TEXTS: list[tuple[dict[str, Any], Any, str]] = [
     (logical("int32", "Date"), 19_723, "2024-01-01"),
     (logical("int32", "Date"), 2_932_897, "+10000-01-01"),
@@ -206,7 +206,7 @@ TEXTS: list[tuple[dict[str, Any], Any, str]] = [
 ]
 
 
-def test_a_text_column_takes_what_its_type_at_the_source_cannot_hold_here(spark_lake: Lake) -> None:
+def test_a_text_column_accepts_values_that_the_sources_type_cannot_hold_here(spark_lake: Lake) -> None:
     row, _ = read(spark_lake, [(schema, value) for schema, value, _ in TEXTS], read_as_text)
     assert list(row) == [text for *_, text in TEXTS]
 
@@ -214,16 +214,16 @@ def test_a_text_column_takes_what_its_type_at_the_source_cannot_hold_here(spark_
 def read(
     lake: Lake, cases: list[tuple[dict[str, Any], Any]], reader: Callable[[dict[str, Any]], Reading] = read_value
 ) -> tuple[Row, list[str]]:
-    """All values, read as staging does: out of the row image's JSON, each by its field's expressions, as text."""
+    """Read all values like staging: from the row image's JSON, by their fields' expressions, as text."""
     image = json.dumps({f"c{i}": value for i, (_, value) in enumerate(cases)})
     rows = lake.spark().createDataFrame([(image,)], "image STRING")
     parsed = rows.select(F.from_json("image", "MAP<STRING, STRING>").alias("m"))
     readings = [reader(schema) for schema, _ in cases]
     read_ = parsed.select(*(F.expr(r.inline(f"m['c{i}']")).alias(f"c{i}") for i, r in enumerate(readings)))
-    shown = [F.hex(f"c{i}") if r.type == "binary" else F.col(f"c{i}").cast("string") for i, r in enumerate(readings)]
+    columns = [F.hex(f"c{i}") if r.type == "binary" else F.col(f"c{i}").cast("string") for i, r in enumerate(readings)]
     kinds = [f.dataType.simpleString() for f in read_.schema.fields]
     assert kinds == [r.type for r in readings], "what is promised is not what Spark gives"
-    return read_.select(*(s.alias(f"c{i}") for i, s in enumerate(shown))).collect()[0], kinds
+    return read_.select(*(s.alias(f"c{i}") for i, s in enumerate(columns))).collect()[0], kinds
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_null_is_null_in_every_type(spark_lake: Lake) -> None:
     assert [v for v in row if v is not None] == []
 
 
-def test_what_does_not_fit_is_null_and_no_error(spark_lake: Lake) -> None:
+def test_a_value_that_does_not_fit_is_null_without_an_error(spark_lake: Lake) -> None:
     row, _ = read(spark_lake, MISFITS)
     assert {_name(m): v for m, v in zip(MISFITS, row, strict=True) if v is not None} == {}
 

@@ -18,7 +18,7 @@ def sent(op: Any = "c", table: Table = USERS) -> dict[str, Any]:
 
 
 def schema_of(record: dict[str, Any]) -> str:
-    """What `SCHEMA` gives for a record."""
+    """Return a record's schema as text."""
     texts = [json.dumps(record["value"]["schema"])]
     if record["key"]:
         texts.append(json.dumps(record["key"]["schema"]))
@@ -49,7 +49,7 @@ def test_a_tombstone_is_about_no_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ([], "expected an object"),
         ("text", "expected an object"),
@@ -64,8 +64,8 @@ def test_a_tombstone_is_about_no_row() -> None:
         ({"value": {"id": 1, "__op": "c"}}, "does not name its table"),
     ],
 )
-def test_what_is_neither_an_envelope_nor_a_flattened_row_is_malformed(record: Any, said: str) -> None:
-    with pytest.raises(MalformedRecordError, match=said):
+def test_records_without_envelope_or_flattened_row_are_malformed(record: Any, message: str) -> None:
+    with pytest.raises(MalformedRecordError, match=message):
         DEBEZIUM.route(record)
 
 
@@ -101,13 +101,13 @@ def test_only_what_may_be_toasted_can_be_left_out() -> None:
     [(("id", "a", "b"), {"a": "b"}), (("id", "a", "A"), {}), (("id", "a"), {"a": "ID"})],
     ids=["renamed onto another", "differ by case only", "renamed onto the key by case"],
 )
-def test_two_columns_that_would_share_a_name_are_refused(columns: tuple[str, ...], rename: dict[str, str]) -> None:
+def test_columns_that_would_share_a_name_are_rejected(columns: tuple[str, ...], rename: dict[str, str]) -> None:
     table = Table(dict.fromkeys(columns, BIGINT))
     with pytest.raises(UnsupportedEventError, match="share one name"):
         DEBEZIUM.plan(schema_of(sent(table=table)), rename)
 
 
-def test_a_key_that_the_row_does_not_have_is_refused() -> None:
+def test_a_key_missing_in_the_row_is_rejected() -> None:
     record = sent()
     record["key"]["schema"]["fields"][0]["field"] = "other"
     with pytest.raises(UnsupportedEventError, match="other"):

@@ -30,7 +30,7 @@ def envelope(op: str, after: Any, before: Any = None, lsn: int = 100) -> dict[st
 
 
 def flat(op: str, row: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """As ExtractNewRecordState makes it with add.fields=op,table,source.ts_ms,db and deletes rewritten."""
+    """Flatten an event like ExtractNewRecordState with add.fields=op,table,source.ts_ms,db and rewritten deletes."""
     return {
         **row, "__op": op, "__table": "consumers", "__source_ts_ms": 1_700_000_000_000, "__db": "inventory",
         "__deleted": "true" if op == "d" else "false", **more,
@@ -65,7 +65,7 @@ def test_every_form_is_about_its_table(record: Any) -> None:
     assert DEBEZIUM.routes(record) == (CONSUMERS,)
 
 
-def test_a_flattened_row_that_does_not_name_its_table_is_about_the_declared_one() -> None:
+def test_a_flattened_row_without_a_table_belongs_to_the_declared_one() -> None:
     record = {"id": 1, "__deleted": "false"}
     assert DEBEZIUM.routes(record, CONSUMERS) == (CONSUMERS,)
     with pytest.raises(MalformedRecordError, match="does not name its table"):
@@ -119,7 +119,7 @@ def test_an_update_that_changes_a_declared_key_is_a_delete_and_an_insert(spark_l
         envelope("u", one, one, 101),
         envelope("u", two, one, 102),
         envelope("u", three, two, 103),
-        envelope("u", one, None, 104),  # of the old row nothing is said
+        envelope("u", one, None, 104),  # without the old row
         envelope("u", one, {"id": 5, "email": None}, 105),
         envelope("d", None, one, 106),
     ]
@@ -157,7 +157,7 @@ def test_types_are_inferred_over_the_whole_batch(spark_lake: Lake, form: str) ->
 
 
 @pytest.mark.spark
-def test_numbers_that_a_double_does_not_hold_stay_exact(spark_lake: Lake) -> None:
+def test_numbers_too_precise_for_a_double_stay_exact(spark_lake: Lake) -> None:
     after = '{"id":12345678901234567890123,"amount":"1234567890123456789012345678.0123456789"}'
     line = json.dumps(envelope("c", "X")).replace('"X"', after)
     hints = Hints(table=CONSUMERS, types={"amount": "decimal(38,10)"})
@@ -169,15 +169,15 @@ def test_numbers_that_a_double_does_not_hold_stay_exact(spark_lake: Lake) -> Non
 
 
 @pytest.mark.spark
-def test_a_declared_type_neither_rounds_nor_cuts_what_the_schema_says(spark_lake: Lake) -> None:
+def test_a_declared_type_neither_rounds_nor_truncates(spark_lake: Lake) -> None:
     table = Table({"id": BIGINT, "n": decimal(6, 2), "at": TIMESTAMP})
     day = dt.datetime(2024, 1, 2)  # noqa: DTZ001
     rows = [("5.00", day), ("5.50", day), ("5.00", day.replace(hour=12))]
     events = [Event(table, "c", (i, i), {"id": i, "n": n, "at": at}) for i, (n, at) in enumerate(rows)]
     hints = Hints(table=SourceTable("public", "t"), types={"n": "bigint", "at": "date"})
-    found = parse(spark_lake.spark(), DEBEZIUM, [json.dumps(r) for e in events for r in e.records()], hints)
-    assert (found[0].row["n"], found[0].row["at"], found[0].bad) == (5, day.date(), None)
-    assert [(e.bad or "").split(":")[0] for e in found[1:]] == ["n does not fit bigint", "at does not fit date"]
+    parsed = parse(spark_lake.spark(), DEBEZIUM, [json.dumps(r) for e in events for r in e.records()], hints)
+    assert (parsed[0].row["n"], parsed[0].row["at"], parsed[0].bad) == (5, day.date(), None)
+    assert [(e.bad or "").split(":")[0] for e in parsed[1:]] == ["n does not fit bigint", "at does not fit date"]
 
 
 MARK64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
@@ -187,7 +187,7 @@ MARK64 = base64.b64encode(UNAVAILABLE_VALUE.encode()).decode()
 @pytest.mark.parametrize(
     "mark", [UNAVAILABLE_VALUE, MARK64, [UNAVAILABLE_VALUE], [MARK64], [ord(c) for c in UNAVAILABLE_VALUE]]
 )
-def test_the_placeholder_of_an_unchanged_value_is_known_in_every_form(spark_lake: Lake, mark: Any) -> None:
+def test_the_placeholder_of_an_unchanged_value_is_recognized_in_every_form(spark_lake: Lake, mark: Any) -> None:
     for record in (envelope("u", {"id": 1, "v": mark}), flat("u", {"id": 1, "v": mark})):
         (event,) = parse(spark_lake.spark(), DEBEZIUM, lines_of(record), KEYED)
         assert event.unavailable == {"v"}
@@ -201,8 +201,8 @@ def test_nested_values_and_names_of_any_kind(spark_lake: Lake) -> None:
 
 
 @pytest.mark.spark
-def test_records_that_are_no_json_objects_for_spark_have_no_op(spark_lake: Lake) -> None:
-    # Python takes the last of two equal names, Spark's variants refuse them.
+def test_records_that_spark_cannot_parse_as_objects_have_no_op(spark_lake: Lake) -> None:
+    # Python uses the last of two equal names, Spark's variants reject them.
     broken = json.dumps(envelope("c", {"id": 2})).replace('"op": "c"', '"op": "c", "op": "c"')
     events = parse(spark_lake.spark(), DEBEZIUM, [*lines_of(envelope("c", {"id": 1})), broken], KEYED)
     assert [e.bad for e in events] == [None, "no such op"]
@@ -249,7 +249,7 @@ def test_flattened_rows_are_ordered_by_lsn_where_they_have_one(spark_lake: Lake)
 
 
 @pytest.mark.spark
-def test_a_truncate_and_an_unknown_op_are_told_apart(spark_lake: Lake) -> None:
+def test_a_truncate_differs_from_an_unknown_op(spark_lake: Lake) -> None:
     records = [envelope("t", None), envelope("x", {"id": 1}), envelope("c", {"id": 1}), envelope("u", None)]
     events = parse(spark_lake.spark(), DEBEZIUM, lines_of(*records), KEYED)
     assert [(e.op, e.bad) for e in events] == [
@@ -260,14 +260,14 @@ def test_a_truncate_and_an_unknown_op_are_told_apart(spark_lake: Lake) -> None:
     ]
 
 
-def test_a_key_column_that_no_row_has_is_refused() -> None:
+def test_a_key_column_that_no_row_has_is_read_from_the_key() -> None:
     shape = "OBJECT<key: OBJECT<other: BIGINT>, value: OBJECT<__op: STRING, id: BIGINT>>"
     plan = DEBEZIUM.plans([Seen("", shape)], Hints())[0].plan
     assert plan.key == ("other",)  # the key's own column is read from the key
 
 
 def test_two_spellings_in_records_without_schemas_are_one_column() -> None:
-    """Each record has one of them; one that has both is rejected (tests/ingest/test_missing_columns.py)."""
+    """Each record has one spelling; a record with both is rejected (tests/ingest/test_missing_columns.py)."""
     plan = DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())[0].plan
     assert [c.name for c in plan.columns] == ["id"]
 

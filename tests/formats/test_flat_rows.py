@@ -85,7 +85,7 @@ def test_json_rows_may_differ_in_their_columns_and_types_are_those_of_the_batch(
 
 
 @pytest.mark.spark
-def test_a_declared_type_wins_and_what_it_cannot_hold_is_seen(spark_lake: Lake) -> None:
+def test_a_declared_type_has_precedence_and_misfits_are_detected(spark_lake: Lake) -> None:
     values = ["12.34", "12.345", "1e-5", "99999999999.99", "12.3400000"]
     lines = [f'{{"FLAG":"I","ID":{i},"v":{v}}}' for i, v in enumerate(values)]
     events = parse(spark_lake.spark(), CHANGE_SET, lines, Hints(table=T, types={"v": "decimal(12,2)"}))
@@ -94,7 +94,7 @@ def test_a_declared_type_wins_and_what_it_cannot_hold_is_seen(spark_lake: Lake) 
 
 
 @pytest.mark.spark
-def test_the_type_that_the_table_has_stays(spark_lake: Lake) -> None:
+def test_the_existing_type_is_kept(spark_lake: Lake) -> None:
     lines = lines_of({"FLAG": "I", "ID": 1, "a": 5, "b": "x", "c": 7})
     hints = Hints(table=T, existing_columns={"a": "double", "b": "string", "c": "string"})
     (event,) = parse(spark_lake.spark(), CHANGE_SET, lines, hints)
@@ -102,7 +102,7 @@ def test_the_type_that_the_table_has_stays(spark_lake: Lake) -> None:
     assert isinstance(event.row["a"], float)
 
 
-def test_rows_say_neither_table_nor_key() -> None:
+def test_rows_name_neither_table_nor_key() -> None:
     with pytest.raises(MalformedRecordError, match="declare the table"):
         CHANGE_SET.routes({"FLAG": "I", "ID": 1})
     assert CHANGE_SET.routes({"FLAG": "I", "ID": 1}, T) == (T,)
@@ -123,7 +123,7 @@ def feed(kind: str, version: int, **row: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spark
-def test_before_images_stand_before_all_after_images_of_their_commit(spark_lake: Lake) -> None:
+def test_before_images_sort_before_all_after_images_of_their_commit(spark_lake: Lake) -> None:
     # UPDATE t SET id = id + 1: the after-image of one row has the key of the before-image of another.
     lines = lines_of(
         feed("insert", 1, ID=1, v="a"),
@@ -160,7 +160,7 @@ def test_icebergs_changelog_is_a_feed_too(spark_lake: Lake) -> None:
 
 
 @pytest.mark.spark
-def test_csv_text_is_a_number_only_where_a_number_keeps_it(spark_lake: Lake, tmp_path: Path) -> None:
+def test_csv_text_is_a_number_only_if_a_number_keeps_it(spark_lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "t.csv.gz"
     text = 'FLAG,ID,zip,n,x,s,e\nI,1,00501,-5,0.5,"a,""b""\nc",\nI,2,10115,7,2,"",\n'
     file.write_bytes(gzip.compress(text.encode()))
@@ -205,7 +205,7 @@ def test_parquet_rows_have_the_types_of_their_file(spark_lake: Lake, tmp_path: P
 
 
 @pytest.mark.spark
-def test_files_of_different_schemas_in_one_batch_are_read_each_as_its_own(spark_lake: Lake, tmp_path: Path) -> None:
+def test_files_with_different_schemas_in_one_batch_are_read_separately(spark_lake: Lake, tmp_path: Path) -> None:
     lines: list[str] = []
     for i, kind in enumerate((pa.int32(), pa.int64())):
         pq.write_table(pa.table([["I"], pa.array([i], kind)], ["FLAG", "ID"]), tmp_path / f"{i}.parquet")
@@ -222,29 +222,29 @@ def test_files_of_different_schemas_in_one_batch_are_read_each_as_its_own(spark_
         (b"", MalformedRecordError),
     ],
 )
-def test_what_is_no_csv_is_malformed(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
+def test_invalid_csv_is_malformed(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(error, match=r"t\.csv"):
         list(csv_records(tmp_path / "t.csv"))
 
 
-def test_a_row_of_too_many_or_too_few_fields_is_a_record_with_a_problem(tmp_path: Path) -> None:
+def test_a_row_with_a_wrong_number_of_fields_is_a_record_with_a_problem(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"FLAG,ID\nI,1\nI,2,3\nI\nI,4\n")
-    found = list(csv_records(tmp_path / "t.csv"))
-    assert [(r.number, r.text) for r in found] == [
+    records = list(csv_records(tmp_path / "t.csv"))
+    assert [(r.number, r.text) for r in records] == [
         (2, '{"@text":{"FLAG":"I","ID":"1"}}'), (3, "I,2,3"), (4, "I"), (5, '{"@text":{"FLAG":"I","ID":"4"}}'),
     ]  # fmt: skip
-    assert [r.problem for r in found] == [
+    assert [r.problem for r in records] == [
         None, "a row of 3 fields, but the header has 2", "a row of 1 fields, but the header has 2", None,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("block", [64, 8 << 20])
-def test_the_line_of_a_csv_row_is_the_one_that_an_editor_shows(
+def test_the_line_number_of_a_csv_row_is_that_of_an_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, block: int
 ) -> None:
-    """Headers, line breaks within quotes, blank lines and rows that do not fit all count."""
+    """Headers, line breaks in quotes, blank lines and invalid rows all count."""
     monkeypatch.setattr("lake_assets.formats.files.csv_files.BLOCK", block)
     choose = random.Random(f"{end!r} {block}")
     pieces, expected, line = ["", f'FLAG,ID,"no{end}te"'], list[tuple[int, bool, str]](), 4
@@ -258,13 +258,13 @@ def test_the_line_of_a_csv_row_is_the_one_that_an_editor_shows(
         pieces.append(piece)
         line += piece.count(end) + 1
     (tmp_path / "t.csv").write_bytes(end.join(pieces).encode())
-    found = list(csv_records(tmp_path / "t.csv"))
-    assert [(r.number, r.problem is None) for r in found] == [(n, fits) for n, fits, _ in expected]
-    for record, (_, fits, i) in zip(found, expected, strict=True):
+    records = list(csv_records(tmp_path / "t.csv"))
+    assert [(r.number, r.problem is None) for r in records] == [(n, fits) for n, fits, _ in expected]
+    for record, (_, fits, i) in zip(records, expected, strict=True):
         assert (f'"ID":"{i}"' if fits else f"I,{i}") in record.text
 
 
-def test_a_cut_file_is_noticed(tmp_path: Path) -> None:
+def test_a_truncated_file_is_detected(tmp_path: Path) -> None:
     whole = gzip.compress(CSV.encode())
     (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) - 9])
     with pytest.raises(TruncatedInputError):
@@ -288,31 +288,29 @@ def test_files_are_known_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_csv_row_that_is_larger_than_a_block_is_read_and_one_that_is_too_large_is_a_reject(
-    tmp_path: Path, place: str
-) -> None:
+def test_a_csv_row_larger_than_a_block_is_read_and_a_too_large_one_is_rejected(tmp_path: Path, place: str) -> None:
     block, limits = 8 << 20, Limits(record=10 << 20)
     long = ['2,"' + "x" * (block + 1) + '\n"', "3," + "y" * (3 * block)]
     others = ["4,b", "5,b,c", "", "6,"]
     file = tmp_path / "t.csv"
     file.write_text("\n".join(["ID,V", *([*long, *others] if place == "first" else [*others, *long])]))
-    found = {r.number: r for r in csv_records(file, limits)}
+    records = {r.number: r for r in csv_records(file, limits)}
     first, rest = (2, 5) if place == "first" else (6, 2)
-    assert sorted(found) == sorted([first, first + 2, rest, rest + 1, rest + 3])
-    assert json.loads(found[first].text) == {"@text": {"ID": "2", "V": "x" * (block + 1) + "\n"}}
-    assert (found[first + 2].problem or "").startswith("larger than 10.0 MiB")
-    assert found[first + 2].text.startswith("3,yy")
-    assert len(found[first + 2].text) <= 1_000
-    assert json.loads(found[rest].text) == {"@text": {"ID": "4", "V": "b"}}
-    assert found[rest + 1].problem == "a row of 3 fields, but the header has 2"
-    assert json.loads(found[rest + 3].text) == {"@text": {"ID": "6", "V": None}}
+    assert sorted(records) == sorted([first, first + 2, rest, rest + 1, rest + 3])
+    assert json.loads(records[first].text) == {"@text": {"ID": "2", "V": "x" * (block + 1) + "\n"}}
+    assert (records[first + 2].problem or "").startswith("larger than 10.0 MiB")
+    assert records[first + 2].text.startswith("3,yy")
+    assert len(records[first + 2].text) <= 1_000
+    assert json.loads(records[rest].text) == {"@text": {"ID": "4", "V": "b"}}
+    assert records[rest + 1].problem == "a row of 3 fields, but the header has 2"
+    assert json.loads(records[rest + 3].text) == {"@text": {"ID": "6", "V": None}}
 
 
 @given(
     st.lists(st.sampled_from(["a", ",", '"', '""', ',"', '",', "\n", "\r\n", "\r", "é", '"\n', '\n"']), max_size=40),
     st.integers(1, 9),
 )
-def test_rows_begin_where_pythons_reader_says(pieces: list[str], chunk: int) -> None:
+def test_rows_begin_where_pythons_csv_reader_finds_them(pieces: list[str], chunk: int) -> None:
     class Chunks(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             return super().read(chunk)
@@ -340,9 +338,9 @@ PARQUET: list[tuple[str, pa.DataType, Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "spark", "text"), [p[1:] for p in PARQUET], ids=[p[0] for p in PARQUET])
-def test_parquet_values_that_json_or_python_lack_are_told(
+def test_parquet_values_that_json_or_python_lack_are_reported(
     tmp_path: Path, kind: pa.DataType, value: Any, spark: str, text: Any
 ) -> None:
     pq.write_table(pa.table({"x": pa.array([value, None], kind)}), tmp_path / "t.parquet")
-    found = [json.loads(text) for _, text, _ in parquet_records(tmp_path / "t.parquet")]
-    assert found == [{"@types": {"x": spark}, "row": {"x": x}} for x in (text, None)]
+    rows = [json.loads(text) for _, text, _ in parquet_records(tmp_path / "t.parquet")]
+    assert rows == [{"@types": {"x": spark}, "row": {"x": x}} for x in (text, None)]

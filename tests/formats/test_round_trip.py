@@ -1,4 +1,4 @@
-"""Any event survives the way from the generator through a format to its reader."""
+"""Any event survives the round trip from the generator through a format to its reader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_generated_format_has_a_reader() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_events_come_out_as_they_went_in(spark_lake: Lake, name: str) -> None:
+def test_events_are_read_as_generated(spark_lake: Lake, name: str) -> None:
     transactions = list(Source(BUSY))
     events, expected = read(spark_lake, name, transactions), images(FORMATS[name], transactions)
     assert [of_reader(FORMATS[name], e) for e in events] == expected
@@ -58,7 +58,7 @@ def test_late_and_repeated_events_lead_to_the_rows_of_the_source(spark_lake: Lak
 
 
 @pytest.mark.parametrize("name", [n for n, c in FORMATS.items() if c.omits])
-def test_values_that_are_left_out_are_marked(spark_lake: Lake, name: str) -> None:
+def test_omitted_values_are_marked(spark_lake: Lake, name: str) -> None:
     transactions = list(Source(replace(BUSY, key_changes=0.0, schema_changes=0)))
     changes = [c for t in transactions for c in t.changes]
     assert [e.unavailable for e in read(spark_lake, name, transactions)] == [c.absent for c in changes]

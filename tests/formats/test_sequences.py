@@ -1,4 +1,4 @@
-"""Places in the order of changes: texts that sort as the numbers and moments do that records say."""
+"""Sequences: texts that sort like the numbers and moments in records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def computed(lake: Lake, texts: Sequence[str | None], sql: str, column: str = "t") -> list[str | None]:
-    """`sql` over each of some texts; in New York, where a moment without a zone is not one in UTC."""
+    """Evaluate `sql` over texts in a session in New York, where a moment without a zone must still be in UTC."""
     spark = lake.spark()
     rows = spark.createDataFrame(pa.table({"i": range(len(texts)), column: pa.array(texts, pa.string())}))
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
@@ -38,7 +38,7 @@ def sequences(lake: Lake, texts: Sequence[str | None]) -> list[str | None]:
 
 
 def number(choose: random.Random) -> tuple[str, Fraction]:
-    """A number as somebody may write it, and its value."""
+    """A number in any notation, and its value."""
     size = choose.choice([1, 2, 6, 13, 19, 20, 21, 40])
     whole = choose.choice(["", "0", "00"]) + str(choose.randrange(10**size))
     fraction = "".join(choose.choices("0123456789", k=choose.choice([0, 0, 1, 2, 9, 30])))
@@ -46,7 +46,7 @@ def number(choose: random.Random) -> tuple[str, Fraction]:
     if choose.random() < 0.3:
         text += choose.choice("eE") + choose.choice(["", "+", "-"]) + str(choose.choice([0, 1, 3, 17, 40, 300]))
     if choose.random() < 0.2:
-        # Beside one that is there: neighbours are where an order goes wrong.
+        # Near an existing value: errors of order occur between neighbours.
         text = choose.choice(
             ["-1", "-1.5", "-1.05", "0", "-0.0", "9.5", "10.5", "2.5", "3", "1e20", "99999999999999999999"]
         )
@@ -54,7 +54,7 @@ def number(choose: random.Random) -> tuple[str, Fraction]:
 
 
 def moment(choose: random.Random) -> tuple[str, Fraction]:
-    """A moment as somebody may write it, and its nanoseconds since 1970."""
+    """A moment in any notation, and its nanoseconds since 1970."""
     day = choose.choice([0, 0, 1, choose.randint(-700_000, 2_900_000)])
     minutes, nanos = choose.choice([0, 1, 1439, choose.randrange(1440)]), 0
     local = dt.datetime(1970, 1, 1) + dt.timedelta(days=day, minutes=minutes)  # noqa: DTZ001
@@ -74,10 +74,10 @@ def moment(choose: random.Random) -> tuple[str, Fraction]:
     if form != "day" and choose.random() < 0.6:
         offset = choose.choice([0, 60, -300, 330, -570, 840])
         sign, (hours, rest) = "-" if offset < 0 else "+", divmod(abs(offset), 60)
-        shown = [f"{sign}{hours:02}:{rest:02}", f"{sign}{hours:02}{rest:02}"]
-        shown += [] if offset else ["Z", "z", " UTC"]
-        shown += [] if rest else [f"{sign}{hours}"]
-        text += choose.choice(shown)
+        offsets = [f"{sign}{hours:02}:{rest:02}", f"{sign}{hours:02}{rest:02}"]
+        offsets += [] if offset else ["Z", "z", " UTC"]
+        offsets += [] if rest else [f"{sign}{hours}"]
+        text += choose.choice(offsets)
     seconds = (local - dt.datetime(1970, 1, 1)) // dt.timedelta(seconds=1) - offset * 60  # noqa: DTZ001
     return f"{local.year:04}-{text}", Fraction(seconds * 10**9 + nanos)
 
@@ -85,21 +85,23 @@ def moment(choose: random.Random) -> tuple[str, Fraction]:
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 20))])
 @pytest.mark.parametrize("made_up", [number, moment])
-def test_places_sort_as_their_values_whatever_their_texts_look_like(
+def test_sequences_sort_like_their_values(
     spark_lake: Lake, made_up: Callable[[random.Random], tuple[str, Fraction]], seed: int
 ) -> None:
     choose = random.Random(f"{made_up.__name__} {seed}")
-    made = [made_up(choose) for _ in range(1_500)]
-    found = sequences(spark_lake, [text for text, _ in made])
-    assert None not in found
-    by_value = sorted(zip((v for _, v in made), ((s or "").encode() for s in found), (t for t, _ in made), strict=True))
+    values = [made_up(choose) for _ in range(1_500)]
+    texts = sequences(spark_lake, [text for text, _ in values])
+    assert None not in texts
+    by_value = sorted(
+        zip((v for _, v in values), ((s or "").encode() for s in texts), (t for t, _ in values), strict=True)
+    )
     for (a, one, x), (b, two, y) in itertools.pairwise(by_value):
         assert (one < two) == (a < b), (x, y, one, two)
         assert (one == two) == (a == b), (x, y, one, two)
 
 
 @pytest.mark.spark
-def test_what_is_neither_number_nor_moment_has_no_place(spark_lake: Lake) -> None:
+def test_texts_that_are_neither_numbers_nor_moments_have_no_sequence(spark_lake: Lake) -> None:
     texts = [
         "yesterday", "now", "today", "NaN", "nan", "inf", "Infinity", "-infinity", "0x10", "1_000", "1,5", "1e9999",
         "2024-02-30", "2024-13-01", "10000-01-01", "0000-06-01", "0044-03-15 BC", "12:30", "12:30:45.123", "T10:00:00",
@@ -110,13 +112,13 @@ def test_what_is_neither_number_nor_moment_has_no_place(spark_lake: Lake) -> Non
 
 
 @pytest.mark.spark
-def test_one_instant_has_one_place_in_any_zone(spark_lake: Lake) -> None:
+def test_one_instant_has_one_sequence_in_any_time_zone(spark_lake: Lake) -> None:
     same = ["2024-03-10T05:30:00+05:30", "2024-03-10 00:00Z", "2024-03-10", "2024-03-09T19:00:00.000000000-05:00"]
     assert set(sequences(spark_lake, same)) == {"2024-03-10 00:00:00.000000"}
 
 
 def formerly(text: str) -> str:
-    """What stood in staging before numbers and moments were normalised."""
+    """A sequence as stored in staging before numbers and moments were normalized."""
     if re.fullmatch("[0-9]{1,20}", text):
         return text.zfill(20)
     try:
@@ -128,7 +130,7 @@ def formerly(text: str) -> str:
 
 
 @pytest.mark.spark
-def test_what_staging_holds_from_before_is_placed_among_what_comes_now(spark_lake: Lake) -> None:
+def test_older_sequences_in_staging_sort_among_new_ones(spark_lake: Lake) -> None:
     texts = [
         "0", "3", "10", "18446744073709551615", "2.5", "9.5", "10.5", "-1", "-1.5", "1e3", "123456789012345678901234",
         "2024-01-01", "2024-01-01T10:00:00+02:00", "2024-01-01 00:00:00.123456", "",
@@ -136,13 +138,13 @@ def test_what_staging_holds_from_before_is_placed_among_what_comes_now(spark_lak
     stored = computed(spark_lake, [formerly(t) for t in texts], STORED, SEQUENCE)
     now = sequences(spark_lake, texts)
     assert stored == now
-    # What has its form stays as it is, and what never had a place comes first instead of last.
+    # Normalized texts do not change, and texts without a sequence sort first instead of last.
     assert computed(spark_lake, now, STORED, SEQUENCE) == now
     assert computed(spark_lake, ["yesterday", None], STORED, SEQUENCE) == ["", None]
 
 
 @pytest.mark.spark
-def test_the_kind_of_a_place_can_be_told_from_it(spark_lake: Lake) -> None:
+def test_the_kind_of_a_sequence_is_recognized(spark_lake: Lake) -> None:
     texts = ["0", "-7.5", "1e30", "2024-01-01T00:00:00.000000001Z", ""]
     kinds = computed(spark_lake, [*sequences(spark_lake, texts), "00000000000000000007/0"], KIND, SEQUENCE)
     assert kinds == ["numbers", "numbers", "numbers", "moments", None, "versions"]

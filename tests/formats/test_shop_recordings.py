@@ -1,4 +1,4 @@
-"""One workload on a real Postgres, recorded by three readers: all of them lead to the same events."""
+"""One workload on a real Postgres, recorded by three tools: all give the same events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lake_assets.formats.event_model import DELETE, Hints
 from tests.support import reference
 from tests.support.parsing import Parsed, parse, plain
 
-# File, plain-Python reader, and how many lines belong to the seed rows: Debezium has those as its snapshot.
+# File, plain-Python reader, and number of lines for the seed rows, which Debezium reads as its snapshot.
 RECORDINGS: dict[str, tuple[str, Callable[[str], Iterator[reference.Image]], int]] = {
     "debezium": ("debezium", reference.debezium, 727),
     "wal2json-v1": ("wal2json_v1", reference.wal2json_v1, 866),
@@ -90,10 +90,10 @@ def _only_columns_that_come_and_go_are_unavailable(events: list[Parsed]) -> None
 @pytest.mark.spark
 def test_a_renamed_column_is_one_column_in_a_batch_with_both_of_its_names(spark_lake: Lake) -> None:
     hints = Hints(table=SourceTable("public", "users"), rename={"email": "email_address"})
-    found = [
+    emails = [
         [_image(e, ("id",)) for e in parse(spark_lake.spark(), event_format(n), lines(n), hints)]
         for n in ("debezium", "wal2json-v2")
     ]
-    assert found[0] == found[1]
-    assert not any("email" in row for _, row in found[1])
-    assert sum("email_address" in row for _, row in found[1]) > 500
+    assert emails[0] == emails[1]
+    assert not any("email" in row for _, row in emails[1])
+    assert sum("email_address" in row for _, row in emails[1]) > 500

@@ -1,4 +1,4 @@
-"""Simplified change events: the worked example of the article that they come from, and what it leaves open."""
+"""Simplified change events: the example of their article, and cases that it leaves open."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_types_are_postgres_ones_or_sparks_or_declared_and_text_otherwise(spark_
 
 @pytest.mark.spark
 def test_a_changed_key_moves_the_row(spark_lake: Lake) -> None:
-    moved = event("UPDATE", "1", ["id9", "Ann"], ["id1"])
-    assert images(parse(spark_lake.spark(), SIMPLIFIED, lines_of(moved), Hints(table=CUSTOMERS))) == [
+    key_change = event("UPDATE", "1", ["id9", "Ann"], ["id1"])
+    assert images(parse(spark_lake.spark(), SIMPLIFIED, lines_of(key_change), Hints(table=CUSTOMERS))) == [
         (DELETE, {"id": "id1"}),
         (INSERT, {"id": "id9", "name": "Ann"}),
     ]
@@ -90,8 +90,8 @@ def test_a_changed_key_moves_the_row(spark_lake: Lake) -> None:
 def test_counters_and_moments_order_the_events(spark_lake: Lake) -> None:
     counters = ["2", "10", "9"]
     moments = ["2024-01-01T00:00:00.5Z", "2024-01-01 01:00:00+02:00", "2024-01-01", "2023-12-31T23:59:59.123456"]
-    for given, expected in ((counters, ["2", "9", "10"]), (moments, [moments[1], moments[3], moments[2], moments[0]])):
-        lines = lines_of(*(event("insert", t, ["1", t]) for t in given))
+    for times, expected in ((counters, ["2", "9", "10"]), (moments, [moments[1], moments[3], moments[2], moments[0]])):
+        lines = lines_of(*(event("insert", t, ["1", t]) for t in times))
         events = parse(spark_lake.spark(), SIMPLIFIED, lines, Hints(table=CUSTOMERS))
         assert [e.row["name"] for e in sorted(events, key=lambda e: e.sequence)] == expected
 
@@ -104,7 +104,7 @@ def test_a_record_may_name_its_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ("x", "expected an object"),
         ({"change": []}, "changeType"),
@@ -116,6 +116,6 @@ def test_a_record_may_name_its_table() -> None:
         (event("insert", "1", ["a", "b"], columnTypes=["int"]), "differ in length"),
     ],
 )
-def test_what_lacks_something_is_malformed(record: Any, said: str) -> None:
-    with pytest.raises(MalformedRecordError, match=said):
+def test_incomplete_records_are_malformed(record: Any, message: str) -> None:
+    with pytest.raises(MalformedRecordError, match=message):
         SIMPLIFIED.routes(record, CUSTOMERS)

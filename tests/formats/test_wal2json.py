@@ -1,4 +1,4 @@
-"""wal2json, both format versions: what each record is about, and what its events become."""
+"""wal2json, both format versions: routing of records, and their events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ID = ("id", "bigint")
 
 
 def v2(action: str, columns: list[Any] = [], old: list[Any] = [], pk: list[Any] = [ID], **more: Any) -> str:  # noqa: B006
-    """A line of version 2; values stand in it as they are given, numbers as text of JSON."""
+    """Return a line of version 2 with the given values; numbers as JSON text."""
 
     def listed(parts: list[Any]) -> str:
         return (
@@ -47,17 +47,17 @@ def change(
     def typed(row: dict[str, Any]) -> list[str]:
         return ["bigint" if isinstance(v, int) else "text" for v in row.values()]
 
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "kind": kind,
         "schema": "public",
         "table": table,
         "pk": {"pknames": ["id"], "pktypes": ["bigint"]},
     }
     if new is not None:
-        made |= {"columnnames": list(new), "columntypes": typed(new), "columnvalues": list(new.values())}
+        result |= {"columnnames": list(new), "columntypes": typed(new), "columnvalues": list(new.values())}
     if old is not None:
-        made["oldkeys"] = {"keynames": list(old), "keytypes": typed(old), "keyvalues": list(old.values())}
-    return {**made, **more}
+        result["oldkeys"] = {"keynames": list(old), "keytypes": typed(old), "keyvalues": list(old.values())}
+    return {**result, **more}
 
 
 def images(events: list[Parsed]) -> list[tuple[str | None, dict[str, Any]]]:
@@ -95,7 +95,7 @@ def test_a_stream_without_schemas_is_about_the_declared_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ([], "expected an object"),
         ({"kind": "insert"}, "expected an object"),
@@ -107,13 +107,13 @@ def test_a_stream_without_schemas_is_about_the_declared_one() -> None:
         ({"action": "T", "schema": "public", "table": "a\x00"}, "expected a name"),
     ],
 )
-def test_what_is_no_line_of_version_2_is_malformed(record: Any, said: str) -> None:
-    with pytest.raises(MalformedRecordError, match=said):
+def test_invalid_lines_of_version_2_are_malformed(record: Any, message: str) -> None:
+    with pytest.raises(MalformedRecordError, match=message):
         V2.routes(record)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (None, "no such kind"),
         ({"kind": "upsert"}, "no such kind"),
@@ -125,8 +125,8 @@ def test_what_is_no_line_of_version_2_is_malformed(record: Any, said: str) -> No
         (change("insert", {"id": 1}, table=""), "expected a name"),
     ],
 )
-def test_what_is_no_change_of_version_1_is_malformed(change: Any, said: str) -> None:
-    with pytest.raises(MalformedRecordError, match=said):
+def test_invalid_changes_of_version_1_are_malformed(change: Any, message: str) -> None:
+    with pytest.raises(MalformedRecordError, match=message):
         V1.routes({"change": [change]})
 
 
@@ -172,7 +172,7 @@ def test_an_update_that_changes_the_key_is_a_delete_and_an_insert(spark_lake: La
 
 
 @pytest.mark.spark
-def test_a_key_that_the_events_do_not_say_can_be_declared(spark_lake: Lake) -> None:
+def test_a_key_that_events_do_not_name_can_be_declared(spark_lake: Lake) -> None:
     lines = [v2("U", [(*ID, 2), ("g", "int", 1)], [(*ID, 1), ("g", "int", 1)], pk=[])]
     declared = parse(spark_lake.spark(), V2, lines, Hints(table=T, key=("id",)))
     assert images(declared) == [(DELETE, {"id": 1, "g": 1}), (INSERT, {"id": 2, "g": 1})]
@@ -180,7 +180,7 @@ def test_a_key_that_the_events_do_not_say_can_be_declared(spark_lake: Lake) -> N
 
 
 @pytest.mark.spark
-def test_values_that_an_update_leaves_out_are_unavailable_and_those_of_an_insert_null(spark_lake: Lake) -> None:
+def test_values_omitted_by_an_update_are_unavailable_and_by_an_insert_null(spark_lake: Lake) -> None:
     note, small = ("note", "text", '"long"'), ("small", "integer", 1)
     lines = [
         v2("I", [(*ID, 1), note, small]),
@@ -197,7 +197,7 @@ def test_values_that_an_update_leaves_out_are_unavailable_and_those_of_an_insert
 
 
 @pytest.mark.spark
-def test_a_column_that_no_event_of_the_batch_has_is_unavailable_where_the_table_has_it(spark_lake: Lake) -> None:
+def test_an_existing_column_that_no_event_of_the_batch_has_is_unavailable(spark_lake: Lake) -> None:
     lines = [v2("U", [(*ID, 1)], [(*ID, 1)]), v2("I", [(*ID, 2)])]
     hints = Hints(table=T, existing_columns={"id": "bigint", "note": "string", "tags": "array<string>", "n": "int"})
     update, insert = parse(spark_lake.spark(), V2, lines, hints)
@@ -273,7 +273,7 @@ def test_every_postgres_type_is_read(spark_lake: Lake) -> None:
 
 
 @pytest.mark.spark
-def test_a_type_that_is_declared_as_the_events_name_it_changes_nothing(spark_lake: Lake) -> None:
+def test_declaring_the_type_that_events_name_changes_nothing(spark_lake: Lake) -> None:
     typed = [t for t in TYPES if t[2] != "string"]
     columns = [(f"c{i}", kind, value) for i, (kind, value, _, _) in enumerate(typed)]
     declared = {f"c{i}": spark.upper() for i, (_, _, spark, _) in enumerate(typed)}
@@ -293,7 +293,7 @@ def test_a_type_that_is_declared_as_the_events_name_it_changes_nothing(spark_lak
         ("time without time zone", '"noon"'), ("numeric(4,2)", "100.00"),
     ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_its_type_is_seen(spark_lake: Lake, kind: str, value: str) -> None:
+def test_a_value_that_does_not_fit_its_type_is_detected(spark_lake: Lake, kind: str, value: str) -> None:
     (event,) = parse(spark_lake.spark(), V2, [v2("I", [(*ID, 1), ("v", kind, value)])], Hints(table=T))
     assert (event.bad or "").startswith("v does not fit")
 
@@ -310,7 +310,7 @@ def test_a_type_that_widens_within_a_batch_is_read_as_the_wider_one(spark_lake: 
 
 
 @pytest.mark.spark
-def test_types_that_have_none_in_common_get_a_plan_each_and_every_event_is_read_once(spark_lake: Lake) -> None:
+def test_types_without_a_common_type_get_separate_plans_and_every_event_is_read_once(spark_lake: Lake) -> None:
     lines = [
         v2("I", [(*ID, 1), ("v", "integer", 5)]),
         v2("D", [], [(*ID, 1)]),
@@ -336,13 +336,13 @@ def test_hostile_names_and_values_do_not_reach_sql(spark_lake: Lake) -> None:
     assert event.row == {"id": 1, **dict.fromkeys(names, value)}
 
 
-def test_columns_that_differ_in_case_only_are_refused() -> None:
+def test_columns_that_differ_only_in_case_are_rejected() -> None:
     shape = json.dumps([{"kind": "insert", "names": ["id", "ID"], "types": ["int", "int"]}])
     with pytest.raises(UnsupportedEventError, match="share one name in the lake.*rename"):
         V2.plans([Seen("", shape)], Hints(table=T))
 
 
-def test_two_keys_in_one_batch_are_refused_unless_one_is_declared() -> None:
+def test_two_keys_in_one_batch_are_rejected_unless_one_is_declared() -> None:
     form = {"kind": "insert", "names": ["id", "g"], "types": ["int", "int"]}
     seen = [Seen("", json.dumps([{**form, "pk": ["id"]}, {**form, "pk": ["id", "g"]}]))]
     with pytest.raises(KeyChangedError, match="name different keys"):

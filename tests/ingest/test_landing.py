@@ -196,7 +196,7 @@ def no_parquet(file: Path) -> None:
         (no_gzip, TruncatedInputError, r"b\.jsonl\.gz, after line 0"),
         (empty_gzip, TruncatedInputError, r"b\.jsonl\.gz, after line 0"),
         (cut_line, TruncatedInputError, r"b\.jsonl, line 2: .* in the middle of a record"),
-        (no_parquet, MalformedRecordError, r"b\.parquet, after row 0: no whole Parquet file"),
+        (no_parquet, MalformedRecordError, r"b\.parquet, after row 0: not a complete Parquet file"),
     ],
 )
 def test_a_bad_file_stops_the_landing_there_and_files_before_it_are_taken_in(

@@ -1,4 +1,4 @@
-"""Values that are computed when first asked for."""
+"""Values that are computed on first use."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Asked:
         return self.times
 
 
-def test_it_is_computed_once_an_object_and_objects_do_not_wait_for_each_other() -> None:
-    both, found = threading.Barrier(2, timeout=60), list[int]()
+def test_a_value_is_computed_once_per_object_and_objects_do_not_wait_for_each_other() -> None:
+    both, values = threading.Barrier(2, timeout=60), list[int]()
     objects = [Asked(both), Asked(both)]
-    threads = [threading.Thread(target=lambda o=o: found.append(o.answer)) for o in objects]
+    threads = [threading.Thread(target=lambda o=o: values.append(o.answer)) for o in objects]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [1, 1]
+    assert values == [1, 1]
     assert [(o.answer, o.times) for o in objects] == [(1, 1), (1, 1)]
     assert Asked.answer.__doc__ == "What there is to know."

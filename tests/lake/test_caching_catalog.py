@@ -18,13 +18,13 @@ HOME = Path("/h")
 
 
 def conf(catalog: dict[str, str], **settings: str) -> dict[str, str]:
-    """Spark's settings of a catalog, without what they all have."""
+    """Return Spark's settings of a catalog, without the common ones."""
     prefix = "spark.sql.catalog.lake."
-    found = catalog_conf(LakeConfig(home=HOME, catalog=catalog, **settings))
-    assert found["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
-    assert found["spark.sql.defaultCatalog"] == "lake"
-    assert found["spark.sql.session.timeZone"] == "UTC"
-    return {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
+    result = catalog_conf(LakeConfig(home=HOME, catalog=catalog, **settings))
+    assert result["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+    assert result["spark.sql.defaultCatalog"] == "lake"
+    assert result["spark.sql.session.timeZone"] == "UTC"
+    return {k.removeprefix(prefix): v for k, v in result.items() if k.startswith(prefix)}
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_catalog_is_the_same_one_in_spark(catalog: dict[str, str], expected: d
     assert conf(catalog) == expected
 
 
-def test_a_password_with_special_characters_reaches_jdbc_as_it_is() -> None:
-    found = conf({"type": "sql", "uri": "postgresql://me%40home:p%2Fw%40d@db/lake"})
-    assert (found["jdbc.user"], found["jdbc.password"]) == ("me@home", "p/w@d")
+def test_a_password_with_special_characters_reaches_jdbc_unchanged() -> None:
+    result = conf({"type": "sql", "uri": "postgresql://me%40home:p%2Fw%40d@db/lake"})
+    assert (result["jdbc.user"], result["jdbc.password"]) == ("me@home", "p/w@d")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_password_with_special_characters_reaches_jdbc_as_it_is() -> None:
     [{"type": "dynamodb"}, {"type": "sql", "uri": "mysql://x"}, {"type": "sql"}],
     ids=["kind", "database", "no uri"],
 )
-def test_a_catalog_that_spark_and_pyiceberg_do_not_share_is_refused(catalog: dict[str, str]) -> None:
+def test_a_catalog_not_supported_by_both_engines_is_rejected(catalog: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"dynamodb|mysql|uri"):
         conf(catalog)
 
@@ -98,20 +98,20 @@ def test_a_session_over_connect_needs_neither_java_nor_jars(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("remote", ["http://h:1", "127.0.0.1:15002", "sc://"])
-def test_a_remote_that_is_none_is_a_wrong_setting(remote: str) -> None:
+def test_an_invalid_remote_is_a_wrong_setting(remote: str) -> None:
     with pytest.raises(ConfigError, match=r"sc://host:port"):
         check_remote(remote)
 
 
-def test_a_server_that_is_away_is_noticed_at_once() -> None:
-    with socket.socket() as taken:  # bound, but nobody listens
-        taken.bind(("127.0.0.1", 0))
+def test_an_unreachable_server_is_noticed_at_once() -> None:
+    with socket.socket() as listener:  # bound, but not listening
+        listener.bind(("127.0.0.1", 0))
         with pytest.raises(SparkUnavailableError, match=r"spark-server") as caught:
-            Lake(LakeConfig(spark=SparkConfig(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}"))).spark()
+            Lake(LakeConfig(spark=SparkConfig(remote=f"sc://127.0.0.1:{listener.getsockname()[1]}"))).spark()
     assert not caught.value.permanent
 
 
-def test_the_embedded_catalog_is_made_when_its_home_can_be(tmp_path: Path) -> None:
+def test_the_embedded_catalog_is_created_if_its_home_can_be(tmp_path: Path) -> None:
     lake = Lake(LakeConfig(home=tmp_path / "new"))
     assert lake.tables("final") == []
     with sqlite3.connect(tmp_path / "new" / "catalog.db") as connection:
@@ -125,7 +125,7 @@ def test_a_catalog_in_a_folder_that_does_not_exist_is_named(tmp_path: Path, uri:
         _ = Lake(config).catalog
 
 
-def test_a_file_that_is_no_catalog_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_catalog_is_named(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_text("this is no database" * 100)
     with pytest.raises(CatalogUnavailableError, match=r"catalog\.db cannot be opened"):
         _ = Lake(LakeConfig(home=tmp_path)).catalog
@@ -138,9 +138,7 @@ def test_a_file_that_is_no_catalog_is_named(tmp_path: Path) -> None:
         ({"type": "glue"}, "glue", "glue"),
     ],
 )
-def test_a_driver_that_is_not_installed_is_named(
-    tmp_path: Path, catalog: dict[str, str], kind: str, extra: str
-) -> None:
+def test_a_missing_driver_is_named(tmp_path: Path, catalog: dict[str, str], kind: str, extra: str) -> None:
     config = LakeConfig(home=tmp_path, warehouse=str(tmp_path / "w"), catalog=catalog)
     with pytest.raises(
         CatalogUnavailableError, match=rf"catalog \({re.escape(kind)}\).*pip install 'pyiceberg\[{extra}"
@@ -148,7 +146,7 @@ def test_a_driver_that_is_not_installed_is_named(
         _ = Lake(config).catalog
 
 
-def test_a_table_that_is_not_there_is_named_with_its_neighbours(plain_lake: Lake) -> None:
+def test_a_missing_table_is_named_with_its_neighbours(plain_lake: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table raw\.none.*raw holds: no tables"):
         plain_lake.table("raw.none")
     ensure_raw(plain_lake, TableId.parse("raw.events"), "p")
@@ -166,16 +164,14 @@ def test_spark_and_pyiceberg_see_each_others_tables(lake: Lake) -> None:
     assert [str(t) for t in lake.tables("raw")] == ["raw.made", "raw.`odd.name`"]
 
 
-def test_a_namespace_that_another_process_makes_in_the_same_moment_is_there(
-    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_namespace_created_concurrently_is_used(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Lake(plain_lake.config)
     exists = type(plain_lake.catalog).namespace_exists
     answers: list[bool] = []
 
     def slow(catalog: object, namespace: tuple[str, ...]) -> bool:
         answers.append(exists(catalog, namespace))  # type: ignore[arg-type]
-        if len(answers) < 3:  # asked by the lake, then by the catalog itself
+        if len(answers) < 3:  # checked by the lake, then by the catalog itself
             monkeypatch.undo()
             other.ensure_namespace(("final",))
             monkeypatch.setattr(type(plain_lake.catalog), "namespace_exists", slow)
@@ -188,7 +184,7 @@ def test_a_namespace_that_another_process_makes_in_the_same_moment_is_there(
     assert answers[0] is False
 
 
-def test_scans_are_planned_in_one_thread_only_where_the_lake_is_on_a_disk(tmp_path: Path) -> None:
+def test_scans_are_planned_in_one_thread_only_on_a_local_disk(tmp_path: Path) -> None:
     options = session_conf(LakeConfig(home=tmp_path))["spark.driver.defaultJavaOptions"]
     assert "plan-in-worker-pool=false" in options
     remote = LakeConfig(home=tmp_path, warehouse="s3://bucket/lake")

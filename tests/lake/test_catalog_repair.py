@@ -1,4 +1,4 @@
-"""Catalogs that name older metadata than there is, and metadata files that are gone or cut: without Spark."""
+"""Catalogs that name old metadata, and missing or truncated metadata files, without Spark."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def count(lake: Lake, name: str = "raw.t") -> int:
 
 
 def named(lake: Lake, name: str = "raw.t") -> Path:
-    """The metadata file that the catalog names, whether or not it is there."""
-    found = next(e for e in examine(lake) if str(e.table) == name)
-    return Path(found.named.removeprefix("file://"))
+    """Return the metadata file that the catalog names, whether or not it exists."""
+    examined = next(e for e in examine(lake) if str(e.table) == name)
+    return Path(examined.named.removeprefix("file://"))
 
 
 def states(lake: Lake) -> dict[str, str]:
@@ -49,13 +49,13 @@ def states(lake: Lake) -> dict[str, str]:
 
 
 def only(lake: Lake) -> Examined:
-    (found,) = examine(lake)
-    return found
+    (examined,) = examine(lake)
+    return examined
 
 
 @pytest.fixture
 def backup(plain_lake: Lake, tmp_path: Path) -> Callable[[], Callable[[], Lake]]:
-    """Copies the catalog as it is; the copy, called, puts it back, and gives the lake as a new process sees it."""
+    """Copy the catalog; calling the result restores it and returns the lake as in a new process."""
     file = plain_lake.config.home / "catalog.db"
 
     def take() -> Callable[[], Lake]:
@@ -76,7 +76,7 @@ def backup(plain_lake: Lake, tmp_path: Path) -> Callable[[], Callable[[], Lake]]
 
 
 @pytest.mark.parametrize("commits", [1, 2, 20])
-def test_a_restored_catalog_names_the_newest_version_again(
+def test_a_restored_catalog_is_repaired_to_the_newest_version(
     plain_lake: Lake, backup: Callable[[], Callable[[], Lake]], commits: int
 ) -> None:
     make(plain_lake)
@@ -100,21 +100,19 @@ def test_a_restored_catalog_names_the_newest_version_again(
     assert set(states(lake).values()) == {"current"}
 
 
-def test_where_the_table_went_on_from_both_somebody_chooses(
-    plain_lake: Lake, backup: Callable[[], Callable[[], Lake]]
-) -> None:
+def test_diverged_versions_require_a_choice(plain_lake: Lake, backup: Callable[[], Callable[[], Lake]]) -> None:
     make(plain_lake)
     restore = backup()
     append(plain_lake, commits=3)
     other = named(plain_lake)
     lake = restore()
     append(lake)
-    found = only(lake)
-    assert (found.state, found.can_be_repaired) == ("diverged", False)
-    assert str(other) in found.why
+    examined = only(lake)
+    assert (examined.state, examined.can_be_repaired) == ("diverged", False)
+    assert str(other) in examined.why
     with pytest.raises(RepairError, match="does not follow"):
-        repair(lake, found)
-    repair(lake, found, str(other))
+        repair(lake, examined)
+    repair(lake, examined, str(other))
     assert count(lake) == 5
 
 
@@ -129,35 +127,33 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_newest_version_that_can_be_read_stands_in_for_one_that_cannot(
+def test_the_newest_readable_version_replaces_an_unreadable_one(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     make(plain_lake, commits=3)
     BROKEN[broken](named(plain_lake))
     lake = Lake(plain_lake.config)
-    monkeypatch.setattr(
-        caching_catalog, "_cache", caching_catalog.MetadataCache()
-    )  # as in a process that has not read it before
+    monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())  # as in a new process
     for look in (lake.table, lake.find, lake.exists):
         with pytest.raises(CorruptMetadataError, match=r"(?s)raw\.t .*`lake-assets repair`"):
             look("raw.t")
-    found = only(lake)
-    assert found.state == "unreadable"
-    assert "1 versions older" in found.why
-    repair(lake, found)
+    examined = only(lake)
+    assert examined.state == "unreadable"
+    assert "1 versions older" in examined.why
+    repair(lake, examined)
     assert count(lake) == 2, "one commit is lost, and said to be"
 
 
-def test_a_table_of_which_nothing_can_be_read_is_forgotten_by_request_alone(plain_lake: Lake) -> None:
+def test_a_lost_table_is_forgotten_only_on_request(plain_lake: Lake) -> None:
     make(plain_lake)
     folder = named(plain_lake).parent
     for file in folder.glob("*.metadata.json"):
         file.write_bytes(b"{")
-    found = only(plain_lake)
-    assert (found.state, found.newest) == ("lost", None)
+    examined = only(plain_lake)
+    assert (examined.state, examined.newest) == ("lost", None)
     with pytest.raises(RepairError, match="every other version"):
-        repair(plain_lake, found)
-    forget(plain_lake, found)
+        repair(plain_lake, examined)
+    forget(plain_lake, examined)
     assert examine(plain_lake) == []
     make(plain_lake)
     assert count(plain_lake) == 2
@@ -165,7 +161,7 @@ def test_a_table_of_which_nothing_can_be_read_is_forgotten_by_request_alone(plai
         forget(plain_lake, only(plain_lake))
 
 
-def test_a_table_made_again_in_the_same_folder_is_another_one(plain_lake: Lake) -> None:
+def test_a_table_created_again_in_its_folder_is_another_table(plain_lake: Lake) -> None:
     make(plain_lake, commits=9)
     before = named(plain_lake)
     plain_lake.catalog.drop_table("raw.t")
@@ -175,7 +171,7 @@ def test_a_table_made_again_in_the_same_folder_is_another_one(plain_lake: Lake) 
         repair(plain_lake, only(plain_lake), str(before))
 
 
-def test_a_table_made_again_in_the_same_folder_is_repaired_from_its_own_versions(plain_lake: Lake) -> None:
+def test_a_table_created_again_in_its_folder_is_repaired_from_its_own_versions(plain_lake: Lake) -> None:
     make(plain_lake, commits=9)
     plain_lake.catalog.drop_table("raw.t")
     make(plain_lake, commits=2)
@@ -185,7 +181,7 @@ def test_a_table_made_again_in_the_same_folder_is_repaired_from_its_own_versions
     assert count(plain_lake) == 1
 
 
-def test_whoever_moves_a_table_meanwhile_is_not_undone(plain_lake: Lake) -> None:
+def test_a_concurrent_commit_is_not_undone(plain_lake: Lake) -> None:
     make(plain_lake)
     before = only(plain_lake)
     append(plain_lake)
@@ -208,13 +204,13 @@ def test_the_command(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command() == (0, "2 of 2 tables are at their newest version; 0 repaired\n")
     broken = named(plain_lake, "raw.other")
     broken.write_bytes(b"{")
-    code, said = command("--dry-run")
+    code, output = command("--dry-run")
     assert code == 0
-    assert "raw.other" in said
-    assert "would name" in said.replace("\n", " ")
+    assert "raw.other" in output
+    assert "would name" in output.replace("\n", " ")
     assert named(plain_lake, "raw.other") == broken
-    shown: list[dict[str, Any]] = json.loads(command("--dry-run", "--json")[1])
-    assert [(e["table"], e["state"], e["repaired"]) for e in shown] == [
+    entries: list[dict[str, Any]] = json.loads(command("--dry-run", "--json")[1])
+    assert [(e["table"], e["state"], e["repaired"]) for e in entries] == [
         ("raw.other", "unreadable", False),
         ("raw.t", "current", False),
     ]
@@ -224,9 +220,9 @@ def test_the_command(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count(plain_lake, "raw.other") == 2
     for file in named(plain_lake).parent.glob("*.metadata.json"):
         file.unlink()
-    code, said = command()
+    code, output = command()
     assert code == 1
-    assert "--forget" in said
+    assert "--forget" in output
     with pytest.raises(RepairError, match="names of the tables"):
         command("--forget")
     assert command("raw.t", "--forget")[0] == 0
@@ -242,6 +238,6 @@ def test_a_catalog_that_does_not_answer_is_named_without_its_statement(plain_lak
     with closing(sqlite3.connect(plain_lake.config.home / "catalog.db", timeout=1)) as other:
         other.execute("DROP TABLE iceberg_tables")
         other.commit()
-    with pytest.raises(CatalogUnavailableError, match=r"catalog\.db.* does not answer \(no such table") as told:
+    with pytest.raises(CatalogUnavailableError, match=r"catalog\.db.* does not answer \(no such table") as caught:
         lake.table("raw.t")
-    assert "SELECT" not in str(told.value)
+    assert "SELECT" not in str(caught.value)

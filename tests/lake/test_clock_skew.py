@@ -1,4 +1,4 @@
-"""Times of tables that a clock ahead has written, without Spark."""
+"""Timestamps of tables written by a clock running ahead, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMES = st.lists(st.integers(0, 10_000_000), max_size=6)
 
 
 @given(TIMES, TIMES, TIMES, st.integers(0, 10_000_000), st.integers(0, 10_000_000))
-def test_no_time_is_after_now_or_after_what_followed_it(
+def test_no_timestamp_is_after_now_or_out_of_order(
     snapshots: list[int], history: list[int], versions: list[int], last: int, now: int
 ) -> None:
     metadata = {
@@ -39,7 +39,7 @@ def test_no_time_is_after_now_or_after_what_followed_it(
     assert [s["snapshot-id"] for s in after["snapshots"]] == list(range(len(snapshots)))
 
 
-def test_times_are_taken_back_only_where_a_commit_would_fail(plain_lake: Lake) -> None:
+def test_timestamps_are_reset_only_if_a_commit_would_fail(plain_lake: Lake) -> None:
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", ROWS.schema).append(ROWS)
     table = plain_lake.table("raw.t")
@@ -56,12 +56,12 @@ def test_times_are_taken_back_only_where_a_commit_would_fail(plain_lake: Lake) -
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_table_that_pyiceberg_has_written_to_since_is_in_order_again(plain_lake: Lake, others: int) -> None:
+def test_a_table_with_a_later_pyiceberg_commit_is_readable_again(plain_lake: Lake, others: int) -> None:
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", ROWS.schema).append(ROWS)
     written_ahead(plain_lake, "raw.t", timedelta(hours=2))
     for _ in range(others):
-        plain_lake.table("raw.t").append(ROWS)  # at the time that it is: the history goes back
+        plain_lake.table("raw.t").append(ROWS)  # at the current time, so the history goes back
     assert clock_skew.reset_future_times(plain_lake.table("raw.t"))
     metadata = plain_lake.table("raw.t").metadata
     for history in (metadata.snapshot_log, metadata.metadata_log):

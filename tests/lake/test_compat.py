@@ -1,4 +1,4 @@
-"""What is relied on of PySpark beyond its public API."""
+"""Private APIs of PySpark in use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_process_has_one_kind_of_spark(monkeypatch: pytest.MonkeyPatch) -> N
         check_one_kind("sc://127.0.0.1:15002")
 
 
-def test_pysparks_handler_of_interrupts_is_not_kept() -> None:
+def test_the_interrupt_handler_is_restored_after_pyspark_sets_its_own() -> None:
     before = signal.getsignal(signal.SIGINT)
     with _own_interrupts():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -55,12 +55,12 @@ def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wher
     assert LakeConfig.load(file if where == "argument" else None).name == "found"
 
 
-def test_a_relative_home_in_a_file_is_meant_from_where_the_file_is(tmp_path: Path) -> None:
+def test_a_relative_home_in_a_file_is_relative_to_the_file(tmp_path: Path) -> None:
     file = write(tmp_path / "deep" / "lake.yaml", "home: data\n")
     assert LakeConfig.load(file).home == tmp_path / "deep" / "data"
 
 
-def test_a_relative_home_elsewhere_is_meant_from_the_current_folder(
+def test_a_relative_home_elsewhere_is_relative_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKE_HOME", "data")
@@ -68,14 +68,14 @@ def test_a_relative_home_elsewhere_is_meant_from_the_current_folder(
     assert LakeConfig(home=Path("other")).home == tmp_path / "other"
 
 
-def test_the_users_folder_can_be_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_means_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     assert LakeConfig.load(write(tmp_path / "lake.yaml", "home: ~/lake\n")).home == tmp_path / "me" / "lake"
     assert LakeConfig(home=Path("~/lake")).home == tmp_path / "me" / "lake"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("nmae: lake\n", "nmae: unknown setting; did you mean `name`?"),
         ("zzz: lake\n", "zzz: unknown setting; known settings: name, home, catalog, warehouse, spark"),
@@ -94,16 +94,16 @@ def test_the_users_folder_can_be_meant_by_a_tilde(tmp_path: Path, monkeypatch: p
         ("[" * 5_000, "nested too deeply"),
     ],
 )
-def test_a_wrong_file_is_named_with_what_is_wrong_in_it(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_file_is_named_with_its_mistake(tmp_path: Path, text: str, message: str) -> None:
     file = write(tmp_path / "bad.yaml", text)
     with pytest.raises(ConfigError) as caught:
         LakeConfig.load(file)
     assert str(file) in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_a_relative_warehouse_in_a_file_is_meant_from_where_the_file_is(tmp_path: Path) -> None:
+def test_a_relative_warehouse_in_a_file_is_relative_to_the_file(tmp_path: Path) -> None:
     file = write(tmp_path / "deep" / "lake.yaml", "warehouse: tables\n")
     assert LakeConfig.load(file).warehouse == (tmp_path / "deep" / "tables").as_uri()
     assert LakeConfig(warehouse="tables").warehouse == (tmp_path / "tables").as_uri()
@@ -111,7 +111,7 @@ def test_a_relative_warehouse_in_a_file_is_meant_from_where_the_file_is(tmp_path
     assert LakeConfig(warehouse="tables", catalog=rest).warehouse == "tables"
 
 
-def test_a_home_may_be_a_file_url_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_may_be_a_file_url_but_no_other_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LakeConfig.load(write(tmp_path / "lake.yaml", f"home: file://{tmp_path}/a%20b\n")).home == tmp_path / "a b"
     monkeypatch.setenv("LAKE_HOME", "gs://bucket/lake")
     with pytest.raises(ConfigError, match=r"gs://bucket/lake is a URL"):
@@ -119,12 +119,12 @@ def test_a_home_may_be_a_file_url_and_no_other(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "gs:").exists()
 
 
-def test_an_empty_variable_is_as_if_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_HOME", "")
     assert LakeConfig.load().home == tmp_path / ".lake"
 
 
-def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_with_invalid_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_CATALOG", "rest")
     with pytest.raises(ConfigError, match=r"\"catalog\".*LAKE_CATALOG__TYPE=rest"):
         LakeConfig.load()
@@ -137,7 +137,7 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("how", ["argument", "LAKE_CONFIG"])
-def test_a_file_that_is_asked_for_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_requested_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     file = tmp_path / "none.yaml"
     monkeypatch.setenv("LAKE_CONFIG", str(file))
     with pytest.raises(ConfigError, match=r"none\.yaml"):
@@ -148,12 +148,12 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     assert LakeConfig.load(write(tmp_path / "lake.yaml", "\n")).name == "lake"
 
 
-def test_a_file_read_once_does_not_shine_through_later(tmp_path: Path) -> None:
+def test_a_file_read_earlier_does_not_affect_later_loads(tmp_path: Path) -> None:
     LakeConfig.load(write(tmp_path / "x.yaml", "name: first\n"))
     assert LakeConfig().name == "lake"
 
 
-def test_a_rest_catalog_says_itself_where_tables_live() -> None:
+def test_a_rest_catalog_decides_where_tables_live() -> None:
     config = LakeConfig(catalog={"type": "rest", "uri": "http://localhost:8181"})
     assert config.warehouse is None
     assert not config.is_embedded

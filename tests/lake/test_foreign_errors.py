@@ -1,4 +1,4 @@
-"""Errors of Spark and the operating system under the names that they have here."""
+"""Errors of Spark and the operating system as errors of this package."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lake_assets.lake.foreign_errors import as_named
 from lake_assets.tables.commits import lost_race
 
 
-def spark(said: str) -> Exception:
-    return PySparkException(message=said)
+def spark(message: str) -> Exception:
+    return PySparkException(message=message)
 
 
-# As Spark 4.1 with Iceberg 1.12 says it.
+# The message of Spark 4.1 with Iceberg 1.12.
 SAID: list[tuple[Exception, type[LakeError], str]] = [
     (
         spark(
@@ -116,7 +116,7 @@ TOLD_BY_A_ROW = (
 )
 
 
-@pytest.mark.parametrize("told", TOLD_BY_A_ROW)
+@pytest.mark.parametrize("message", TOLD_BY_A_ROW)
 @pytest.mark.parametrize(
     "quoted",
     [
@@ -128,32 +128,30 @@ TOLD_BY_A_ROW = (
         "pyspark.errors.exceptions.base.PythonException: ValueError: {}",
     ],
 )
-def test_what_a_row_says_is_neither_a_broken_file_nor_a_lost_race(quoted: str, told: str) -> None:
-    error = spark(quoted.format(told))
+def test_values_of_rows_are_not_mistaken_for_errors_of_files_or_races(quoted: str, message: str) -> None:
+    error = spark(quoted.format(message))
     assert as_named(error, "final.users") is None
     assert not lost_race(error)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "org.apache.iceberg.exceptions.CommitFailedException: Metadata location has changed",
         "[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table `a`.`t` because it already exists",
         "org.apache.iceberg.exceptions.ValidationException: Found conflicting files that can contain records matching x",
-        # A clock that is set back while a step is at work: it is done again, with the table's times taken back.
+        # A clock set back during a step: the step is retried with reset timestamps.
         "java.lang.IllegalArgumentException: Invalid update timestamp 1: before last snapshot log entry at 9",
         "[BUG] Expected sorted snapshot log entries.\n\nJVM stacktrace:\njava.lang.IllegalArgumentException: [BUG] Expected sorted",
         "org.apache.iceberg.exceptions.ValidationException: Invalid snapshot timestamp 1: before last updated timestamp",
     ],
 )
-def test_a_lost_race_is_told_by_what_iceberg_says(said: str) -> None:
-    assert lost_race(spark(said))
+def test_a_lost_race_is_recognized_by_icebergs_message(message: str) -> None:
+    assert lost_race(spark(message))
 
 
 @pytest.mark.parametrize(("error", "kind", "where"), SAID)
-def test_what_is_known_is_named_with_the_table_and_the_file(
-    error: Exception, kind: type[LakeError], where: str
-) -> None:
+def test_known_errors_name_the_table_and_the_file(error: Exception, kind: type[LakeError], where: str) -> None:
     named = as_named(error, "final.users")
     assert type(named) is kind
     assert str(named).startswith("final.users: ")
@@ -161,5 +159,5 @@ def test_what_is_known_is_named_with_the_table_and_the_file(
 
 
 @pytest.mark.parametrize("error", [ValueError("a row says: nothing"), PipelineError("File /x does not exist")])
-def test_what_is_not_known_and_what_has_a_name_stays_as_it_is(error: Exception) -> None:
+def test_unknown_errors_and_lake_errors_are_not_changed(error: Exception) -> None:
     assert as_named(error, "final.users") is None

@@ -1,4 +1,4 @@
-"""A metadata file is read once, and what a table is now is asked for every time."""
+"""Each metadata file is read once, and a table's current location is requested every time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = pa.table({"n": pa.array([1], pa.int64())})
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The metadata files that are read, of those that nothing is known of yet."""
+    """Record the metadata files that are read, starting with an empty cache."""
     files: list[str] = []
     real = FromInputFile.table_metadata
 
@@ -45,7 +45,7 @@ def rows(table: Any) -> int:
     return table.scan().to_arrow().num_rows
 
 
-def test_what_another_process_commits_is_seen_and_files_are_read_once(tmp_path: Path, read: list[str]) -> None:
+def test_commits_of_other_processes_are_seen_and_files_are_read_once(tmp_path: Path, read: list[str]) -> None:
     one, other = lake_at(tmp_path), lake_at(tmp_path)
     one.catalog.create_table(("raw", "t"), ROWS.schema)
     dice, expected = random.Random(3), 0
@@ -60,7 +60,7 @@ def test_what_another_process_commits_is_seen_and_files_are_read_once(tmp_path: 
     assert len(read) <= expected + 1
 
 
-def test_a_table_that_is_dropped_and_made_again_is_another(tmp_path: Path, read: list[str]) -> None:
+def test_a_table_dropped_and_created_again_is_another_table(tmp_path: Path, read: list[str]) -> None:
     lake = lake_at(tmp_path)
     first = lake.catalog.create_table(("raw", "t"), ROWS.schema)
     first.append(ROWS)
@@ -75,7 +75,7 @@ def test_a_table_that_is_dropped_and_made_again_is_another(tmp_path: Path, read:
     assert again.name() == first.name() == ("raw", "t")
 
 
-def test_what_a_writer_sets_for_itself_is_not_seen_by_others(tmp_path: Path, read: list[str]) -> None:
+def test_properties_set_by_a_writer_are_not_seen_by_others(tmp_path: Path, read: list[str]) -> None:
     lake = lake_at(tmp_path)
     lake.catalog.create_table(("raw", "t"), ROWS.schema, properties={"a": "1"})
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_what_a_writer_sets_for_itself_is_not_seen_by_others(tmp_path: Path, rea
     assert lake.table("raw.t").properties == {"a": "1"}
 
 
-def test_a_commit_from_an_older_state_still_fails_or_is_tried_again(tmp_path: Path, read: list[str]) -> None:
+def test_a_commit_from_an_older_state_still_fails_or_is_retried(tmp_path: Path, read: list[str]) -> None:
     lake = lake_at(tmp_path)
     lake.catalog.create_table(("raw", "t"), ROWS.schema)
     one, other = lake.table("raw.t"), lake.table("raw.t")
@@ -93,21 +93,21 @@ def test_a_commit_from_an_older_state_still_fails_or_is_tried_again(tmp_path: Pa
     assert rows(lake.table("raw.t")) == 2
 
 
-def test_only_so_much_is_kept(tmp_path: Path, read: list[str]) -> None:
+def test_the_cache_is_limited(tmp_path: Path, read: list[str]) -> None:
     lake = lake_at(tmp_path)
-    known = MetadataCache(most=5)
+    cache = MetadataCache(most=5)
     for n in range(4):
         table = lake.catalog.create_table(("raw", f"t{n}"), ROWS.schema)
         table.append(ROWS)
-        known.put(table.metadata_location, table.metadata)
-        known.put(table.metadata_location, table.metadata)
-    # Each of them, with its snapshot, counts twice.
-    assert len(known) == 2
-    assert known.get(lake.table("raw.t3").metadata_location) is not None
-    assert known.get(lake.table("raw.t0").metadata_location) is None
+        cache.put(table.metadata_location, table.metadata)
+        cache.put(table.metadata_location, table.metadata)
+    # Each file counts twice: itself and its snapshot.
+    assert len(cache) == 2
+    assert cache.get(lake.table("raw.t3").metadata_location) is not None
+    assert cache.get(lake.table("raw.t0").metadata_location) is None
 
 
-def test_other_catalogs_stay_what_they_are(tmp_path: Path) -> None:
+def test_other_catalogs_are_not_changed(tmp_path: Path) -> None:
     class Own(SqlCatalog):
         pass
 

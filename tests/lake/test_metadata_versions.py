@@ -21,32 +21,32 @@ def checksum(location: str) -> Path:
     return file.with_name(f".{file.name}.crc")
 
 
-def test_the_last_ones_and_one_of_each_hour_stay(plain_lake: Lake) -> None:
+def test_the_newest_versions_and_one_per_hour_are_kept(plain_lake: Lake) -> None:
     plain_lake.ensure_namespace(("raw",))
     few = {**PROPERTIES, "write.metadata.previous-versions-max": "2"}
     plain_lake.catalog.create_table("raw.t", ROWS.schema, properties=few)
     for _ in range(11):
         plain_lake.table("raw.t").append(ROWS)
     table = plain_lake.table("raw.t")
-    found = versions(table.io, table.metadata_location)
-    assert [v.number for v in found] == list(range(11, -1, -1)), "Iceberg deletes none"
+    listed = versions(table.io, table.metadata_location)
+    assert [v.number for v in listed] == list(range(11, -1, -1)), "Iceberg deletes none"
     now = (time.time() // HOUR) * HOUR + HOUR / 2
-    # Versions 0 to 8 are not named by the last one. By number: how many hours ago.
+    # Versions 0 to 8 are not in the metadata log. Age in hours by number:
     ages = {0: DAYS * 24 + 2, 1: DAYS * 24 - 2, 2: 30.2, 3: 30.1, 4: 30, 5: 2.2, 6: 2, 7: 0.9, 8: 0.1}
-    for version in found:
+    for version in listed:
         if version.number in ages:
-            written = now - ages[version.number] * HOUR
-            os.utime(Path(version.location.removeprefix("file://")), (written, written))
-        checksum(version.location).touch()  # as Hadoop writes one beside every file
+            written_at = now - ages[version.number] * HOUR
+            os.utime(Path(version.location.removeprefix("file://")), (written_at, written_at))
+        checksum(version.location).touch()  # as Hadoop writes next to every file
     deleted = {metadata_versions.version_of(f) for f in delete_old_versions(table, now)}
     assert deleted == {0, 2, 3, 5}
-    left = {v.number for v in versions(table.io, table.metadata_location)}
-    assert left == set(range(12)) - deleted
-    assert {v.number for v in found if checksum(v.location).exists()} == left
+    remaining = {v.number for v in versions(table.io, table.metadata_location)}
+    assert remaining == set(range(12)) - deleted
+    assert {v.number for v in listed if checksum(v.location).exists()} == remaining
     assert delete_old_versions(table, now) == []
 
 
-def test_what_is_about_to_become_the_next_version_stays(plain_lake: Lake) -> None:
+def test_a_file_that_may_become_the_next_version_is_kept(plain_lake: Lake) -> None:
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", ROWS.schema, properties=PROPERTIES).append(ROWS)
     table = plain_lake.table("raw.t")
@@ -58,7 +58,7 @@ def test_what_is_about_to_become_the_next_version_stays(plain_lake: Lake) -> Non
     assert delete_old_versions(table) == []
 
 
-def test_tables_of_others_keep_what_they_keep(plain_lake: Lake) -> None:
+def test_only_tables_of_this_package_are_thinned_out(plain_lake: Lake) -> None:
     plain_lake.ensure_namespace(("raw",))
     plain_lake.catalog.create_table("raw.t", ROWS.schema)
     assert not metadata_versions.is_due(plain_lake.table("raw.t"))

@@ -28,7 +28,7 @@ def test_a_name_is_split_at_dots_outside_backticks(text: str, namespace: tuple[s
 
 
 @pytest.mark.parametrize("text", ["users", "", ".", "final.", ".users", "final..users", "final.`users", "``.users"])
-def test_what_is_no_table_name_is_refused(text: str) -> None:
+def test_invalid_table_names_are_rejected(text: str) -> None:
     with pytest.raises(InvalidNameError, match=r"not a table name|not closed"):
         TableId.parse(text)
 
@@ -48,7 +48,7 @@ def test_a_quoted_name_is_one_identifier(name: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "a\x00b"])
-def test_what_cannot_be_quoted_is_refused(part: str) -> None:
+def test_unquotable_names_are_rejected(part: str) -> None:
     with pytest.raises(InvalidNameError, match="cannot be a name"):
         quote("final", part)
 
@@ -86,7 +86,7 @@ WILD = [
 ]
 
 
-def test_other_names_become_folders_of_their_own() -> None:
+def test_other_names_become_distinct_folders() -> None:
     folders = [folder_of(name) for name in (*HOSTILE[:1], *WILD)]
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{20,80}", f) for f in folders)
     assert len(set(folders)) == len(folders)

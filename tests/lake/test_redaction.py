@@ -23,7 +23,7 @@ def no_secret(text: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("postgresql://me:pl4nted@db:5432/lake", "postgresql://me:***@db:5432/lake"),
         ("postgresql+psycopg://me:pl4nted@db/lake", "postgresql+psycopg://me:***@db/lake"),
@@ -34,8 +34,8 @@ def no_secret(text: object) -> None:
         ("https://catalog:8181/api", "https://catalog:8181/api"),
     ],
 )  # fmt: skip
-def test_addresses_are_shown_without_what_is_secret_in_them(text: str, shown: str) -> None:
-    assert hide_in(text) == shown
+def test_addresses_are_shown_without_secrets(text: str, expected: str) -> None:
+    assert hide_in(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_addresses_are_shown_without_what_is_secret_in_them(text: str, shown: st
     ["s3.secret-access-key", "s3.access-key-id", "token", "credential", "fs.s3a.access.key", "spark.hadoop.fs.s3a.secret.key",
      "adls.account-key", "adls.sas-token", "jdbc.password", "gcs.oauth2.token", "javax.jdo.option.ConnectionPassword"],
 )  # fmt: skip
-def test_settings_that_hold_secrets_are_known_by_their_names(name: str) -> None:
+def test_settings_with_secrets_are_recognized_by_name(name: str) -> None:
     assert hide({name: "pl4nted", "warehouse": "s3://bucket"}) == {name: "***", "warehouse": "s3://bucket"}
 
 
@@ -58,11 +58,11 @@ def config(tmp_path: Path, **more: Any) -> LakeConfig:
 
 
 def test_a_configuration_is_printed_without_secrets(tmp_path: Path) -> None:
-    made = config(tmp_path)
-    for text in (repr(made), str(made), f"{made.spark!r}", repr(Lake(made).config)):
+    settings = config(tmp_path)
+    for text in (repr(settings), str(settings), f"{settings.spark!r}", repr(Lake(settings).config)):
         no_secret(text)
-    assert "127.0.0.1:1/lake" in repr(made)
-    assert made.catalog["s3.secret-access-key"] == PLANTED
+    assert "127.0.0.1:1/lake" in repr(settings)
+    assert settings.catalog["s3.secret-access-key"] == PLANTED
 
 
 def test_errors_of_the_catalog_show_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

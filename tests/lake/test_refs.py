@@ -1,4 +1,4 @@
-"""Branches and tags that are committed beside Spark: what Spark and PyIceberg see of them, and who wins a race."""
+"""Branches and tags committed without Spark: seen by Spark and PyIceberg, and races between writers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def metadata(table: Table) -> dict[str, Any]:
         return json.loads(file.read())
 
 
-def test_names_of_snapshots_come_move_and_go(plain_lake: Lake) -> None:
+def test_refs_are_created_moved_and_dropped(plain_lake: Lake) -> None:
     table = plain_table(plain_lake)
     first, second = (s.snapshot_id for s in table.metadata.snapshots)
     refs.set_tag(table, "t", first, days=7)
@@ -82,7 +82,7 @@ def test_everything_else_in_the_metadata_stays_and_old_files_go(plain_lake: Lake
     assert len(list(folder.glob("*.metadata.json"))) == 4
 
 
-def test_times_do_not_go_back_where_clocks_differ() -> None:
+def test_timestamps_do_not_go_back_if_clocks_differ() -> None:
     before = {
         "current-snapshot-id": 1,
         "last-updated-ms": 5_000,
@@ -97,12 +97,12 @@ def test_times_do_not_go_back_where_clocks_differ() -> None:
     assert successor_of(before, "", 9_000)["last-updated-ms"] == 9_000
 
 
-def test_metadata_from_before_there_were_names_names_main() -> None:
+def test_metadata_without_refs_has_main() -> None:
     assert refs.refs_of({"current-snapshot-id": 3}) == {"main": {"snapshot-id": 3, "type": "branch"}}
     assert refs.refs_of({"current-snapshot-id": -1}) == {}
 
 
-def test_main_follows_a_branch_only_from_where_that_began(plain_lake: Lake) -> None:
+def test_main_is_fast_forwarded_only_from_the_branchs_base(plain_lake: Lake) -> None:
     table = plain_table(plain_lake)
     first, second = (s.snapshot_id for s in table.metadata.snapshots)
     refs.create_branch(table, "b", first, days=1)
@@ -120,7 +120,7 @@ def test_main_follows_a_branch_only_from_where_that_began(plain_lake: Lake) -> N
     assert now.scan().to_arrow().num_rows == 1
 
 
-def test_of_a_table_that_was_made_again_nothing_is_named(plain_lake: Lake) -> None:
+def test_refs_of_a_table_created_again_are_not_set(plain_lake: Lake) -> None:
     table = plain_table(plain_lake)
     assert table.metadata.current_snapshot_id is not None
     plain_lake.catalog.drop_table("raw.t")
@@ -129,7 +129,7 @@ def test_of_a_table_that_was_made_again_nothing_is_named(plain_lake: Lake) -> No
         refs.create_branch(table, "b", table.metadata.current_snapshot_id, days=1)
 
 
-def test_what_others_commit_meanwhile_is_kept(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_commits_are_kept(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = plain_table(plain_lake)
     current = table.metadata.current_snapshot_id
     assert current is not None
@@ -155,7 +155,7 @@ def test_what_others_commit_meanwhile_is_kept(plain_lake: Lake, monkeypatch: pyt
         refs.set_tag(table, "u", current, days=1)
 
 
-def test_many_at_once_lose_nothing(plain_lake: Lake) -> None:
+def test_many_concurrent_commits_lose_nothing(plain_lake: Lake) -> None:
     table = plain_table(plain_lake)
     current = table.metadata.current_snapshot_id
     assert current is not None
@@ -202,7 +202,7 @@ def test_spark_writes_to_the_branch_and_main_follows(
 
 @pytest.mark.parametrize("was_done", [True, False])
 @pytest.mark.parametrize("goes_on", [True, False], ids=["others go on", "nobody else"])
-def test_a_catalog_that_fails_while_committing_is_asked_what_it_did(
+def test_a_catalog_that_fails_during_a_commit_is_checked_for_the_result(
     plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, was_done: bool, goes_on: bool
 ) -> None:
     table = plain_table(plain_lake)
@@ -231,7 +231,7 @@ def test_a_catalog_that_fails_while_committing_is_asked_what_it_did(
     assert Path(now.metadata_location.removeprefix("file://")).is_file()
 
 
-def test_a_table_that_is_gone_and_one_whose_metadata_is_gone_are_told_apart(plain_lake: Lake) -> None:
+def test_a_missing_table_and_missing_metadata_are_different_errors(plain_lake: Lake) -> None:
     table = plain_table(plain_lake)
     (first, *_) = (s.snapshot_id for s in table.metadata.snapshots)
     Path(table.metadata_location.removeprefix("file://")).unlink()
@@ -242,7 +242,7 @@ def test_a_table_that_is_gone_and_one_whose_metadata_is_gone_are_told_apart(plai
         refs.set_tag(table, "t", first, days=7)
 
 
-def test_an_error_is_not_hidden_by_that_of_clearing_up_after_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_not_hidden_by_an_error_of_the_cleanup(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     plain_table(lake)
 
     def gone(table: Table, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of rows in summaries count rows that deletes hide: those are left out."""
+"""Row counts from snapshot summaries, without deleted rows."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from lake_assets.lake.metadata.row_counts import row_count, rows_added_and_delet
 from lake_assets.tables.commits import count_properties, counts
 
 
-def snapshot(**said: int | str) -> Snapshot:
-    summary = Summary(Operation.OVERWRITE, **{k.replace("_", "-"): str(v) for k, v in said.items()})
+def snapshot(**properties: int | str) -> Snapshot:
+    summary = Summary(Operation.OVERWRITE, **{k.replace("_", "-"): str(v) for k, v in properties.items()})
     return Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="x", summary=summary)
 
 
 @pytest.mark.parametrize(
-    ("said", "added", "deleted"),
+    ("summary", "added", "deleted"),
     [
         ({"added_records": 5}, 5, 0),
-        # Three delete vectors of ten rows each go with the files of 45 rows.
+        # Three deletion vectors of ten rows each are removed with the files of 45 rows.
         ({"added_records": 15, "deleted_records": 45, "removed_position_deletes": 30}, 15, 15),
-        # A vector that hides five rows takes the place of one that hid three.
+        # A vector with five rows replaces one with three.
         ({"added_position_deletes": 5, "removed_position_deletes": 3}, 0, 2),
         ({"added_records": 2, "added_position_deletes": 2}, 2, 2),
         ({"removed_position_deletes": 3}, 0, 0),
     ],
 )
-def test_rows_that_were_hidden_already_are_not_deleted_again(said: dict[str, int], added: int, deleted: int) -> None:
-    assert rows_added_and_deleted(snapshot(**said)) == (added, deleted)
-    assert counts(snapshot(**said)) == (added, 0, deleted)
+def test_rows_deleted_before_are_not_counted_again(summary: dict[str, int], added: int, deleted: int) -> None:
+    assert rows_added_and_deleted(snapshot(**summary)) == (added, deleted)
+    assert counts(snapshot(**summary)) == (added, 0, deleted)
 
 
-def test_what_a_commit_says_itself_counts_first() -> None:
+def test_counts_reported_by_a_commit_have_precedence() -> None:
     assert counts(snapshot(added_records=9, deleted_records=9, **count_properties(1, 2, 3))) == (1, 2, 3)
 
 
-def test_counts_of_full_recomputes_and_tables_are_those_of_the_rows(lake: Lake) -> None:
+def test_counts_of_recomputes_and_tables_equal_the_rows(lake: Lake) -> None:
     lake.ensure_namespace(("final",))
     spark = lake.spark()
     spark.sql(

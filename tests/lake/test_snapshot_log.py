@@ -1,4 +1,4 @@
-"""Given the snapshots of a table, of which some have expired: what one comes from, and what lies between two."""
+"""Ancestors of a snapshot, and steps between two, in histories with expired snapshots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tables(draw: st.DrawFn) -> tuple[dict[int, int | None], int | None, int | No
 
 
 @given(tables())
-def test_what_lies_between_two_snapshots(drawn: tuple[dict[int, int | None], int | None, int | None]) -> None:
+def test_steps_between_two_snapshots(drawn: tuple[dict[int, int | None], int | None, int | None]) -> None:
     parents, start, end = drawn
 
     def chain(i: int | None) -> list[int]:
@@ -52,7 +52,7 @@ def test_what_lies_between_two_snapshots(drawn: tuple[dict[int, int | None], int
     assert log.is_forward == (common is not None and common == start)
 
 
-def test_the_beginning_has_no_ancestor_and_all_that_is_left_are_steps() -> None:
+def test_from_the_beginning_all_remaining_snapshots_are_steps() -> None:
     assert ids(between(table({2: 1, 3: 2}), None, 3)) == (None, [2, 3], [])
 
 

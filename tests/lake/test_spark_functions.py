@@ -1,4 +1,4 @@
-"""What is known of Spark's functions, against what Spark says of them."""
+"""Spark's functions, compared with Spark's own documentation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lake_assets import Lake
 from lake_assets.lake.spark_functions import is_aggregate, is_generator
 from lake_assets.lake.sql_text import DIALECT, changed, changed_calls, misread, not_repeatable
 
-# `x = 1` is how such are called.
+# Operators have no call syntax: `x = 1`.
 OPERATORS = {"=", "==", "<=>", "!=", "<>", "<", "<=", ">", ">=", "%", "&", "/", "^", "|", "||", "<<", ">>", ">>>"}
 
 
 @pytest.fixture(scope="module")
 def groups(spark_lake: Lake) -> Mapping[str, str]:
-    """By function the group that Spark's documentation has it in."""
+    """Return each function's group in Spark's documentation."""
     spark = spark_lake.spark()
     catalog = spark._jsparkSession.sessionState().catalog()
     identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
@@ -30,7 +30,7 @@ def groups(spark_lake: Lake) -> Mapping[str, str]:
 
 
 def call(name: str) -> exp.Expr | None:
-    """A call of a function, with as many arguments as it is parsed with."""
+    """Return a call of a function with as many arguments as its parser accepts."""
     for arguments in ("x", "x, y", "x, y, z", ""):
         try:
             query = sqlglot.parse_one(f"SELECT {name}({arguments}) FROM final.a", dialect=DIALECT)
@@ -47,7 +47,7 @@ def test_all_aggregates_are_known(groups: Mapping[str, str]) -> None:
     assert not [n for n in of_rows if (c := call(n)) is None or not is_aggregate(c)]
 
 
-def test_nothing_else_is_taken_for_one(groups: Mapping[str, str]) -> None:
+def test_other_functions_are_not_aggregates(groups: Mapping[str, str]) -> None:
     others = {n for n, g in groups.items() if g not in ("agg_funcs", "window_funcs")}
     assert len(others) > 350
     assert not [n for n in others if (c := call(n)) is not None and is_aggregate(c)]
@@ -60,8 +60,8 @@ def test_all_generators_are_known(groups: Mapping[str, str]) -> None:
 
 
 @pytest.mark.long
-def test_what_is_written_gives_what_was_read(spark_lake: Lake) -> None:
-    """The examples of Spark's own documentation, as they are and as sqlglot writes them."""
+def test_written_sql_returns_the_same_rows(spark_lake: Lake) -> None:
+    """The examples of Spark's documentation, unchanged and as written by sqlglot."""
     spark = spark_lake.spark()
     catalog = spark._jsparkSession.sessionState().catalog()
     identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
@@ -71,25 +71,25 @@ def test_what_is_written_gives_what_was_read(spark_lake: Lake) -> None:
             continue
         examples = catalog.lookupFunctionInfo(identifier(name)).getExamples()
         for sql in re.findall(r"^\s*> (SELECT.*?);\s*$", examples, re.MULTILINE | re.DOTALL):
-            # Rows without parentheses are read as one with an alias; a model over them is run as it is written.
+            # VALUES without parentheses is parsed as one row with an alias; a model over it runs unchanged.
             if "FROM VALUES '" in sql or sql == "SELECT current_time":
                 continue
             try:
                 query = sqlglot.parse_one(sql, dialect=DIALECT)
                 expected = [tuple(map(str, row)) for row in spark.sql(sql).collect()]
             except (SqlglotError, PySparkException):
-                continue  # what sqlglot or Spark refuses is told, and meant to fail in some examples
+                continue  # errors of sqlglot or Spark are reported; some examples are meant to fail
             if not_repeatable(query) or changed_calls(query):
                 continue
-            written = query.sql(DIALECT)
+            output = query.sql(DIALECT)
             try:
-                found: object = [tuple(map(str, row)) for row in spark.sql(written).collect()]
+                actual: object = [tuple(map(str, row)) for row in spark.sql(output).collect()]
             except PySparkException as e:
-                found = str(e).splitlines()[0]
-            if found == expected:
+                actual = str(e).splitlines()[0]
+            if actual == expected:
                 same += 1
             else:
-                wrong.append(f"{sql} -> {written}: {found} instead of {expected}")
+                wrong.append(f"{sql} -> {output}: {actual} instead of {expected}")
     assert not wrong, "\n".join(wrong)
     assert same > 900
 
@@ -116,7 +116,7 @@ def test_calls_are_written_as_they_were_read(call: str) -> None:
     assert not changed_calls(query)
 
 
-def test_a_type_that_is_written_as_another_one_is_told() -> None:
+def test_a_type_written_as_another_one_is_reported() -> None:
     assert changed_calls(sqlglot.parse_one("SELECT TIME '10:00:00' AS y FROM final.a", dialect=DIALECT))
     assert misread("SELECT CAST(x AS TIMESTAMP WITHOUT  TIME ZONE) AS y FROM final.a").endswith("TIMESTAMP_NTZ")
     assert not misread("SELECT 'without time zone' AS y, ' WITHOUT TIME ZONE' AS z FROM final.a")
@@ -135,7 +135,7 @@ def test_a_type_that_is_written_as_another_one_is_told() -> None:
         "like(name, 'x') IS NULL",
     ],
 )
-def test_what_would_be_written_otherwise_is_told(call: str) -> None:
+def test_changed_tokens_are_reported(call: str) -> None:
     sql = f"SELECT {call} AS y FROM final.a"
     assert changed(sql, sqlglot.parse_one(sql, dialect=DIALECT))
 
@@ -158,6 +158,6 @@ def test_what_would_be_written_otherwise_is_told(call: str) -> None:
         "name RLIKE r'\\d'",
     ],
 )
-def test_what_only_looks_otherwise_is_not(call: str) -> None:
+def test_equivalent_spellings_are_not_reported(call: str) -> None:
     sql = f"SELECT {call} AS y FROM final.a, final.b QUALIFY count(*) OVER (PARTITION BY id) = 1"
     assert changed(sql, sqlglot.parse_one(sql, dialect=DIALECT)) == ""

@@ -1,4 +1,4 @@
-"""What a session makes of the SQL that it is given."""
+"""How a session reads SQL."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TEXTS = ("${env:HOME}", "${spark.app.name}", "${system:user.name}", "${nothing}"
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_stays_what_it_is(spark_lake: Lake, text: str) -> None:
+def test_literals_and_identifiers_keep_their_text(spark_lake: Lake, text: str) -> None:
     spark = spark_lake.spark()
-    said = f"{literal(text)} AS {quote(text)}"
-    for rows in (spark.sql(f"SELECT {said}"), spark.range(1).selectExpr(said)):
+    expression = f"{literal(text)} AS {quote(text)}"
+    for rows in (spark.sql(f"SELECT {expression}"), spark.range(1).selectExpr(expression)):
         assert rows.columns == [text]
         assert [tuple(r) for r in rows.collect()] == [(text,)]

@@ -18,7 +18,7 @@ from lake_assets.lake.metadata.variant import VariantType
 
 
 def with_type(lake: Lake, name: str) -> None:
-    """The table `a.t` whose columns `v` and the elements of `vs` are of a type that PyIceberg does not know."""
+    """Create the table `a.t`; its column `v` and the elements of `vs` have a type unknown to PyIceberg."""
     lake.ensure_namespace(("a",))
     schema = pa.schema([("id", pa.int64()), ("v", pa.string()), ("vs", pa.list_(pa.string()))])
     table = lake.catalog.create_table("a.t", schema)

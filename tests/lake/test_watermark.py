@@ -34,16 +34,16 @@ def table(plain_lake: Lake) -> Table:
 
 def commit(table: Table, properties: dict[str, str] | None = None) -> int:
     table.append(ROWS, snapshot_properties=properties or {})
-    found = table.metadata.current_snapshot_id
-    assert found is not None
-    return found
+    snapshot = table.metadata.current_snapshot_id
+    assert snapshot is not None
+    return snapshot
 
 
 def test_a_table_that_has_absorbed_nothing_has_no_watermarks(table: Table) -> None:
     assert read_marks(table) == {}
 
 
-def test_what_is_recorded_is_read_back(table: Table) -> None:
+def test_watermarks_are_read_back(table: Table) -> None:
     commit(table, to_properties(MARKS))
     assert read_marks(table) == MARKS
 
@@ -52,14 +52,14 @@ def test_the_same_watermarks_are_the_same_text(table: Table) -> None:
     assert to_properties(MARKS) == to_properties(dict(reversed(MARKS.items())))
 
 
-def test_the_newest_ancestor_that_says_it_counts(table: Table) -> None:
+def test_the_newest_ancestor_with_the_property_counts(table: Table) -> None:
     commit(table, to_properties({"raw.a": Watermark("u", 1)}))
     second = commit(table, to_properties({"raw.a": Watermark("u", 2)}))
-    commit(table)  # upkeep by somebody else
+    commit(table)  # maintenance by another program
     assert read_marks(table)["raw.a"].snapshot == 2
-    found = find_property(table, PROPERTY)
-    assert found is not None
-    assert found[1].snapshot_id == second
+    stored = find_property(table, PROPERTY)
+    assert stored is not None
+    assert stored[1].snapshot_id == second
 
 
 def test_a_rollback_takes_the_watermark_back(table: Table) -> None:
@@ -69,7 +69,7 @@ def test_a_rollback_takes_the_watermark_back(table: Table) -> None:
     assert read_marks(table)["raw.a"].snapshot == 1
 
 
-def test_a_watermark_that_was_expired_is_missed(table: Table) -> None:
+def test_an_expired_watermark_is_an_error(table: Table) -> None:
     first = commit(table, to_properties({"raw.a": Watermark("u", 1)}))
     commit(table)
     table.maintenance.expire_snapshots().by_id(first).commit()
@@ -80,7 +80,7 @@ def test_a_watermark_that_was_expired_is_missed(table: Table) -> None:
 @pytest.mark.parametrize(
     "text", ["no json", "[]", '{"a": 1}', '{"a": {"uuid": "u"}}', '{"a": {"uuid":"u","snapshot":1,"high":[1]}}']
 )
-def test_what_is_no_watermark_is_named(table: Table, text: str) -> None:
+def test_an_invalid_watermark_is_named(table: Table, text: str) -> None:
     snapshot = commit(table, {PROPERTY: text})
     with pytest.raises(CorruptMetadataError, match=rf"final\.t.*{snapshot}"):
         read_marks(table)

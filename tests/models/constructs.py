@@ -1,4 +1,4 @@
-"""Queries with constructs that the generated ones do not have: what Spark accepts, and few people write."""
+"""Queries with rare constructs that Spark accepts and the generated queries lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries of every kind over two tables, by name; and with which strategy a change of any of them is absorbed."""
+"""Queries of every kind over two tables, by name, and the strategy that absorbs a change of any of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of what the generated queries do not have: after every run each equals its query, as Spark reads its text."""
+"""Models with rare constructs: after every run each equals its query, as Spark reads its text."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ USERS, ORDERS = TableId.parse("final.users"), TableId.parse("final.orders")
 
 
 def grouped(sql: str) -> tuple[Node, exp.Expr]:
-    """What the query's topmost GROUP BY reads, and what its first aggregate is over."""
+    """Return the input of the query's topmost GROUP BY, and the argument of its first aggregate."""
     tree = plan("agg.m", sql, SCHEMAS).tree
     assert tree is not None
     node = tree.root
@@ -87,7 +87,8 @@ def test_bounds_are_rounded_outwards(kind: str, low: int, high: int, around: tup
 @pytest.mark.parametrize(
     ("low", "high", "within", "around"),
     [
-        # Changed and new rows: the next file down is not read, and how far the newest rows reach is still rounded.
+        # Changed and new rows: the next lower file is not read, and the upper bound of the newest rows is still
+        # rounded.
         (46_875_003, 50_001_499, (46_875_000, 49_999_999), (46_875_000, 50_003_968)),
         (46_875_003, 49_999_990, (46_875_000, 49_999_999), (46_875_000, 49_999_999)),
         (46_800_001, 49_999_990, (46_875_000, 49_999_999), (46_792_704, 49_999_999)),  # some new rows are below
@@ -151,7 +152,7 @@ def test_changes_equal_the_query_however_many_are_grouped_at_once(
     world.run(by_city)
     world.sql("UPDATE final.u SET seen = 1 WHERE id % 3 = 0")
     assert world.run(by_city)["agg.by_city"].strategy == "none"
-    # Rows that are alike, rows that move and come back, keys without a row on the other side.
+    # Equal rows, rows that move and move back, keys without a row on the other side.
     world.sql("INSERT INTO final.u SELECT 7, 0, 7 FROM range(3)")
     world.sql("UPDATE final.c SET city = 'c9' WHERE id IN (1, 7, 1999)")
     world.sql("DELETE FROM final.u WHERE id IN (2, 1999)")
@@ -183,7 +184,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
     world.sql("INSERT INTO final.u SELECT id, 0, id, if(id % 2 = 0, '{x}', 'y') FROM range(200)")
     model: dict[str, Any] = {
         "name": "agg.m",
-        # Braces are what they are; nothing tells whether a sum that becomes 0 is one of no values.
+        # Braces in texts are no placeholders; a sum that becomes 0 may be a sum of no values.
         "sql": "SELECT id % 7 AS k, concat(s, '{{}}') AS s, count(*) AS n, sum(v) AS v, count(*) + 1 AS more "
         "FROM final.u WHERE v IS NULL OR v <> 3 GROUP BY 1, 2",
     }
@@ -204,14 +205,14 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
         assert world.run(model, total)["agg.m"].status == "nothing"
     assert strategies == ["retract"] * 2 + ["none"] * 2 + ["retract"] * 4 + ["none", "retract"]
     assert looks == []
-    # What cannot be told from the sums is computed again from the rows.
+    # Groups in doubt are recomputed from the rows.
     world.sql("UPDATE final.u SET v = NULL WHERE s = '{x}'")
     world.sql("UPDATE final.u SET v = 0 WHERE s = 'y'")
     assert "recomputed" in world.run(model, total)["agg.m"].why
     world.sql("DELETE FROM final.u")
     world.run(model, total)
     assert world.rows("agg.m").total() == 0
-    # Rewritten files hold many rows that have not changed, and whether that is much has to be counted.
+    # Rewritten files hold many unchanged rows, so changed rows must be counted first.
     world.sql("INSERT INTO final.u SELECT id, 0, id, 'y' FROM range(20000)")
     world.run(model, total)
     looks.clear()
@@ -261,6 +262,6 @@ def test_bounds_of_changed_rows_do_not_exceed_their_files(lake: Lake) -> None:
         assert feed.rows == 5
         assert feed.bounds["id"].within == (500, 999)
         assert feed.bounds["id"].around() == ("500", "2016")  # not 480
-        # Of rows that are new alone nothing is known.
+        # File statistics do not cover rows that are only new.
         appended = scope.enter_context(capture(lake, table, loaded.metadata.snapshots[-2].snapshot_id))
         assert not appended.ranges_before["id"].has_values

@@ -16,9 +16,9 @@ TABLES = (
     "INSERT INTO final.a VALUES (1, 1), (2, 2), (NULL, 3)",
     "INSERT INTO final.b VALUES (1, 'x'), (3, 'y'), (NULL, NULL)",
 )
-# What Spark makes of these texts was taken for something else, or refused.
+# Texts that were misread or refused, although Spark accepts them.
 MEANT = {
-    # Without its join it had other rows, and nobody complained.
+    # It silently lost its join and had other rows.
     "joined_in_parentheses": "SELECT a.id AS id, b.g AS g FROM final.a a LEFT JOIN (final.b b JOIN final.a c ON b.id = c.v) ON a.id = b.id",
     "left_in_parentheses": "SELECT a.id AS id, b.g AS g FROM final.a a JOIN (final.b b LEFT JOIN final.a c ON b.id = c.v) ON a.v = b.id",
     "pivot": "SELECT * FROM final.b PIVOT (count(id) AS n FOR g IN ('x', 'y'))",
@@ -30,7 +30,7 @@ MEANT = {
     "grouping_in_having": "SELECT v + 1 AS w, id, count(*) AS n FROM final.a GROUP BY ROLLUP (v + 1, id) HAVING grouping(id) = 0",
     "layers_before_columns": "SELECT final.a.id AS id, final.b.g AS g FROM final.a JOIN final.b ON final.a.id = final.b.id",
     "no_names": "SELECT v, count(*), max(id) + 1 FROM final.a GROUP BY v",
-    # The rows that a function makes of one, though nobody reads what it makes, and though each row has a key.
+    # The rows of a generator, although no column of it is read and each row has a key.
     "exploded_and_dropped": "SELECT id FROM (SELECT id, explode(array(v, id)) AS e FROM final.a)",
     "exploded_and_counted": "SELECT v, count(*) AS n FROM (SELECT v, explode(array(v, id)) AS e FROM final.a) GROUP BY v",
     "exploded_with_a_key": "SELECT id, explode(array(0, n)) AS e FROM (SELECT id, count(*) AS n FROM final.b GROUP BY id)",
@@ -47,7 +47,7 @@ MEANT = {
     "in_exploded": "SELECT id FROM final.a WHERE id IN (SELECT explode(array(id, 2)) FROM final.b)",
     "exploded_beside_a_window": "SELECT id, explode(array(v, id)) AS e, count(*) OVER (PARTITION BY v) AS n FROM final.a",
     "exploded_in_two": "SELECT id, p, c FROM (SELECT id, posexplode(array(v, id)) AS (p, c) FROM final.a)",
-    # Spark drops rows without a time, and repeats those that lie in several windows.
+    # Spark drops rows without a time, and repeats rows in several windows.
     "windows_of_time": "SELECT window.start AS s, count(*) AS n FROM final.a GROUP BY window(timestamp_seconds(v), '2 seconds')",
     "windows_that_overlap": "SELECT id, window(timestamp_seconds(n), '2 seconds', '1 second').start AS w FROM (SELECT id, count(*) AS n FROM final.b GROUP BY id)",
     "rows_without_a_window": "SELECT v, count(*) AS n FROM (SELECT v, window(timestamp_seconds(v), '2 seconds') AS w FROM final.a) GROUP BY v",
@@ -95,12 +95,12 @@ def test_a_column_that_is_dropped_and_added_again_is_another_one(lake: Lake) -> 
 @pytest.mark.parametrize(
     "sql",
     [
-        # Of the table, not the output column `v`.
+        # The table's column, not the output column `v`.
         "SELECT b.id AS v, b.g AS g FROM final.a a CROSS JOIN final.b b "
         "QUALIFY row_number() OVER (PARTITION BY a.v ORDER BY b.id NULLS LAST, b.g) = 1",
         "SELECT b.id AS v, b.g AS g, max(a.id) OVER (PARTITION BY b.g) AS id FROM final.a a JOIN final.b b ON a.v > 0 "
         "QUALIFY row_number() OVER (PARTITION BY a.id, a.v ORDER BY v NULLS LAST, g) = 1",
-        # An output column that is none of the tables'.
+        # An output column that no table has.
         "SELECT a.v + 1 AS w, sum(a.id) AS s FROM final.a a GROUP BY a.v "
         "QUALIFY row_number() OVER (ORDER BY s NULLS LAST, w) <= 2 AND w > 1",
         # A column of USING.
@@ -121,7 +121,7 @@ def test_a_window_of_qualify_over_a_column_that_is_named_as_an_output(lake: Lake
 
 
 def test_queries_mean_what_spark_makes_of_their_text(lake: Lake) -> None:
-    # DuckDB has other names for some of these functions: Spark's own result for the text as it is written decides.
+    # DuckDB has other names for some of these functions: Spark's own result for the original text decides.
     named = {f"agg.{name}": Query(sql, (), not_duckdb="another dialect") for name, sql in MEANT.items()}
     proof = Proof(lake, named, ["final.a", "final.b"])
     proof.sql(*TABLES)
@@ -197,5 +197,5 @@ def test_zeros_are_equal_whatever_their_sign(lake: Lake, condition: str) -> None
 
 
 def verify_all(lake: Lake, proof: Proof) -> list[bool]:
-    """Whether each model equals its query, as `verify` sees it."""
+    """Return whether each model equals its query, by `verify`."""
     return [verify(lake, s).equal for s in proof.pipeline.specs(lake) if isinstance(s, ModelSpec)]

@@ -20,7 +20,7 @@ from tests.models.queries import ALL, FULL, KEYS, RETRACT
 from tests.support.oracle import rows_of
 
 JOINED = {"agg.joined": RETRACT["joined"]}
-# One of each kind of operator: the suite's share of what the long test does with all queries.
+# One of each kind of operator; the long test runs all queries.
 SOME = (
     "joined",
     "average",
@@ -38,7 +38,7 @@ SOME = (
 
 
 class Models:
-    """Two tables that somebody else writes, and models over them."""
+    """Two foreign tables, and models over them."""
 
     def __init__(self, lake: Lake, models: dict[str, str], mode: str = "merge-on-read") -> None:
         self.lake, self.models = lake, models
@@ -71,7 +71,7 @@ def _for_spark(sql: str) -> str:
 
 
 def change(choose: random.Random) -> str:
-    """One statement of somebody who writes the sources."""
+    """Return a random statement of another writer of the sources."""
     a, b, v = choose.randint(1, 12), choose.randint(1, 4), choose.choice(["NULL", "-1", "0", "1", "2"])
     name, g = choose.choice(["NULL", "'x'", "'X'", "''", "'y'"]), choose.choice(["NULL", "'n'", "'s'", "''"])
     return choose.choice(

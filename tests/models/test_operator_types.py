@@ -42,7 +42,7 @@ STEPS = [
         "DELETE FROM final.r WHERE day = '2024-01-01' OR s = ' 2'",
     ],
 ]
-# What is equal to the same value need not be equal: '01' = 1 and '1' = 1.
+# Values that equal the same value need not be equal: '01' = 1 and '1' = 1.
 KINDS = [
     "SELECT l.id, r.s FROM final.l LEFT JOIN final.r ON l.id = r.s",
     "SELECT l.id, r.s FROM final.l FULL JOIN final.r ON l.id = r.s",
@@ -80,7 +80,7 @@ KEPT = [
     "SELECT id, e FROM (SELECT id, arr AS k FROM final.l UNION ALL SELECT id, NULL FROM final.r) "
     "LATERAL VIEW OUTER explode(k) t AS e",
     "SELECT g[0] AS g, max(n) AS n FROM (SELECT arr AS g, count(*) AS n FROM final.l GROUP BY ROLLUP (arr)) GROUP BY g[0]",
-    # 0.0 and -0.0 are one group, and two texts.
+    # 0.0 and -0.0 are one group, but two texts.
     "SELECT CAST(x AS STRING) AS t, max(n) AS n FROM (SELECT abs(x) AS x, count(*) AS n FROM final.l GROUP BY abs(x)) "
     "GROUP BY CAST(x AS STRING)",
     "SELECT CAST(-x AS STRING) LIKE '%0%' AS t, max(id) AS m FROM (SELECT x, id, row_number() OVER (PARTITION BY x "
@@ -96,7 +96,7 @@ WHOLE = [
     "SELECT id, to_json(arrays_zip(arr, arr2)) AS j FROM final.l",
     "SELECT id, transform(arrays_zip(arr, arr2), y -> y.arr + y.arr2) AS j FROM final.l",
 ]
-# Spark does not take what a step makes of these; it takes the query.
+# Spark accepts these queries, but not the parts that a step runs.
 FALLEN_BACK = [
     "SELECT ok, map_from_entries(collect_list(struct(id, w))) AS m FROM final.r GROUP BY ok",
     "SELECT id, explode(map('a', v)) FROM final.l",

@@ -116,7 +116,7 @@ def test_a_key_of_a_source_that_survives_the_query_is_its_key() -> None:
 
 
 def test_a_join_over_columns_of_other_types_does_not_preserve_a_key() -> None:
-    # '1' and '01' both equal 1: a row may meet several.
+    # '1' and '01' both equal 1: a row may match several.
     sql = "SELECT o.id FROM final.orders o JOIN final.named n ON n.code = o.user_id"
     schemas = {**SCHEMAS, TableId.parse("final.named"): {"code": "string"}}
     keys = {TableId.parse("final.orders"): [["id"]], TableId.parse("final.named"): [["code"]]}

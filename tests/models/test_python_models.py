@@ -128,7 +128,7 @@ def test_rows_that_another_run_appended_meanwhile_are_not_appended_again(lake: L
     assert sum(rows_in(lake, "agg.log").values()) == len(history.plays)
 
 
-# --- what a step says, and what it costs --------------------------------------------------------------------------
+# --- reports and costs of a step ----------------------------------------------------------------------------------
 
 
 def test_an_input_that_was_only_compacted_calls_no_function(lake: Lake) -> None:

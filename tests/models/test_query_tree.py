@@ -29,7 +29,7 @@ class Shown:
 
 
 def reached(sql: str, *outputs: str) -> set[str]:
-    """The tables whose rows are cut, with the column, when the result is looked up by some of its columns."""
+    """Return the tables and columns that a key filter on some columns of the result reaches."""
     tree = plan("agg.m", sql, SCHEMAS).tree
     assert tree is not None
 

@@ -66,7 +66,7 @@ def test_the_first_model_of_a_run_pins_a_source_for_later_ones_whatever_their_li
     assert pinned_heads(plain_lake, pins, {T: t[0]}, BatchSize(files=2)) == {T: t[2].snapshot}
     assert pinned_heads(plain_lake, pins, {T: t[0]}, ONE) == {T: t[2].snapshot}
     assert pinned_heads(plain_lake, pins, {T: t[1]}, BatchSize()) == {T: t[2].snapshot}
-    # One that has come as far waits with it, one that is ahead of it does not.
+    # A model that has absorbed the pin waits, a model ahead of it does not.
     assert pinned_heads(plain_lake, pins, {T: t[2]}, BatchSize()) == {T: t[2].snapshot}
     assert pinned_heads(plain_lake, pins, {T: t[3]}, ONE) == {T: t[4].snapshot}
 
@@ -154,7 +154,7 @@ def test_what_agrees_in_one_table_still_agrees_in_another(plain_lake: Lake) -> N
     pairs = [(0, 0), (1, 0), (1, 1)]
     a = model(plain_lake, A, [{T: t[i], U: u[j]} for i, j in pairs])
     b = model(plain_lake, B, [{T: t[i], U: u[j]} for i, j in [(0, 0), (0, 1)]])
-    # In one table the one is behind, in the other one the other: only where both began do they agree.
+    # Each source is behind in another table: they only agree at their starts.
     heads = pinned_heads(plain_lake, SnapshotPins(), {A: a[0], B: b[0]}, BatchSize())
     assert heads == {A: a[0].snapshot, B: b[0].snapshot}
 
@@ -163,7 +163,7 @@ def test_the_end_of_a_batch_agrees_with_what_another_source_has_absorbed(plain_l
     t = table(plain_lake, T, 3)
     a = model(plain_lake, A, [{T: mark} for mark in t])
     assert pinned_heads(plain_lake, SnapshotPins(), {A: a[0], T: t[0]}, ONE) == {A: a[1].snapshot, T: t[1].snapshot}
-    # The table itself is behind: the model's newest snapshot that agrees is read.
+    # The table itself is behind: the newest snapshot of the model that agrees is read.
     assert pinned_heads(plain_lake, SnapshotPins(pinned={T: t[1]}), {A: a[0], T: t[0]}, BatchSize()) == {
         A: a[1].snapshot, T: t[1].snapshot,
     }  # fmt: skip

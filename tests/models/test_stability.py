@@ -43,7 +43,7 @@ SUMS = "SELECT g, sum(x) AS s FROM final.t GROUP BY g"
         "SELECT id, sum(s) OVER (PARTITION BY g) AS s FROM (SELECT id, g, sum(v) AS s FROM final.t GROUP BY id, g)",
         "SELECT t.id, a.m FROM final.t t JOIN (SELECT g, max(x) AS m, count(x) AS n FROM final.t GROUP BY g) a ON t.g = a.g",
         "SELECT id, rank() OVER (PARTITION BY g ORDER BY v) AS r, max(x) OVER (PARTITION BY g ORDER BY v) AS m FROM final.t",
-        # Rows that tie in all columns are alike.
+        # Rows that tie in all columns are equal.
         "SELECT id, row_number() OVER (PARTITION BY g ORDER BY v, id) AS n FROM final.t",
         "SELECT id, sum(x) OVER (PARTITION BY g ORDER BY v, id, x) AS s FROM final.t",
         "SELECT t.id, s FROM final.t t JOIN (SELECT g, sort_array(collect_list(id)) AS s FROM final.t GROUP BY g) a ON t.g = a.g",
@@ -157,7 +157,7 @@ def test_ranges_of_rows_that_depend_on_other_ranges_are_computed_in_full() -> No
 
 
 def test_most_generated_queries_are_exact() -> None:
-    """These have no ties; what is in doubt is a sum or an average of floating-point numbers."""
+    """Generated queries have no ties; only sums and averages of floating-point numbers are in doubt."""
     schemas = {TableId.parse(t): {n: k.lower() for n, k in c.items()} for t, c in COLUMNS.items()}
     plans = [plan("agg.m", q.sql, schemas) for q in queries(0, 120)]
     trees = [p.tree for p in plans if p.tree]

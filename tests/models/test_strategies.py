@@ -24,7 +24,7 @@ from tests.support.oracle import rows_of
 
 
 class World:
-    """Tables that somebody else writes, and declared models over them."""
+    """Foreign tables, and declared models over them."""
 
     def __init__(self, lake: Lake, *tables: str) -> None:
         self.lake = lake
@@ -103,7 +103,7 @@ def test_a_diamond_reads_one_snapshot_of_its_upstream_table(lake: Lake) -> None:
     world.sql("INSERT INTO final.t VALUES (1, 1), (2, 2)")
     world.run(left_model, right, both)
     world.sql("INSERT INTO final.t VALUES (3, 3)")
-    # One side alone goes on: the model over both stays where they agree.
+    # Only one side is updated: the model over both stays where they agree.
     pipeline = world.pipeline(left_model, right, both)
     pipeline.run(lake, ["agg.l"])
     pipeline.run(lake, ["agg.b"])
@@ -258,7 +258,7 @@ def test_past_runs_count_for_more_than_the_share() -> None:
     assert Estimate(300_000, 1_000_000, True, 0.25).prefers_full
     assert not Estimate(300_000, 1_000_000, True, 0.25, incremental=1.0, full=9.0).prefers_full
     assert Estimate(30_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
-    # A small change is absorbed whatever past runs took: else one slow run would decide for ever.
+    # A small change is absorbed whatever past runs took: otherwise one slow run would decide forever.
     assert not Estimate(3_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
     assert not Estimate(5, 8, True, 0.25).prefers_full  # a handful of rows
 
@@ -284,7 +284,7 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
     overtaken: list[str] = []
 
     def overtake(name: str) -> None:
-        """The other run does the whole of it, before this one, which has read the sources, begins to write."""
+        """Let another run finish after this one has read the sources and before it writes."""
         if name not in overtaken:
             overtaken.append(name)
             if more:
@@ -305,7 +305,7 @@ def test_a_run_that_another_one_overtakes_loses_and_repeats_nothing(
         "INSERT INTO final.t VALUES (4, 'b', 9), (5, 'c', 5)",
     )
     world.sql("UPDATE final.t SET g = 'b' WHERE id = 2")
-    # What came in between is absorbed by the next run at the latest.
+    # Rows that arrived in between are absorbed by the next run at the latest.
     world.pipeline(*models).run(lake)
     assert sorted(overtaken) == sorted(f"agg.{name}" for name in TWO_RUNS)
     outcomes = world.run(*models)

@@ -1,4 +1,4 @@
-"""Models whose values depend on the order of rows: their tables are always a result that the query can give."""
+"""Models whose values depend on the order of rows: each table is always a possible result of its query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.oracle import rows_of
 
 
 class History:
-    """Models over tables that somebody else writes and compacts.
+    """Models over tables that another writer changes and compacts.
 
     Args:
         lake: where the tables are.
@@ -30,7 +30,7 @@ class History:
 
     def __init__(self, lake: Lake, names: Collection[str], magnitude: str, *first: str) -> None:
         self.lake, self.names, self.statements = lake, names, list[str]()
-        # Whatever values meet, their sums are wrong by no more than this.
+        # Rounding errors of sums are at most this large.
         self.error = 1e-15 * 200 * max(map(abs, MAGNITUDES[magnitude]))
         queries = {n: ROUNDED[n].sql if n in ROUNDED else ARBITRARY[n][0] for n in names}
         models = [{"name": f"agg.{n}", "sql": sql} for n, sql in queries.items()]
@@ -49,9 +49,8 @@ class History:
             outcome = outcomes[f"agg.{name}"]
             if outcome.exception:
                 raise outcome.exception
-            assert "missing in the table" not in (outcome.why or ""), (
-                outcome.why
-            )  # nobody else writes the tables of the models
+            # Nobody else writes the tables of the models.
+            assert "missing in the table" not in (outcome.why or ""), outcome.why
             table = self.lake.spark().table(f"agg.{name}").collect()
             try:
                 if query := ROUNDED.get(name):
@@ -116,7 +115,7 @@ def test_rows_grouped_by_a_sum_are_not_found_by_it(lake: Lake) -> None:
     history = History(
         lake, names, "alike", "INSERT INTO final.t VALUES (1, 1, 1, 0.1D), (2, 1, 2, 0.2D), (3, 1, 1, 0.3D)"
     )
-    # Added up in this order, the numbers give 0.6 and no longer 0.6000000000000001.
+    # Added in this order, the numbers give 0.6 instead of 0.6000000000000001.
     history.run(
         "CALL lake.system.rewrite_data_files(table => 'final.t', strategy => 'sort', sort_order => 'x DESC', "
         "options => map('rewrite-all', 'true'))"

@@ -42,7 +42,7 @@ QUERIES = [
 
 
 def texts(model_plan: ModelPlan) -> Iterator[str]:
-    """All that people are shown of a plan."""
+    """Yield all texts of a plan that users see."""
     yield from (model_plan.why, model_plan.key_why, *model_plan.warnings)
     if model_plan.tree:
         for node in walk(model_plan.tree.root):

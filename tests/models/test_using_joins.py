@@ -16,7 +16,7 @@ from lake_assets.models.sql.model_plan import parse, qualified_query
 from lake_assets.models.sql.query_text import replace_tables
 from tests.support.models import bag
 
-# Of one name they differ in type and place.
+# Columns of the same name differ in type and position.
 TABLES = {
     "a": ({"k": "int", "g": "string", "v": "int"}, "(1, '1', 1), (2, '2', NULL), (3, NULL, 2), (NULL, '01', 3)"),
     "b": ({"g": "string", "w": "int", "k": "bigint"}, "('1', 1, 1), ('3', 2, 2), (NULL, 3, 4), ('2', NULL, NULL)"),
@@ -28,7 +28,7 @@ JOINS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT
 
 
 def _query(choose: random.Random) -> str:
-    """A random SELECT with such joins; some of them Spark does not take."""
+    """Return a random SELECT with joins by name; Spark does not accept all of them."""
     names: set[str] = set()
     aliases: list[str] = []
 
@@ -69,7 +69,8 @@ def _query(choose: random.Random) -> str:
     for _ in range(choose.randint(1, 3)):
         more, names = joined(names)
         text += more
-    # A join in parentheses that begins with a subquery, or has a semi or anti join, is refused: sqlglot does not read it.
+    # A join in parentheses that begins with a subquery, or has a semi or anti join, is refused: sqlglot does not parse
+    # it.
     if text.startswith("final.") and "SEMI" not in text and "ANTI" not in text and choose.random() < 0.2:
         inner, right = source()
         by = sorted(names & right)

@@ -1,4 +1,4 @@
-"""`verify`: a table beside its query at the snapshots that the table has absorbed."""
+"""`verify`: compare a table with its query at the snapshots that it has absorbed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_floats_may_differ_in_their_last_digits_only(lake: Lake) -> None:
     assert [(d.row["x"], d.expected, d.found) for d in result.differences] == [(0.1, 2, 0), (0.1000001, 0, 2)]
     world.sql("UPDATE agg.m SET x = 0.1D WHERE id = 1")
     world.sql("UPDATE agg.m SET x = 1.0D WHERE id = 3")
-    assert world.verify("m").different == 2  # NaN is no number that 1.0 could be near
+    assert world.verify("m").different == 2  # 1.0 is never close to NaN
 
 
 def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
@@ -102,7 +102,7 @@ def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
         nothing_else="SELECT collect_list(id) AS ids FROM final.t",
     )
     world.run()
-    # Another computation numbers them otherwise, and takes the other row of `a`.
+    # Another computation numbers them differently, and takes the other row of `a`.
     world.sql("UPDATE agg.numbered SET n = 5 - n WHERE n > 1")
     world.sql("UPDATE agg.one SET id = 3 - id WHERE g = 'a'")
     result = world.verify("numbered")
@@ -117,7 +117,7 @@ def test_values_that_depend_on_ties_are_not_compared(lake: Lake) -> None:
         ModelError, match="every column may have other values in each computation .* depends on the order"
     ):
         world.verify("nothing_else")
-    # What does not depend on ties is compared as ever.
+    # Columns that do not depend on ties are compared as usual.
     world.sql("UPDATE agg.numbered SET g = 'b' WHERE id = 1")
     assert world.verify("numbered").different == 2
     assert world.verify("numbered").doubt == ""
@@ -164,7 +164,7 @@ def test_an_expired_snapshot_is_named(lake: Lake) -> None:
     world = World(lake, m=COUNT)
     world.run()
     world.sql("INSERT INTO final.t VALUES (9, 'z', 1)")
-    # The tag that keeps what was absorbed is taken away by somebody else.
+    # Another process removes the tag that protects the absorbed snapshot.
     for tag in set(lake.table("final.t").refs()) - {"main"}:
         world.sql(f"ALTER TABLE final.t DROP TAG `{tag}`")
     world.sql(

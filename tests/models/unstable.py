@@ -1,4 +1,4 @@
-"""Queries whose values depend on the order of rows, and what makes a table one of their possible results."""
+"""Queries whose values depend on the order of rows, and checks for their possible results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Check = Callable[[Rows, Rows], None]
 
 @dataclass(frozen=True)
 class Rounded:
-    """A query whose rows are the same each time up to rounding.
+    """A query whose rows are always the same up to rounding.
 
     Attributes:
         sql: the query.
@@ -101,7 +101,7 @@ def _order(row: Any) -> tuple[bool, int]:
 
 
 def numbered(source: Rows, table: Rows) -> None:
-    """Each partition is numbered from 1 on, in the order of v."""
+    """Check that each partition is numbered from 1, in the order of v."""
     assert _bag(source, "id", "g", "v") == _bag(table, "id", "g", "v")
     for rows in _by(table, "g").values():
         rows.sort(key=lambda r: r["n"])
@@ -110,14 +110,14 @@ def numbered(source: Rows, table: Rows) -> None:
 
 
 def numbers_alone(source: Rows, table: Rows) -> None:
-    """The same where the partition is not shown."""
+    """Check the same for a result without the partition column."""
     assert _ids(source) == _ids(table)
     sizes = Counter(r["g"] for r in source)
     assert Counter(r["n"] for r in table) == Counter(n + 1 for size in sizes.values() for n in range(size))
 
 
 def first_of_each(source: Rows, table: Rows) -> None:
-    """One of the least rows of each partition."""
+    """Check for one of the least rows of each partition."""
     groups = _by(source, "g")
     assert Counter(r["g"] for r in table) == Counter(list(groups))
     for row in table:
@@ -126,14 +126,14 @@ def first_of_each(source: Rows, table: Rows) -> None:
 
 
 def one_of_the_group(source: Rows, table: Rows) -> None:
-    """One id of each group."""
+    """Check for one id of each group."""
     groups = _by(source, "g")
     assert Counter(r["g"] for r in table) == Counter(list(groups))
     assert all(r["f"] in [s["id"] for s in groups[r["g"]]] for r in table)
 
 
 def one_for_all_of_the_group(source: Rows, table: Rows) -> None:
-    """Each row with one id of its group, the same for all of it."""
+    """Check that each row has one id of its group, the same for the whole group."""
     groups = {g: rows for g, rows in _by(source, "g").items() if g is not None}
     assert _bag(table, "id") == _bag([r for rows in groups.values() for r in rows], "id")
     chosen: dict[Any, set[Any]] = defaultdict(set)
@@ -146,7 +146,7 @@ def one_for_all_of_the_group(source: Rows, table: Rows) -> None:
 
 
 def lists(source: Rows, table: Rows) -> None:
-    """Each row with all ids of its group, in one order for all rows of it."""
+    """Check that each row has all ids of its group, in the same order for the whole group."""
     groups = {g: sorted(r["id"] for r in rows) for g, rows in _by(source, "g").items() if g is not None}
     assert Counter((r["id"], tuple(sorted(r["l"]))) for r in table) == Counter(
         (r["id"], tuple(groups[r["g"]])) for r in source if r["g"] is not None
@@ -154,7 +154,7 @@ def lists(source: Rows, table: Rows) -> None:
 
 
 def running(source: Rows, table: Rows) -> None:
-    """Sums that go up by each row's own value, in the order of v."""
+    """Check that sums grow by each row's own value, in the order of v."""
     assert _bag(source, "id", "g", "v") == _bag(table, "id", "g", "v")
     for rows in _by(table, "g").values():
         ordered = sorted((r for r in rows if r["v"] is not None), key=lambda r: r["n"])
@@ -166,7 +166,7 @@ def running(source: Rows, table: Rows) -> None:
 
 
 def placed(source: Rows, table: Rows) -> None:
-    """As many rows on each place as partitions have one."""
+    """Check that each position has as many rows as partitions of at least that size."""
     sizes = Counter(r["g"] for r in source)
     assert {r["n"]: r["c"] for r in table} == Counter(n + 1 for size in sizes.values() for n in range(size))
 
@@ -196,7 +196,7 @@ ARBITRARY: Mapping[str, tuple[str, Check]] = {
 
 
 def fill(choose: random.Random, magnitudes: Sequence[float]) -> list[str]:
-    """The first rows of both tables, in several files."""
+    """Return statements that insert the first rows of both tables, in several files."""
     rows = [_row(choose, n, magnitudes) for n in range(1, 61)]
     inserts = [f"INSERT INTO final.t VALUES {', '.join(rows[n : n + 20])}" for n in range(0, 60, 20)]
     names = ", ".join(f"({g}, 'n{g % 3}', {choose.choice(magnitudes)!r}D)" for g in [*range(5), *range(5), 1, 2])
@@ -211,7 +211,7 @@ def _row(choose: random.Random, n: int, magnitudes: Sequence[float]) -> str:
 
 
 def changes(choose: random.Random, magnitudes: Sequence[float], new: Iterator[int]) -> list[str]:
-    """What somebody does to the tables between two runs: rewriting their files in another order, and few changes."""
+    """Return statements of another writer between two runs: files rewritten in another order, and a few changes."""
     g, k = choose.randint(0, 5), choose.randint(1, 60)
     x = f"{choose.choice(magnitudes)!r}D"
     order = choose.choice(["x DESC NULLS LAST", "id DESC NULLS LAST", "v ASC NULLS LAST, x ASC NULLS LAST"])

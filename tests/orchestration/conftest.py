@@ -1,4 +1,4 @@
-"""Pipelines for tests, and what a tick or a run of them does on an ephemeral instance."""
+"""Pipelines for tests, with ticks and runs on an ephemeral instance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lake_assets.orchestration.sensing.sensor import tick
 
 @dataclass
 class OtherSession:
-    """A resource of somebody else's that gives a Spark session, as dagster-pyspark's do."""
+    """A user's resource that provides a Spark session, like dagster-pyspark's."""
 
     lake: Lake
 
@@ -29,7 +29,7 @@ class OtherSession:
 
 @dataclass
 class Harness:
-    """A pipeline on a lake and an instance: looks, runs what was asked for, looks again."""
+    """A pipeline on a lake and an instance: ticks the sensor and runs its requests."""
 
     pipeline: Pipeline
     lake: Lake
@@ -39,14 +39,14 @@ class Harness:
         self.reload()
 
     def reload(self) -> None:
-        """What reloading the code location does."""
+        """Reload the code location."""
         self.defs = build_definitions(self.pipeline, self.lake, pyspark=OtherSession(self.lake))
         self.watch = Watch(self.pipeline, tuple(self.pipeline.specs(self.lake, alone=False)), self.lake.config)
 
     @property
     def job(self) -> dg.JobDefinition:
         repository = self.defs.get_repository_def()
-        # Tables with several partitions definitions have no job of their own.
+        # A pipeline with several partitions definitions has no job of its own.
         own = repository.has_job(self.pipeline.name)
         return repository.get_job(self.pipeline.name) if own else repository.get_implicit_global_asset_job_def()
 
@@ -55,15 +55,15 @@ class Harness:
         with dg.build_sensor_context(instance=self.instance, repository_def=repository) as context:
             return tick(context, self.watch, now)
 
-    def asked(self, now: float | None = None) -> dg.RunRequest:
-        found = self.tick(now)
-        assert isinstance(found, dg.RunRequest), found
-        return found
+    def request(self, now: float | None = None) -> dg.RunRequest:
+        outcome = self.tick(now)
+        assert isinstance(outcome, dg.RunRequest), outcome
+        return outcome
 
     def skipped(self, now: float | None = None) -> str:
-        found = self.tick(now)
-        assert isinstance(found, dg.SkipReason), found
-        return found.skip_message or ""
+        outcome = self.tick(now)
+        assert isinstance(outcome, dg.SkipReason), outcome
+        return outcome.skip_message or ""
 
     def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         checks = request.asset_check_keys

@@ -1,4 +1,4 @@
-"""Executes a run that is interrupted. Not a test: tests start it."""
+"""Execute a run that is interrupted. A script that tests start."""
 
 import sys
 import time

@@ -65,7 +65,7 @@ class Orders:
         return {"id": id_, "at": at.isoformat(), "country": self.choose.choice(self.countries), "amount": amount}
 
     def change(self, count: int) -> list[Event]:
-        """Inserts, updates that move rows to other partitions or leave them there, deletes: late ones all of them."""
+        """Insert, update (within or across partitions) and delete rows, all of them late."""
         events: list[Event] = []
         for _ in range(count):
             self.lsn += 1
@@ -88,7 +88,7 @@ class Orders:
 
 
 class Days:
-    """The pipeline over a lake and an instance, and what is to be marked."""
+    """The pipeline over a lake and an instance, and the expected marks."""
 
     def __init__(
         self, lake: Lake, instance: dg.DagsterInstance, seed: int, table: Mapping[str, Any] | None = None,
@@ -126,40 +126,42 @@ class Days:
         return [f.name for f in self.lake.table(name).schema().fields]
 
     def changed(self, name: str, before: Counter[tuple[Any, ...]], now: Counter[tuple[Any, ...]]) -> Counter[str]:
-        """The plain model: how many rows of each partition are not as they were."""
-        by, found = self.partitioned[name], Counter[str]()
+        """The plain model: number of changed rows per partition."""
+        by, counts = self.partitioned[name], Counter[str]()
         column = self.columns(name).index(by.by)
         for row, n in [*(now - before).items(), *(before - now).items()]:
             value = row[column]
-            # Spark gives moments by the clock of the session, which is UTC here.
+            # Spark returns timestamps in the session's time zone, which is UTC here.
             value = value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
-            found[str(by.key_of(value))] += n
-        return found
+            counts[str(by.key_of(value))] += n
+        return counts
 
     def run(self) -> dg.ExecuteInProcessResult:
-        """What the sensor asks for; each table's marks have to be those of the plain model."""
+        """Run the sensor's request; check each table's marks against the plain model."""
         before = self.contents()
-        result = self.harness.run(self.harness.asked())
+        result = self.harness.run(self.harness.request())
         assert result.success, [e.message for e in result.all_events if e.is_failure]
         marks = self.marks(result)
         for name, now in self.contents().items():
-            wanted = self.changed(name, before[name], now)
-            assert {k: c["rows"] for k, c in marks[name].items()} == dict(wanted), name
+            expected = self.changed(name, before[name], now)
+            assert {k: c["rows"] for k, c in marks[name].items()} == dict(expected), name
         return result
 
     def marks(self, result: dg.ExecuteInProcessResult) -> dict[str, dict[str, dict[str, Any]]]:
-        """By table and partition, what the marks of a run say; none is marked twice."""
-        found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in self.partitioned}
+        """Return the metadata of a run's marks by table and partition; no partition is marked twice."""
+        marks: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in self.partitioned}
         for event in result.get_asset_materialization_events():
             name, key = ".".join(event.asset_key.path) if event.asset_key else "", event.partition
-            if name in found and key is not None:
-                assert key not in found[name], (name, key)
-                said: dict[str, Any] = {n: v.value for n, v in event.materialization.metadata.items()}
-                found[name][key] = said | {"rows": said.get("rows_written", 0) + said.get("rows_removed", 0)}
-        return found
+            if name in marks and key is not None:
+                assert key not in marks[name], (name, key)
+                metadata: dict[str, Any] = {n: v.value for n, v in event.materialization.metadata.items()}
+                marks[name][key] = metadata | {
+                    "rows": metadata.get("rows_written", 0) + metadata.get("rows_removed", 0)
+                }
+        return marks
 
     def check(self) -> None:
-        """Each table equals a full recompute."""
+        """Check that each table equals a full recompute."""
         expected = Counter(
             (r["id"], datetime.fromisoformat(r["at"]).replace(tzinfo=None), r["country"], r["amount"])
             for r in self.orders.rows.values()

@@ -41,11 +41,11 @@ def land(harness: Harness, number: int, *rows: tuple[Any, int, str | None]) -> N
 
 
 def checked(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, str]]:
-    found = result.get_asset_check_evaluations()
-    return {".".join((*e.asset_key.path, e.check_name)): (e.passed, e.severity.value) for e in found}
+    evaluations = result.get_asset_check_evaluations()
+    return {".".join((*e.asset_key.path, e.check_name)): (e.passed, e.severity.value) for e in evaluations}
 
 
-def test_every_audit_is_a_check_and_comparisons_have_a_job_and_schedules_of_their_own(plain_lake: Lake) -> None:
+def test_every_audit_is_a_check_and_comparisons_have_their_own_job_and_schedules(plain_lake: Lake) -> None:
     audits = ("unique", {"not_null": "city", "severity": "warn"}, {"relationships": {"city": "final.c.id"}})
     defs = build_definitions(pipeline(*audits, more=("public.c",)), plain_lake)
     dg.Definitions.validate_loadable(defs)
@@ -81,7 +81,7 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
 ) -> None:
     harness = Harness(pipeline({"not_null": "city"}, {"unique": "city", "severity": "warn"}), lake, instance)
     land(harness, 1, ("c", 1, "a"), ("c", 2, "a"))
-    result = harness.run(harness.asked())
+    result = harness.run(harness.request())
     assert result.success
     assert checked(result) == {
         "final.t.not_null_city": (True, "ERROR"),
@@ -91,7 +91,7 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
     head = lake.table("final.t").metadata.current_snapshot_id
 
     land(harness, 2, ("c", 3, None), ("c", 4, "b"))
-    result = harness.run(harness.asked())
+    result = harness.run(harness.request())
     assert not result.success
     assert lake.table("final.t").metadata.current_snapshot_id == head
     assert checked(result)["final.t.not_null_city"] == (False, "ERROR")
@@ -99,29 +99,29 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
     assert failure
     assert failure.error
     assert "AuditFailedError" in (failure.error.message or "")
-    (found,) = [e for e in result.get_asset_check_evaluations() if e.check_name == "not_null_city"]
-    assert found.blocking
-    assert found.metadata["failing_rows"].value == 1
-    rows = found.metadata["rows"]
+    (evaluation,) = [e for e in result.get_asset_check_evaluations() if e.check_name == "not_null_city"]
+    assert evaluation.blocking
+    assert evaluation.metadata["failing_rows"].value == 1
+    rows = evaluation.metadata["rows"]
     assert isinstance(rows, dg.TableMetadataValue)
     assert [r.data for r in rows.records] == [{"id": "3", "city": None}]
 
-    # It waits as other failures do, and starts anew with another declaration.
-    assert not harness.run(harness.asked()).success
+    # It waits like other failures, and counts from zero after a change of the declaration.
+    assert not harness.run(harness.request()).success
     assert "final.t failed and is retried in" in harness.skipped()
     harness.pipeline = pipeline({"not_null": "id"})
     harness.reload()
-    assert selected(harness.asked()) >= {"final.t", "agg.m"}
+    assert selected(harness.request()) >= {"final.t", "agg.m"}
     harness.pipeline = pipeline({"not_null": "city"}, {"unique": "city", "severity": "warn"})
     harness.reload()
-    # Or with what the source says next.
+    # Or after new changes in the source.
     land(harness, 3, ("u", 3, "c"))
-    result = harness.run(harness.asked())
+    result = harness.run(harness.request())
     assert checked(result)["final.t.not_null_city"] == (True, "ERROR")
     assert checked(result)["agg.m.accepted_values_city"] == (False, "ERROR")
     assert not result.success
 
-    # Checks can be executed by themselves, over what is published.
+    # Checks can be executed alone, over the published table.
     job = harness.defs.resolve_implicit_global_asset_job_def()
     keys = [
         dg.AssetCheckKey(FINAL, "unique_city"),
@@ -141,28 +141,30 @@ def test_a_failed_audit_is_a_failed_check_and_a_failed_step_until_it_is_correcte
     assert (hourly.passed, hourly.severity.value, hourly.metadata["differing_rows"].value) == (False, "WARN", 1)
 
 
-def test_a_table_that_its_audits_look_at_is_a_new_chance(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_a_change_of_a_table_that_audits_read_retries_the_audited_table(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
     lake.ensure_namespace(("final",))
     lake.spark().sql("CREATE TABLE final.c (id STRING) USING iceberg")
     harness = Harness(pipeline({"relationships": {"city": "final.c.id"}}), lake, instance)
     land(harness, 1, ("c", 1, "a"))
     for _ in range(2):  # as part of a larger run, then by itself
-        assert not harness.run(harness.asked()).success
+        assert not harness.run(harness.request()).success
     assert "final.t failed and is retried in" in harness.skipped()
     lake.spark().sql("INSERT INTO final.c VALUES ('a')")
-    assert harness.run(harness.asked()).success
+    assert harness.run(harness.request()).success
 
 
 def test_tables_without_an_asset_report_their_audits_too(lake: Lake, instance: dg.DagsterInstance) -> None:
     harness = Harness(pipeline({"not_null": "city"}, table="public.*"), lake, instance)
     land(harness, 1, ("c", 1, None))
-    result = harness.run(harness.asked())
+    result = harness.run(harness.request())
     assert not result.success
     assert checked(result)["final.t.not_null_city"] == (False, "ERROR")
     assert "AuditFailedError" in str(result.failure_data_for_node("p__new_tables"))
     land(harness, 2, ("u", 1, "b"))
     harness.reload()
-    assert checked(harness.run(harness.asked()))["final.t.not_null_city"] == (True, "ERROR")
+    assert checked(harness.run(harness.request()))["final.t.not_null_city"] == (True, "ERROR")
 
 
 @pytest.mark.parametrize("name", ["p", "p_verify"])
@@ -170,16 +172,16 @@ def test_jobs_of_a_pipeline_with_comparisons_resolve(plain_lake: Lake, name: str
     assert build_definitions(pipeline(), plain_lake).resolve_job_def(name).name == name
 
 
-def test_audits_go_through_the_component_as_they_are_written() -> None:
+def test_the_component_keeps_audits_as_declared() -> None:
     sql = "SELECT * FROM {table} WHERE id < 0"
-    audits = ["unique", {"accepted_values": {"id": [1, "x"]}}, {"name": "s", "sql": sql}, {"row_count_change": "5%"}]
-    stream = {"name": "e", "tables": [{"table": "public.a", "audits": audits}]}
-    made = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream], "models": [MODEL]})
-    found = made.streams[0].tables[0].audits
-    assert [a.kinds for a in found] == [["unique"], ["accepted_values"], ["sql"], ["row_count_change"]]
-    assert found[1].accepted_values == {"id": ["1", "x"]}
-    assert found[2].sql == sql
-    assert [a.kinds[0] for a in made.models[0].audits] == ["accepted_values", "equals_query", "equals_query"]
+    declared = ["unique", {"accepted_values": {"id": [1, "x"]}}, {"name": "s", "sql": sql}, {"row_count_change": "5%"}]
+    stream = {"name": "e", "tables": [{"table": "public.a", "audits": declared}]}
+    component = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream], "models": [MODEL]})
+    audits = component.streams[0].tables[0].audits
+    assert [a.kinds for a in audits] == [["unique"], ["accepted_values"], ["sql"], ["row_count_change"]]
+    assert audits[1].accepted_values == {"id": ["1", "x"]}
+    assert audits[2].sql == sql
+    assert [a.kinds[0] for a in component.models[0].audits] == ["accepted_values", "equals_query", "equals_query"]
     schema = LakePipeline.model().model_json_schema()
     assert not list(Draft202012Validator(schema).iter_errors({"name": "p", "streams": [stream], "models": [MODEL]}))
     wrong = {"name": "e", "tables": [{"table": "public.a", "audits": [{"not_nul": "id"}]}]}

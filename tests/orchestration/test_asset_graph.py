@@ -1,4 +1,4 @@
-"""The assets of every shipped pipeline, beside what is written down of them in `asset_graph.json`.
+"""The assets of every shipped pipeline, compared with `asset_graph.json`.
 
 A change that is meant: `UPDATE_ASSET_GRAPH=1 make test-fast ARGS="-k asset_graph"` writes the file anew; its diff is
 part of the change.
@@ -22,7 +22,7 @@ WRITTEN = Path(__file__).with_name("asset_graph.json")
 
 
 def described(defs: dg.Definitions) -> dict[str, Any]:
-    """What the graph of some definitions is, as JSON has it."""
+    """Return the asset graph of some definitions as JSON."""
     graph = defs.resolve_asset_graph()
     pools = {
         key: a.node_def.pool  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def graphs(plain_lake: Lake) -> dict[str, Any]:
     }
 
 
-def test_the_assets_of_the_shipped_pipelines_are_those_that_are_written_down(graphs: dict[str, Any]) -> None:
+def test_the_assets_of_the_shipped_pipelines_are_the_recorded_ones(graphs: dict[str, Any]) -> None:
     if os.environ.get("UPDATE_ASSET_GRAPH"):
         WRITTEN.write_text(json.dumps(graphs, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     assert graphs == json.loads(WRITTEN.read_text(encoding="utf-8")), (
@@ -66,6 +66,6 @@ def test_the_assets_of_the_shipped_pipelines_are_those_that_are_written_down(gra
     )
 
 
-def test_every_shipped_pipeline_is_written_down(graphs: dict[str, Any]) -> None:
+def test_every_shipped_pipeline_is_recorded(graphs: dict[str, Any]) -> None:
     assert len(graphs) == len(shipped_pipelines())
     assert all(g["assets"] and g["sensors"] for g in graphs.values())

@@ -1,4 +1,4 @@
-"""Metadata of a run of several partitions: Dagster copies what a step returns to each of them."""
+"""Metadata of a run of several partitions, which Dagster copies to each partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lake_assets.orchestration.asset_metadata import for_each_partition
 from lake_assets.tables.partitioning.touched_partitions import Touched, counted
 
 
-def test_numbers_of_the_whole_step_are_named_so_on_each_partition() -> None:
+def test_figures_of_the_whole_step_are_prefixed_on_each_partition() -> None:
     step = {"rows_inserted": 3, "rows_deleted": 1, "seconds": 2.0, "dagster/row_count": 40, "dagster/uri": "u"}
     assert for_each_partition(step) == {
         "whole_step/rows_inserted": 3,
@@ -16,7 +16,7 @@ def test_numbers_of_the_whole_step_are_named_so_on_each_partition() -> None:
     }
 
 
-def test_a_partition_in_which_nothing_changed_says_so_whatever_the_step_did_elsewhere() -> None:
+def test_an_unchanged_partition_reports_no_changes_of_other_partitions() -> None:
     assert counted(Touched(), updated=5) == {"rows_inserted": 0, "rows_updated": 0, "rows_deleted": 0}
     assert counted(Touched(2, 1), updated=5) == {}
     assert counted(Touched(2, 0), updated=0) == {"rows_inserted": 2, "rows_updated": 0, "rows_deleted": 0}

@@ -62,7 +62,7 @@ def own_tags(spec: dg.AssetSpec) -> dict[str, str]:
     return {k: v for k, v in spec.tags.items() if not k.startswith(("dagster/", "lake_assets/"))}
 
 
-def test_what_is_declared_nearest_counts_and_tags_and_kinds_add_up(plain_lake: Lake) -> None:
+def test_the_nearest_declaration_counts_and_tags_and_kinds_add_up(plain_lake: Lake) -> None:
     specs = specs_of(DECLARED, plain_lake)
     users, raw, model = specs["final/users"], specs["raw/e"], specs["agg/n"]
     assert (users.owners, raw.owners, model.owners) == (["ann@example.com"], ["team:data"], [])
@@ -75,7 +75,7 @@ def test_what_is_declared_nearest_counts_and_tags_and_kinds_add_up(plain_lake: L
     assert (users.group_name, raw.group_name) == ("people/customers", "p")
 
 
-def test_a_table_of_a_stream_is_a_staging_and_a_final_one_and_the_last_of_them_is_described(plain_lake: Lake) -> None:
+def test_a_described_stream_table_describes_its_final_asset(plain_lake: Lake) -> None:
     specs = specs_of(DECLARED, plain_lake)
     staging, final, log = specs["staging/users"], specs["final/users"], specs["staging/log"]
     assert staging.owners == final.owners
@@ -89,7 +89,7 @@ def test_a_table_of_a_stream_is_a_staging_and_a_final_one_and_the_last_of_them_i
     assert log.freshness_policy == dg.FreshnessPolicy.time_window(timedelta(days=1))
 
 
-def test_freshness_is_a_policy_of_dagsters(plain_lake: Lake) -> None:
+def test_freshness_becomes_a_dagster_policy(plain_lake: Lake) -> None:
     specs = specs_of(DECLARED, plain_lake)
     assert specs["final/users"].freshness_policy == dg.FreshnessPolicy.time_window(
         timedelta(hours=2), timedelta(minutes=30)
@@ -98,7 +98,7 @@ def test_freshness_is_a_policy_of_dagsters(plain_lake: Lake) -> None:
     assert specs["raw/e"].freshness_policy is None
 
 
-def test_settings_of_a_pattern_are_those_of_each_table_that_it_stands_for(plain_lake: Lake) -> None:
+def test_settings_of_a_pattern_apply_to_each_matching_table(plain_lake: Lake) -> None:
     from lake_assets.ingest.ingest_specs import RawSpec
     from lake_assets.ingest.raw.landing import land
     from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
@@ -122,12 +122,12 @@ def test_the_asset_for_new_tables_has_what_the_pipeline_declares(plain_lake: Lak
     assert (new.owners, new.group_name, own_tags(new)) == (["team:data"], "g", DECLARED["tags"])
 
 
-def test_the_component_takes_them_with_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_component_resolves_templates_in_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM", "web")
     more = {"owners": ["team:{{ env.TEAM }}"], "tags": {"tier": 3, "version": "1.10"}}
-    made = LakePipeline.from_attributes_dict(attributes={**DECLARED, **more})
-    assert made.owners == ["team:web"]
-    assert made.tags == {"tier": "3", "version": "1.10"}
+    component = LakePipeline.from_attributes_dict(attributes={**DECLARED, **more})
+    assert component.owners == ["team:web"]
+    assert component.tags == {"tier": "3", "version": "1.10"}
 
 
 WRONG = """\
@@ -154,16 +154,16 @@ attributes:
 """
 
 
-def test_mistakes_are_told_all_at_once_with_their_lines(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "defs.yaml"
     file.write_text(WRONG)
     with pytest.raises(PipelineError) as caught:
         Pipeline.load(file)
-    said = str(caught.value)
-    lines = {int(line.split("line ")[1].split(":")[0]) for line in said.splitlines()}
-    assert {4, 5, 7, 12, 13, 14, 16, 17, 19, 20} <= lines, said
-    assert "'ann' is not an owner: write an email address, or a team as team:name" in said
-    assert "`warn` (2h) has to be shorter than `fail` (1h)" in said
+    message = str(caught.value)
+    lines = {int(line.split("line ")[1].split(":")[0]) for line in message.splitlines()}
+    assert {4, 5, 7, 12, 13, 14, 16, 17, 19, 20} <= lines, message
+    assert "'ann' is not an owner: write an email address, or a team as team:name" in message
+    assert "`warn` (2h) has to be shorter than `fail` (1h)" in message
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_mistakes_are_told_all_at_once_with_their_lines(tmp_path: Path) -> None:
         ({"cron": "0 9 * * *", "within": "1h", "timezone": "Nowhere"}, "Nowhere"),
     ],
 )
-def test_what_only_dagster_can_tell_names_the_table(plain_lake: Lake, freshness: dict[str, str], message: str) -> None:
+def test_errors_found_by_dagster_name_the_table(plain_lake: Lake, freshness: dict[str, str], message: str) -> None:
     stream = {"name": "e", "tables": [{"table": "public.a", "freshness": freshness}]}
     with pytest.raises(PipelineError, match=rf"pipeline 'p': final\.a: `freshness`: .*{message}"):
         specs_of({"name": "p", "streams": [stream]}, plain_lake)
@@ -201,27 +201,27 @@ def test_what_only_dagster_can_tell_names_the_table(plain_lake: Lake, freshness:
         {"group": "a-b"},
     ],
 )
-def test_what_is_taken_is_what_dagster_takes(settings: dict[str, Any]) -> None:
+def test_settings_are_accepted_if_and_only_if_dagster_accepts_them(settings: dict[str, Any]) -> None:
     try:
         dg.AssetSpec("a", owners=settings.get("owners"), tags=settings.get("tags"), group_name=settings.get("group"))
-        taken = True
+        is_accepted = True
     except dg.DagsterInvalidDefinitionError:
-        taken = False
+        is_accepted = False
     try:
         TableSettings.model_validate(settings)
         ours = True
     except ValidationError:
         ours = False
-    assert ours == taken
+    assert ours == is_accepted
 
 
-def test_a_table_of_the_pipeline_is_no_foreign_asset(plain_lake: Lake) -> None:
+def test_a_table_of_the_pipeline_cannot_be_a_foreign_asset(plain_lake: Lake) -> None:
     stream = {"name": "e", "tables": ["public.a", {"table": "public.b", "depends_on": ["final/a"]}]}
     with pytest.raises(PipelineError, match=r"final\.b: `depends_on` names final/a, a table of the same pipeline"):
         specs_of({"name": "p", "streams": [stream]}, plain_lake)
 
 
-def test_who_is_shown_is_no_change_of_the_declaration(plain_lake: Lake) -> None:
+def test_display_settings_are_not_part_of_the_declaration(plain_lake: Lake) -> None:
     stream = {"name": "e", "tables": ["public.a"]}
     one, two = (
         [

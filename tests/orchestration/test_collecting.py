@@ -1,4 +1,4 @@
-"""Small changes of tables with `max_wait` are collected before a run is asked for; none of this starts Spark."""
+"""Small changes of tables with `max_wait` are collected before a run is requested. No test starts Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pipeline(*models: dict[str, Any], **more: Any) -> Pipeline:
 
 @pytest.fixture
 def source(plain_lake: Lake) -> Table:
-    """A table of somebody else's, of one snapshot."""
+    """A table of another owner, with one snapshot."""
     plain_lake.ensure_namespace(("final",))
     table = plain_lake.catalog.create_table(("final", "t"), ROWS)
     table.append(rows(3))
@@ -40,7 +40,7 @@ def source(plain_lake: Lake) -> Table:
 
 
 def absorbed(lake: Lake, name: str, source: Table) -> None:
-    """What a step of a model leaves behind: its table, with a watermark."""
+    """Create a model's table with a watermark, like a step."""
     lake.ensure_namespace(("agg",))
     target = lake.catalog.create_table(TableId.parse(name).parts, ROWS, properties={PIPELINE_PROPERTY: "p"})
     marks = {".".join(source.name()): head_of(source)}
@@ -52,18 +52,18 @@ def test_a_model_waits_for_enough_or_for_long_enough(
 ) -> None:
     model = {"name": "agg.n", "sql": SQL.format("t"), "max_wait": "10m", "max_rows": 5}
     harness, now = Harness(pipeline(model), plain_lake, instance), time.time()
-    # The first time nothing is waited for.
-    assert selected(harness.asked(now)) == {"agg.n"}
+    # The first step does not wait.
+    assert selected(harness.request(now)) == {"agg.n"}
     absorbed(plain_lake, "agg.n", source)
     assert harness.skipped(now).startswith("nothing new")
     source.append(rows(2))
     assert harness.skipped(time.time()).startswith("agg.n collects changes for up to 600 s more")
-    assert selected(harness.asked(time.time() + 600)) == {"agg.n"}
+    assert selected(harness.request(time.time() + 600)) == {"agg.n"}
     source.append(rows(3))
-    assert selected(harness.asked(time.time())) == {"agg.n"}
+    assert selected(harness.request(time.time())) == {"agg.n"}
 
 
-def test_a_table_that_collects_is_not_taken_along_with_what_lies_above_it(
+def test_a_collecting_table_does_not_run_with_its_upstream_tables(
     plain_lake: Lake, source: Table, instance: dg.DagsterInstance
 ) -> None:
     models = [
@@ -77,11 +77,11 @@ def test_a_table_that_collects_is_not_taken_along_with_what_lies_above_it(
     for name in ("agg.rare", "agg.often"):
         absorbed(plain_lake, name, one)
     source.append(rows(1))
-    assert selected(harness.asked()) == {"agg.one", "agg.often"}
+    assert selected(harness.request()) == {"agg.one", "agg.often"}
 
 
 @pytest.mark.parametrize(("stream", "own", "waits"), [(None, None, True), ("0s", None, False), ("1h", None, True)])
-def test_what_the_pipeline_says_is_for_where_changes_come_in(
+def test_pipeline_limits_apply_where_changes_enter(
     plain_lake: Lake, source: Table, stream: str | None, own: str | None, waits: bool
 ) -> None:
     declared = pipeline(
@@ -111,7 +111,7 @@ def test_the_nearest_limit_counts(plain_lake: Lake) -> None:
     assert {t for t, b in specs.items() if b.wait} == {"final.b"}
 
 
-def test_a_stream_from_a_table_waits_as_well(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_a_stream_from_a_table_waits_too(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
     records = pa.schema([pa.field("value", pa.string())])
     stream = {"name": "e", "source": {"table": "kafka.o"}, "tables": ["public.a"], "max_wait": "10m", "max_files": 2}
     harness = Harness(pipeline(streams=[stream]), plain_lake, instance)
@@ -119,17 +119,17 @@ def test_a_stream_from_a_table_waits_as_well(plain_lake: Lake, instance: dg.Dags
     plain_lake.ensure_namespace(("kafka",))
     table = plain_lake.catalog.create_table(("kafka", "o"), records)
     table.append(pa.table({"value": ["{}"]}, schema=records))
-    # Not begun: at once.
-    assert "raw.e" in selected(harness.asked())
+    # Nothing absorbed yet: due at once.
+    assert "raw.e" in selected(harness.request())
     raw, *_ = harness.pipeline.specs(plain_lake)
     assert absorb(plain_lake, raw).inserted == 1
     table.append(pa.table({"value": ["{}"]}, schema=records))
-    # What came is about no table that could be told, so that there is nothing for others to do meanwhile.
+    # The new records belong to no known table, so other tables have nothing to absorb.
     assert "raw.e collects changes" in harness.skipped()
     table.append(pa.table({"value": ["{}"]}, schema=records))
-    assert "raw.e" in selected(harness.asked())
+    assert "raw.e" in selected(harness.request())
 
 
-def test_waiting_for_a_table_that_is_not_made_is_refused() -> None:
+def test_waiting_of_a_table_that_is_not_built_is_rejected() -> None:
     with pytest.raises(ValueError, match="`max_wait` applies to the final table"):
         pipeline(streams=[{"name": "e", "tables": [{"table": "public.a", "final": False, "max_wait": "1m"}]}])

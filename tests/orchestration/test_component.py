@@ -1,4 +1,4 @@
-"""The component as Dagster's tools see it: its registry, its YAML and its starter file."""
+"""The component in Dagster's tools: registry, YAML and starter file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lake_assets.examples import shop
 from lake_assets.orchestration.scaffold import PipelineScaffolder
 
 DG = Path(sys.executable).parent / "dg"
-# What `dg check yaml` says of this: every mistake, each with its line.
+# Expected output of `dg check yaml`: every mistake with its line.
 WRONG = """\
 type: lake_assets.LakePipeline
 
@@ -68,9 +68,9 @@ def test_mistakes_in_yaml_are_shown_all_at_once_with_their_lines(project: Path) 
     (project / "mine" / "defs" / "shop" / "defs.yaml").write_text(WRONG)
     done = run_dg(project, "check", "yaml")
     assert done.returncode != 0
-    said = done.stdout + done.stderr
-    lines = {int(line.split(":", 1)[1].split(" ")[0]) for line in said.splitlines() if "defs.yaml:" in line}
-    assert {4, 7, 10, 12, 13, 14} <= lines, said
+    output = done.stdout + done.stderr
+    lines = {int(line.split(":", 1)[1].split(" ")[0]) for line in output.splitlines() if "defs.yaml:" in line}
+    assert {4, 7, 10, 12, 13, 14} <= lines, output
 
 
 def test_the_shipped_pipeline_fits_the_schema_that_editors_use() -> None:
@@ -89,7 +89,7 @@ def test_the_registry_finds_the_component_by_its_yaml_name() -> None:
     assert lake_assets.LakePipeline is LakePipeline
 
 
-def test_sql_that_is_none_is_refused_with_the_setting() -> None:
+def test_invalid_sql_is_rejected_with_its_setting() -> None:
     with pytest.raises(Exception, match=r"models\.0\.sql"):
         LakePipeline.from_attributes_dict(
             attributes={"name": "p", "models": [{"name": "agg.a", "sql": "SELEC 1 FROM"}]}
@@ -99,22 +99,20 @@ def test_sql_that_is_none_is_refused_with_the_setting() -> None:
 def test_settings_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE_EVENTS_LAND", "/somewhere")
     stream = {"name": "e", "landing": "{{ env.WHERE_EVENTS_LAND }}/e", "tables": ["public.a"]}
-    made = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream]})
-    assert made.streams[0].landing == Path("/somewhere/e")
+    component = LakePipeline.from_attributes_dict(attributes={"name": "p", "streams": [stream]})
+    assert component.streams[0].landing == Path("/somewhere/e")
 
 
 def test_texts_that_look_like_numbers_stay_texts_in_the_component() -> None:
     table = {"table": "public.a", "properties": {"write.metadata.previous-versions-max": "10"}}
-    made = LakePipeline.from_attributes_dict(
+    component = LakePipeline.from_attributes_dict(
         attributes={"name": "p", "streams": [{"name": "e", "tables": [table], "max_wait": "30", "max_rows": 5}]}
     )
-    assert made.streams[0].tables[0].properties == {"write.metadata.previous-versions-max": "10"}
-    assert (made.streams[0].max_wait, made.streams[0].max_rows) == ("30", 5)
+    assert component.streams[0].tables[0].properties == {"write.metadata.previous-versions-max": "10"}
+    assert (component.streams[0].max_wait, component.streams[0].max_rows) == ("30", 5)
 
 
-def test_sql_in_a_file_beside_the_yaml_is_refused_with_file_and_line(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_sql_in_a_file_is_rejected_with_file_and_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = project / "mine" / "defs" / "shop"
     (folder / "defs.yaml").write_text(
         "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n    - name: agg.m\n      sql_file: m.sql\n"
@@ -126,8 +124,8 @@ def test_sql_in_a_file_beside_the_yaml_is_refused_with_file_and_line(
     assert "m.sql, line 2: model agg.m: table users is named without its layer" in str(caught.value.__cause__)
 
 
-def test_a_setting_that_stands_twice_is_refused_by_dagster_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster's own YAML keeps the last one without a word."""
+def test_a_duplicate_setting_is_rejected_in_dagster_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's own YAML parser silently keeps the last one."""
     (project / "mine" / "defs" / "shop" / "defs.yaml").write_text(
         "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  name: q\n"
     )
@@ -137,7 +135,7 @@ def test_a_setting_that_stands_twice_is_refused_by_dagster_too(project: Path, mo
     assert "defs.yaml, line 4: name: set twice in one place" in str(caught.value.__cause__)
 
 
-def test_the_starter_file_is_valid_as_it_is(project: Path) -> None:
+def test_the_starter_file_is_valid_unchanged(project: Path) -> None:
     folder = project / "mine" / "defs" / "web-shop"
     folder.mkdir()
     PipelineScaffolder().scaffold(
@@ -146,8 +144,8 @@ def test_the_starter_file_is_valid_as_it_is(project: Path) -> None:
             params=PipelineScaffolder.get_scaffold_params()(),
         )
     )  # fmt: skip
-    written = yaml.safe_load((folder / "defs.yaml").read_text(encoding="utf-8"))
-    assert written["type"] == "lake_assets.LakePipeline"
-    made = LakePipeline.from_attributes_dict(attributes=written["attributes"])
-    assert made.name == "web_shop"
-    assert made.streams[0].name == "web_shop_events"
+    content = yaml.safe_load((folder / "defs.yaml").read_text(encoding="utf-8"))
+    assert content["type"] == "lake_assets.LakePipeline"
+    component = LakePipeline.from_attributes_dict(attributes=content["attributes"])
+    assert component.name == "web_shop"
+    assert component.streams[0].name == "web_shop_events"

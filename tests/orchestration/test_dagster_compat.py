@@ -1,4 +1,4 @@
-"""What is relied on of Dagster beyond its public API: an upgrade that moves something fails here, by its name."""
+"""Private APIs of Dagster in use: an upgrade that moves one fails here, by its name."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ from lake_assets.orchestration import _compat
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_what_is_called_takes_the_arguments_that_it_is_given(called: Callable[..., Any], parameters: set[str]) -> None:
+def test_private_functions_accept_our_arguments(called: Callable[..., Any], parameters: set[str]) -> None:
     signature = inspect.signature(called)
     required = {p.name for p in signature.parameters.values() if p.default is p.empty and p.kind not in (2, 4)}
     assert parameters <= set(signature.parameters)
     assert required <= parameters | {"args", "kwargs"}
 
 
-def test_names_that_are_read_are_there() -> None:
+def test_private_names_exist() -> None:
     assert {"execute", "retries", "step_dependency_config"} <= set(dir(_compat.Executor))
     assert {"OP", "RUN"} <= {g.name for g in _compat.PoolGranularity}
     assert "UNEXPECTED_TERMINATION" in {r.name for r in _compat.RunFailureReason}
     assert _compat.GRPC_INFO_TAG.startswith(".dagster/")
 
 
-def test_the_index_of_run_events_is_a_file_of_its_own() -> None:
+def test_the_index_of_run_events_is_a_separate_file() -> None:
     assert _compat.INDEX_SHARD_NAME == "index"
 
 
-def test_what_a_thread_of_steps_sets_is_read_by_dagster() -> None:
+def test_dagster_reads_the_event_loop_set_by_a_step_thread() -> None:
     assert any("_event_loop" in inspect.getsource(c) for c in _compat.StepExecutionContext.__mro__[:-1])
     assert "_dagster_handler" in inspect.getsource(DagsterLogManager)
 
 
-def test_what_the_launcher_calls_takes_the_arguments_that_it_is_given() -> None:
+def test_private_functions_accept_the_launchers_arguments() -> None:
     run = inspect.signature(_launcher.ExecuteRunArgs).parameters
     assert {"job_origin", "run_id", "instance_ref", "set_exit_code_on_failure"} <= set(run)
     assert {"socket", "port"} <= set(inspect.signature(_launcher.GrpcServerCodeLocationOrigin).parameters)

@@ -43,7 +43,7 @@ READS = "SELECT id, at, country FROM final.orders"
         ("country", dg.DynamicPartitionsDefinition),
     ],
 )
-def test_one_declaration_is_dagsters_too(
+def test_a_declaration_becomes_dagsters_partitions(
     plain_lake: Lake, instance: dg.DagsterInstance, partitions: Any, kind: type[dg.PartitionsDefinition[str]]
 ) -> None:
     below = {"name": "agg.below", "sql": READS, "partitions": BY_TIME}
@@ -59,9 +59,9 @@ def test_one_declaration_is_dagsters_too(
         assert keys == ["de", "a%2Cb", "__other__"]
     elif keys:
         assert keys[0] == "2024-02-01"
-        # The month that is not over has a partition.
+        # The current month has a partition.
         assert keys[-1] == datetime.now(ZoneInfo("Europe/Berlin")).strftime("%Y-%m-01")
-    # One partitions definition in the pipeline: its job has it. Several: only Dagster's own job may.
+    # With one partitions definition, the pipeline has a job; with several, only Dagster's own job can have them.
     assert repository.has_job("p") == (kind is dg.MonthlyPartitionsDefinition)
     (sensor,) = repository.sensor_defs
     days.land(1)
@@ -72,9 +72,9 @@ def test_one_declaration_is_dagsters_too(
     assert dg.AssetKey(["agg", "below"]) in (request.asset_selection or [])
 
 
-@pytest.mark.parametrize(("zone", "taken"), [("Europe/Berlin", {"2024-10-25"}), ("UTC", None)])
-def test_a_backfill_takes_what_is_below_along(
-    plain_lake: Lake, instance: dg.DagsterInstance, zone: str, taken: set[str] | None
+@pytest.mark.parametrize(("zone", "expected"), [("Europe/Berlin", {"2024-10-25"}), ("UTC", None)])
+def test_a_backfill_includes_downstream_partitions(
+    plain_lake: Lake, instance: dg.DagsterInstance, zone: str, expected: set[str] | None
 ) -> None:
     below = {"name": "agg.below", "sql": READS, "partitions": {**BERLIN, "timezone": zone}}
     days = Days(plain_lake, instance, 0, models=[below])
@@ -83,12 +83,12 @@ def test_a_backfill_takes_what_is_below_along(
         graph, ["2024-10-25"], [dg.AssetKey(["final", "orders"]), dg.AssetKey(["agg", "below"])], instance,
         datetime.now(UTC).timestamp(), all_partitions=False,
     )  # fmt: skip
-    found = data.target_subset.get_partitions_subset(dg.AssetKey(["agg", "below"])).get_partition_keys()
-    # Windows of two time zones are not mapped to each other: all partitions are taken.
-    assert set(found) == taken if taken else len(list(found)) > 300
+    partitions = data.target_subset.get_partitions_subset(dg.AssetKey(["agg", "below"])).get_partition_keys()
+    # Time windows of two time zones are not mapped: all partitions are included.
+    assert set(partitions) == expected if expected else len(list(partitions)) > 300
 
 
-def test_late_data_reaches_all_tables_below_and_marks_the_partitions_that_changed(
+def test_late_data_reaches_all_downstream_tables_and_marks_changed_partitions(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
     days = Days(lake, instance, 1)
@@ -111,7 +111,7 @@ def test_late_data_reaches_all_tables_below_and_marks_the_partitions_that_change
     assert days.harness.skipped().startswith("nothing new")
 
 
-def test_a_backfill_recomputes_its_partitions_and_publishes_what_differs(
+def test_a_backfill_recomputes_its_partitions_and_publishes_differences(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
     days = Days(lake, instance, 2, models=MODELS[:2])
@@ -121,37 +121,39 @@ def test_a_backfill_recomputes_its_partitions_and_publishes_what_differs(
     keys = {row[0]: str(by.key_of(row[1].replace(tzinfo=UTC))) for row in days.rows("final.orders")}
     (first, n), (second, _) = Counter(keys.values()).most_common(2)
     assert n > 3
-    damaged, deleted, moved = [i for i, k in keys.items() if k == first][:3]
-    there = next(i for i, k in keys.items() if k == second)
+    damaged, deleted, relocated = [i for i, k in keys.items() if k == first][:3]
+    unselected = next(i for i, k in keys.items() if k == second)
     good = days.rows("final.orders")
-    # Somebody damages two partitions, and moves a row from the one to the other.
-    lake.spark().sql(f"UPDATE {table} SET amount = 77 WHERE id IN ({damaged}, {there})")
+    # Damage two partitions, and move a row from one to the other.
+    lake.spark().sql(f"UPDATE {table} SET amount = 77 WHERE id IN ({damaged}, {unselected})")
     lake.spark().sql(f"DELETE FROM {table} WHERE id = {deleted}")
-    lake.spark().sql(f"UPDATE {table} SET at = (SELECT max(at) FROM {table} WHERE id = {there}) WHERE id = {moved}")
+    lake.spark().sql(
+        f"UPDATE {table} SET at = (SELECT max(at) FROM {table} WHERE id = {unselected}) WHERE id = {relocated}"
+    )
     history, watermark = len(lake.table("final.orders").history()), read_marks(lake.table("final.orders"))
 
     result = backfill(days, first, "final.orders", "agg.wide")
     rest = days.rows("final.orders")
     wrong = list(rest - good)
-    assert [(row[0], row[3]) for row in wrong] == [(there, 77)]
+    assert [(row[0], row[3]) for row in wrong] == [(unselected, 77)]
     assert rest.total() == good.total()
     assert len(lake.table("final.orders").history()) == history + 1
     assert read_marks(lake.table("final.orders")) == watermark
     marks = days.marks(result)
     assert {first, second} == set(marks["final.orders"])
-    # What somebody did is in it as well: the partitions were not marked since.
+    # The damage is included, since the partitions were not marked after it.
     assert first in marks["agg.wide"]
     assert verify(lake, days.specs["agg.wide"]).equal  # type: ignore[arg-type]
 
-    # Again: nothing differs, nothing is written; the chosen partition is marked all the same.
+    # Again: nothing differs or is written, but the selected partition is marked.
     heads = [lake.table(t).metadata.current_snapshot_id for t in ("final.orders", "agg.wide")]
     again = days.marks(backfill(days, first, "final.orders", "agg.wide"))
     assert heads == [lake.table(t).metadata.current_snapshot_id for t in ("final.orders", "agg.wide")]
-    assert {name: set(found) for name, found in again.items() if found} == {
+    assert {name: set(partitions) for name, partitions in again.items() if partitions} == {
         "final.orders": {first}, "agg.wide": {first}
     }  # fmt: skip
 
-    # What is below follows by the sensor, and absorbing goes on as before.
+    # Downstream tables follow by the sensor, and absorbing continues as before.
     days.land(3)
     days.run()
     backfill(days, second, "final.orders")
@@ -160,7 +162,7 @@ def test_a_backfill_recomputes_its_partitions_and_publishes_what_differs(
 
 
 def backfill(days: Days, key: str, *tables: str) -> dg.ExecuteInProcessResult:
-    """What Dagster's backfill of one partition runs."""
+    """Run what Dagster's backfill of one partition runs."""
     assets = frozenset(dg.AssetKey(t.split(".")) for t in tables)
     tags = {"dagster/asset_partition_range_start": key, "dagster/asset_partition_range_end": key}
     job = days.harness.job.get_subset(asset_selection=assets)
@@ -169,32 +171,32 @@ def backfill(days: Days, key: str, *tables: str) -> dg.ExecuteInProcessResult:
     return result
 
 
-def test_what_a_killed_run_has_not_marked_is_marked_by_the_next(
+def test_the_next_run_marks_what_a_killed_run_did_not(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = Days(lake, instance, 3, models=[])
     days.land(30)
     with monkeypatch.context() as patch:
         patch.setattr(dagster_partitions, "_text", killed)
-        assert not days.harness.run(days.harness.asked()).success
+        assert not days.harness.run(days.harness.request()).success
     whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
     assert mark_progress(instance, TableId.parse("final.orders")) is None
-    # The table is absorbed: it is the marks alone that are asked for.
-    request = days.harness.asked()
+    # The table is up to date: the run is requested only for the marks.
+    request = days.harness.request()
     assert selected(request) == {"final.orders"}
-    found = days.marks(days.harness.run(request))["final.orders"]
-    assert {key: said["rows"] for key, said in found.items()} == dict(whole)
+    marks = days.marks(days.harness.run(request))["final.orders"]
+    assert {key: metadata["rows"] for key, metadata in marks.items()} == dict(whole)
     assert days.harness.skipped().startswith("nothing new")
-    # Compaction exchanges files, and touches nothing.
+    # Compaction rewrites files without changing a partition.
     lake.spark().sql(
         "CALL lake.system.rewrite_data_files(table => 'final.orders', options => map('rewrite-all', 'true'))"
     )
     assert days.harness.skipped().startswith("nothing new")
     days.land(2)
     days.run()
-    # What somebody else writes is marked too.
+    # Changes by other writers are marked too.
     lake.spark().sql("DELETE FROM final.orders WHERE id = (SELECT min(id) FROM final.orders)")
-    assert len(days.marks(days.harness.run(days.harness.asked()))["final.orders"]) == 1
+    assert len(days.marks(days.harness.run(days.harness.request()))["final.orders"]) == 1
 
 
 def killed(_: object) -> str:

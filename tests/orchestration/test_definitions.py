@@ -1,4 +1,4 @@
-"""The asset graph that a pipeline becomes, and what is refused when definitions are loaded."""
+"""The asset graph of a pipeline, and errors when definitions are loaded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_run_loads_the_same_definitions(tmp_path: Path, monkeypatch: pytest.Mo
     assert {"shop", "population"} <= set(elsewhere[1])
 
 
-def test_every_asset_says_what_and_where_it_is(dry: Harness) -> None:
+def test_every_asset_has_a_description_and_a_location(dry: Harness) -> None:
     for spec in dry.defs.resolve_all_asset_specs():
         assert spec.group_name == "shop"
         assert spec.description
@@ -66,7 +66,7 @@ def test_every_asset_says_what_and_where_it_is(dry: Harness) -> None:
             assert spec.metadata["dagster/table_name"] == "lake." + ".".join(spec.key.path)
 
 
-def test_each_table_is_a_pool_of_its_own(dry: Harness) -> None:
+def test_each_table_has_its_own_pool(dry: Harness) -> None:
     pools = [a.node_def.pool for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]  # type: ignore[attr-defined]
     assert "lake_assets/final.users" in pools
     assert len(set(pools)) == len(SHOP)
@@ -84,18 +84,18 @@ def test_loading_named_tables_does_not_touch_the_lake(plain_lake: Lake) -> None:
     assert not plain_lake.config.home.exists()
 
 
-def test_names_that_dagster_does_not_allow_become_steps_of_their_own() -> None:
+def test_tables_with_forbidden_names_have_distinct_steps() -> None:
     assert op_name("final", "users") == "final__users"
     assert op_name("final", "a-b").isidentifier()
     assert op_name("final", "a-b") != op_name("final", "a.b")
 
 
-def test_a_table_that_two_pipelines_claim_is_named(shop_pipeline: Pipeline, plain_lake: Lake) -> None:
+def test_a_table_of_two_pipelines_is_an_error_that_names_it(shop_pipeline: Pipeline, plain_lake: Lake) -> None:
     model = {"name": "agg.city_population", "sql": "SELECT id, count(*) AS n FROM final.users GROUP BY id"}
     other = Pipeline(PipelineConfig.model_validate({"name": "other", "models": [model]}))
-    made = [build_definitions(p, plain_lake) for p in (shop_pipeline, other)]
+    definitions = [build_definitions(p, plain_lake) for p in (shop_pipeline, other)]
     with pytest.raises(TableClaimedError, match=r"agg\.city_population .*'shop'.*'other'"):
-        check_claims(made)
+        check_claims(definitions)
 
 
 STREAM = "type: lake_assets.LakePipeline\nattributes:\n  name: mine\n  streams: [{name: mine, tables: [public.a]}]\n"
@@ -112,12 +112,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_code_location_has_the_shipped_pipelines_and_those_of_the_users_folder(own: Path) -> None:
     (own / "mine" / "defs.yaml").write_text(STREAM)
-    found = definitions.defs()
-    assert set(graph(found)) >= {*SHOP, "raw/mine", "staging/a", "final/a"}
-    assert graph(found)["agg/city_population_tbl"] == {"agg/user_name_city_tbl"}
-    assert graph(found)["agg/user_name_city_tbl"] == {"final/user_name_tbl", "final/user_city_tbl"}
-    assert {j.name for j in found.jobs or []} == {"shop", "population", "playback", "flights", "mine"}
-    dg.Definitions.validate_loadable(found)
+    merged = definitions.defs()
+    assert set(graph(merged)) >= {*SHOP, "raw/mine", "staging/a", "final/a"}
+    assert graph(merged)["agg/city_population_tbl"] == {"agg/user_name_city_tbl"}
+    assert graph(merged)["agg/user_name_city_tbl"] == {"final/user_name_tbl", "final/user_city_tbl"}
+    assert {j.name for j in merged.jobs or []} == {"shop", "population", "playback", "flights", "mine"}
+    dg.Definitions.validate_loadable(merged)
 
 
 def test_a_table_claimed_in_the_users_folder_stops_the_location(own: Path) -> None:
@@ -133,22 +133,20 @@ def test_mistakes_in_the_users_folder_are_named_with_file_and_line(own: Path) ->
         definitions.defs()
 
 
-def test_a_users_folder_that_is_not_there_is_an_error(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_users_folder_is_an_error(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_PIPELINES", str(own / "nowhere"))
     with pytest.raises(ConfigError, match="nowhere"):
         definitions.defs()
 
 
 @pytest.mark.parametrize(("interval", "rounds"), [("1s", 1), ("5s", 1), ("15s", 3), ("7s", 2)])
-def test_a_sensor_looks_in_the_round_of_the_daemon_that_its_interval_ends_with(
-    plain_lake: Lake, interval: str, rounds: int
-) -> None:
-    """Of rounds of five seconds, which find it some milliseconds younger than that."""
-    made = build_definitions(
+def test_a_sensor_ticks_when_its_interval_ends(plain_lake: Lake, interval: str, rounds: int) -> None:
+    """The daemon checks every five seconds, a few milliseconds early."""
+    definitions = build_definitions(
         Pipeline(PipelineConfig.model_validate({"name": "p", "interval": interval, "streams": [{"name": "s"}]})),
         plain_lake,
     )
-    (sensor,) = made.sensors or []
+    (sensor,) = definitions.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     assert sensor.minimum_interval_seconds
     assert next(n for n in range(1, 9) if n * 5 - 0.01 >= sensor.minimum_interval_seconds) == rounds

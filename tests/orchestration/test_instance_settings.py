@@ -1,4 +1,4 @@
-"""Dagster's own settings: what does not fit is named where the sensor asks for a run."""
+"""Dagster's settings: the sensor logs unsuitable ones when it requests a run."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ POOLS = ["lake_assets/final.a", "lake_assets/final.b"]
 
 
 def settings(**changed: Any) -> dict[str, Any]:
-    """The shipped settings with some of them changed; None: left out."""
-    found = {**yaml.safe_load(SHIPPED.read_text(encoding="utf-8")), **changed}
-    return {k: v for k, v in found.items() if v is not None}
+    """Return the shipped settings with some changed; None removes a setting."""
+    merged = {**yaml.safe_load(SHIPPED.read_text(encoding="utf-8")), **changed}
+    return {k: v for k, v in merged.items() if v is not None}
 
 
-def said(**changed: Any) -> list[str]:
+def warnings_for(**changed: Any) -> list[str]:
     with dg.instance_for_test(overrides=settings(**changed)) as instance:
         return config_warnings(instance, POOLS)
 
 
 def test_the_shipped_settings_fit() -> None:
-    assert said() == []
+    assert warnings_for() == []
 
 
-def test_a_code_server_that_is_started_again_fails_no_run_in_the_queue() -> None:
+def test_restarting_the_code_server_fails_no_queued_run() -> None:
     with dg.instance_for_test(overrides=settings()) as instance:
         queue = instance.get_concurrency_config().run_queue_config
     assert queue
@@ -62,20 +62,20 @@ def test_a_code_server_that_is_started_again_fails_no_run_in_the_queue() -> None
         ({"run_retries": {"enabled": True}}, "`run_retries.retry_on_asset_or_op_failure: false`"),
     ],
 )
-def test_what_does_not_fit_is_named_with_what_to_set(changed: dict[str, Any], message: str) -> None:
-    (found,) = said(**changed)
-    assert found.startswith("InstanceSettingsWarning: dagster.yaml: ")
-    assert message in found
+def test_unsuitable_settings_are_named_with_the_correction(changed: dict[str, Any], message: str) -> None:
+    (warning,) = warnings_for(**changed)
+    assert warning.startswith("InstanceSettingsWarning: dagster.yaml: ")
+    assert message in warning
 
 
-def test_a_limit_that_is_set_for_a_pool_by_hand_counts() -> None:
+def test_a_pool_limit_set_by_hand_counts() -> None:
     with dg.instance_for_test(overrides=settings(concurrency=None)) as instance:
         instance.event_log_storage.set_concurrency_slots(POOLS[0], 1)
-        (found,) = config_warnings(instance, POOLS)
-        assert "no limit of 1 on lake_assets/final.b:" in found
+        (warning,) = config_warnings(instance, POOLS)
+        assert "no limit of 1 on lake_assets/final.b:" in warning
         instance.event_log_storage.set_concurrency_slots(POOLS[1], 3)
-        (found,) = config_warnings(instance, POOLS)
-        assert "no limit of 1 on lake_assets/final.b:" in found
+        (warning,) = config_warnings(instance, POOLS)
+        assert "no limit of 1 on lake_assets/final.b:" in warning
 
 
 @pytest.fixture
@@ -84,18 +84,18 @@ def unmonitored() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def test_a_tick_that_asks_says_so_in_its_log(
+def test_a_tick_with_a_request_logs_the_warnings(
     shop_pipeline: Pipeline, plain_lake: Lake, unmonitored: dg.DagsterInstance, capfd: pytest.CaptureFixture[str]
 ) -> None:
     harness = Harness(shop_pipeline, plain_lake, unmonitored)
     harness.skipped()
     assert "InstanceSettingsWarning" not in capfd.readouterr().err
     feed(harness)
-    harness.asked()
+    harness.request()
     assert "InstanceSettingsWarning: dagster.yaml: runs are not monitored" in capfd.readouterr().err
 
 
-def test_a_run_that_may_be_at_work_in_the_books_only_is_told_of(
+def test_a_skip_mentions_that_runs_are_not_monitored(
     shop_pipeline: Pipeline, plain_lake: Lake, unmonitored: dg.DagsterInstance
 ) -> None:
     harness = Harness(shop_pipeline, plain_lake, unmonitored)

@@ -1,4 +1,4 @@
-"""Runs as processes of the warm launcher: what it starts, ends and hears of them, and what it leaves to Dagster's own."""
+"""Runs as processes of the warm launcher: start, end, health, and runs that it leaves to Dagster's launcher."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lake_assets.runtime import warm_jvm as warm_spark
 from lake_assets.runtime.processes import RunProcess, here, identity
 
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
-# Said as well: whoever is started in the background by a script is deaf to begin with. Dagster's runs are not.
+# Restore the handler: a background process of a script ignores SIGINT by default, unlike Dagster's runs.
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); print(flush=True); input()"
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()"
 SECONDS = 60
-# A server that `dagster dev` has started, and one that somebody else has.
+# A server started by `dagster dev`, and an independent one.
 SOCKET = GrpcServerCodeLocationOrigin(host="localhost", socket="/tmp/a-socket", location_name="here")
 PORT = GrpcServerCodeLocationOrigin(host="localhost", port=4266, location_name="here")
 
@@ -44,15 +44,15 @@ def nothing() -> None:
 @pytest.fixture
 def instance() -> Generator[dg.DagsterInstance]:
     monitored = {"run_monitoring": {"enabled": True, "cancel_timeout_seconds": 5}}
-    with dg.instance_for_test(overrides=monitored) as found:
-        yield found
+    with dg.instance_for_test(overrides=monitored) as test_instance:
+        yield test_instance
 
 
 @pytest.fixture
 def warm(instance: dg.DagsterInstance) -> WarmRunLauncher:
-    made = WarmRunLauncher()
-    made.register_instance(instance)
-    return made
+    launcher = WarmRunLauncher()
+    launcher.register_instance(instance)
+    return launcher
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def process() -> Generator[Callable[[str], subprocess.Popen[bytes]]]:
     with ExitStack() as stack:
 
         def start(code: str) -> subprocess.Popen[bytes]:
-            made = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            stack.callback(made.communicate)
-            stack.callback(made.kill)
-            return made
+            child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            stack.callback(child.communicate)
+            stack.callback(child.kill)
+            return child
 
         yield start
 
@@ -71,7 +71,7 @@ def process() -> Generator[Callable[[str], subprocess.Popen[bytes]]]:
 def run_of(
     instance: dg.DagsterInstance, pid: int, *, host: str | None = None, status: dg.DagsterRunStatus = STARTED
 ) -> dg.DagsterRun:
-    """A run that a process has said it executes."""
+    """A run with the tags of the process that executes it."""
     run = instance.create_run_for_job(nothing, status=status)
     at = RunProcess(run.run_id, host or here(), *identity(pid))
     instance.add_run_tags(run.run_id, at.tags)
@@ -79,9 +79,9 @@ def run_of(
 
 
 def latest(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun:
-    found = instance.get_run_by_id(run.run_id)
-    assert found
-    return found
+    stored = instance.get_run_by_id(run.run_id)
+    assert stored
+    return stored
 
 
 def messages(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -89,47 +89,47 @@ def messages(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 
 
 @pytest.mark.parametrize(("code", "ended_by"), [(HEEDS, signal.SIGINT), (DEAF, signal.SIGKILL)])
-def test_a_run_is_interrupted_and_killed_where_that_is_of_no_use(
+def test_a_run_is_interrupted_and_killed_if_it_does_not_stop(
     warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any, code: str, ended_by: signal.Signals
 ) -> None:
-    made = process(code)
-    made.stdout.readline()  # it has begun
-    run = run_of(instance, made.pid)
+    child = process(code)
+    child.stdout.readline()  # wait until it has started
+    run = run_of(instance, child.pid)
     assert warm.terminate(run.run_id)
     assert latest(instance, run).status == CANCELING
-    assert made.wait(SECONDS) in (-ended_by, 1 if ended_by == signal.SIGINT else -ended_by)
+    assert child.wait(SECONDS) in (-ended_by, 1 if ended_by == signal.SIGINT else -ended_by)
 
 
-def test_a_run_that_is_not_there_any_more_is_not_interrupted(
+def test_a_run_without_process_is_not_interrupted(
     warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any
 ) -> None:
-    made = process(HEEDS)
-    gone, elsewhere = run_of(instance, made.pid), run_of(instance, made.pid, host="another")
-    made.communicate(b"\n")
-    assert not warm.terminate(gone.run_id)
-    assert f"Its process {made.pid} is gone" in messages(instance, gone)
+    child = process(HEEDS)
+    dead, elsewhere = run_of(instance, child.pid), run_of(instance, child.pid, host="another")
+    child.communicate(b"\n")
+    assert not warm.terminate(dead.run_id)
+    assert f"Its process {child.pid} is gone" in messages(instance, dead)
     assert not warm.terminate(elsewhere.run_id)
     assert "on another machine, another" in messages(instance, elsewhere)
 
 
-def test_a_run_that_is_over_is_left_as_it_is(warm: WarmRunLauncher, instance: dg.DagsterInstance) -> None:
+def test_a_finished_run_is_not_changed(warm: WarmRunLauncher, instance: dg.DagsterInstance) -> None:
     run = run_of(instance, os.getpid(), status=dg.DagsterRunStatus.SUCCESS)
     assert not warm.terminate(run.run_id)
     assert latest(instance, run).status == dg.DagsterRunStatus.SUCCESS
 
 
-def test_health_is_that_of_the_runs_own_process(
+def test_health_is_the_state_of_the_runs_process(
     warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any
 ) -> None:
-    made = process(HEEDS)
-    run, elsewhere = run_of(instance, made.pid), run_of(instance, made.pid, host="another")
-    # Dagster gives a run that repeats another one its tags.
+    child = process(HEEDS)
+    run, elsewhere = run_of(instance, child.pid), run_of(instance, child.pid, host="another")
+    # Dagster copies the tags of a run to its re-execution.
     again = instance.create_run_for_job(nothing, status=STARTED, tags=dict(run.tags))
     assert warm.check_run_worker_health(run).status == WorkerStatus.RUNNING
-    made.communicate(b"\n")
-    found = warm.check_run_worker_health(run)
-    assert (found.status, found.msg) == (WorkerStatus.FAILED, f"its process {made.pid} is gone")
-    # Where Dagster was before: a container that is no more.
+    child.communicate(b"\n")
+    health = warm.check_run_worker_health(run)
+    assert (health.status, health.msg) == (WorkerStatus.FAILED, f"its process {child.pid} is gone")
+    # A container in which Dagster ran before, and which no longer exists.
     assert warm.check_run_worker_health(elsewhere).status == WorkerStatus.FAILED
     assert warm.check_run_worker_health(again).status == WorkerStatus.RUNNING
 
@@ -154,31 +154,31 @@ def test_the_end_of_a_process_is_the_end_of_its_run(
     run = instance.create_run_for_job(nothing, status=status)
     forks = multiprocessing.get_context("forkserver")
     what = (os._exit, (code,)) if code >= 0 else (signal.raise_signal, (-code,))
-    made = forks.Process(target=what[0], args=what[1])
-    made.start()
-    warm._look_after(made, run.run_id)
+    child = forks.Process(target=what[0], args=what[1])
+    child.start()
+    warm._look_after(child, run.run_id)
     assert latest(instance, run).status == becomes
     assert says in messages(instance, run)
 
 
-def test_the_end_of_the_fork_server_is_not_the_end_of_its_forks(
+def test_runs_survive_the_end_of_the_fork_server(
     warm: WarmRunLauncher, instance: dg.DagsterInstance, process: Any
 ) -> None:
-    made = process(HEEDS)
-    run = run_of(instance, made.pid)
+    child = process(HEEDS)
+    run = run_of(instance, child.pid)
     ended = SimpleNamespace(exitcode=255, join=lambda: None)
     looks = threading.Thread(target=warm._look_after, args=(ended, run.run_id))
     looks.start()
     looks.join(2)
     assert looks.is_alive()
     assert latest(instance, run).status == STARTED
-    made.communicate(b"\n")
+    child.communicate(b"\n")
     looks.join(SECONDS)
     assert latest(instance, run).status == dg.DagsterRunStatus.FAILURE
 
 
-class Asked:
-    """What a launcher is asked for, and who has started it."""
+class LaunchRequest:
+    """A run to launch, and the launchers that have started it."""
 
     def __init__(self, run: dg.DagsterRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run, self.started, self.at = run, list[str](), SOCKET
@@ -198,8 +198,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    return Asked(instance.create_run_for_job(nothing), monkeypatch)
+def launch(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> LaunchRequest:
+    return LaunchRequest(instance.create_run_for_job(nothing), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -211,39 +211,39 @@ def asked(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Aske
         ({"image": "an-image"}, "Dagster's"),
     ],
 )
-def test_what_runs_elsewhere_or_otherwise_is_left_to_dagsters_own_launcher(
-    warm: WarmRunLauncher, asked: Asked, differs: dict[str, Any], by: str
+def test_other_runs_are_launched_by_dagsters_launcher(
+    warm: WarmRunLauncher, launch: LaunchRequest, differs: dict[str, Any], by: str
 ) -> None:
-    vars(asked).update(differs)
-    warm.launch_run(asked.context)
-    assert asked.started == [by]
+    vars(launch).update(differs)
+    warm.launch_run(launch.context)
+    assert launch.started == [by]
 
 
-def test_changed_code_is_not_run_as_it_was_imported(
-    warm: WarmRunLauncher, instance: dg.DagsterInstance, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_changed_code_is_not_run_from_a_stale_import(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, launch: LaunchRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warm.launch_run(asked.context)
+    warm.launch_run(launch.context)
     monkeypatch.setattr(launcher, "_newest", lambda: 0.0)
-    # Engine events want Dagster's run.
-    monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: asked.started.append(text))
-    warm.launch_run(asked.context)
-    assert asked.started == [
+    # Engine events need Dagster's run.
+    monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: launch.started.append(text))
+    warm.launch_run(launch.context)
+    assert launch.started == [
         "warm",
         "Started without a warm process: the code of lake_assets was changed since Dagster was started.",
         "Dagster's",
     ]
 
 
-def test_a_broken_fork_server_holds_no_run_up(
-    warm: WarmRunLauncher, instance: dg.DagsterInstance, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_a_broken_fork_server_delays_no_run(
+    warm: WarmRunLauncher, instance: dg.DagsterInstance, launch: LaunchRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise EOFError("nobody answers")
 
     monkeypatch.setattr(WarmRunLauncher, "_start", broken)
-    monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: asked.started.append(text))
-    warm.launch_run(asked.context)
-    assert asked.started == [
+    monkeypatch.setattr(instance, "report_engine_event", lambda text, *_, **__: launch.started.append(text))
+    warm.launch_run(launch.context)
+    assert launch.started == [
         "Started without a warm process: the fork server failed (EOFError: nobody answers).",
         "Dagster's",
     ]
@@ -263,13 +263,13 @@ def test_only_a_run_that_succeeded_gives_its_jvm_back(
     }
 
     def executed(args: list[str], standalone_mode: bool) -> None:
-        # Dagster's command returns from a run that was cancelled as from one that succeeded.
+        # Dagster's command ends equally for a cancelled and a successful run.
         instance.report_dagster_event(dg.DagsterEvent(over[ends].value, run.job_name, message=""), run.run_id)
 
     monkeypatch.setattr("dagster._cli.api.execute_run_command.main", executed)
     monkeypatch.setattr(warm_spark, "give_back", lambda: given_back.append(run.run_id))
     monkeypatch.setattr("gc.freeze", lambda: None)
-    monkeypatch.setenv(RUN_PROCESS, "")  # put back afterwards
+    monkeypatch.setenv(RUN_PROCESS, "")  # restored afterwards
     args = ExecuteRunArgs(dg.reconstructable(nothing).get_python_origin(), run.run_id, instance.get_ref())
     keeping = warm_spark.Keeping("", identity(), idle_seconds=0, loans=1)
     launcher.execute(run.run_id, serialize_value(args), keeping)

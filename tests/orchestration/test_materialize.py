@@ -29,7 +29,7 @@ def metadata_of(result: dg.ExecuteInProcessResult, *key: str) -> dict[str, objec
 def test_the_first_checkpoint_through_dagster_equals_postgres(wet: Harness) -> None:
     checkpoint = shop.checkpoints()[0]
     feed(wet)
-    result = wet.run(wet.asked())
+    result = wet.run(wet.request())
     assert result.success
     assert all(c.equal for c in shop.compare(wet.lake, checkpoint))
 
@@ -46,18 +46,18 @@ def test_the_first_checkpoint_through_dagster_equals_postgres(wet: Harness) -> N
     lineage = metadata_of(result, "agg", "city_population")["dagster/column_lineage"]
     assert isinstance(lineage, dg.TableColumnLineage)
     assert lineage.deps_by_column["balance"] == [dg.TableColumnDep(dg.AssetKey(["final", "users"]), "balance")]
-    # The table that only a pattern names has joined the same run, and is reported as the asset that it will be.
+    # The table that only matches a pattern is in the same run, and reported as its future asset.
     assert metadata_of(result, "final", "checkpoint_marker")["rows_inserted"] == 1
 
     assert wet.skipped().startswith("nothing new")
     wet.reload()
     assert wet.skipped().startswith("nothing new")
     feed(wet, 1)
-    assert "final.checkpoint_marker" in selected(wet.asked())
+    assert "final.checkpoint_marker" in selected(wet.request())
 
 
 class Forbidden:
-    """A resource whose session must not be asked for."""
+    """A resource whose session must not be requested."""
 
     @property
     def spark_session(self) -> object:
@@ -65,14 +65,14 @@ class Forbidden:
 
 
 def test_a_step_with_nothing_to_do_succeeds_without_spark(dry: Harness) -> None:
-    made = [a for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
-    result = dg.materialize(made, resources={"pyspark": Forbidden()}, instance=dry.instance)
+    assets = [a for a in dry.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
+    result = dg.materialize(assets, resources={"pyspark": Forbidden()}, instance=dry.instance)
     assert result.success
     assert metadata_of(result, "raw", "shop_events")["status"] == "waiting"
     assert metadata_of(result, "final", "users")["status"] == "waiting"
 
 
-def test_models_of_one_run_read_the_same_snapshot_whoever_writes_meanwhile(
+def test_models_of_one_run_read_the_same_snapshot_despite_concurrent_writes(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.ensure_namespace(("final",))
@@ -88,7 +88,7 @@ def test_models_of_one_run_read_the_same_snapshot_whoever_writes_meanwhile(
 
     monkeypatch.setattr(assets, "absorb", and_somebody_writes)
     for _ in range(2):
-        assert harness.run(harness.asked()).success
+        assert harness.run(harness.request()).success
         read = {read_marks(lake.table(f"agg.{n}"))["final.t"].snapshot for n in ("a", "b")}
         assert len(read) == 1
         assert read != {lake.table("final.t").metadata.current_snapshot_id}
@@ -100,7 +100,7 @@ def test_a_run_with_the_tag_rebuilds_the_selected_tables(lake: Lake, instance: d
     lake.spark().sql("INSERT INTO lake.final.t VALUES (1), (2)")
     models = [{"name": "agg.a", "sql": "SELECT k, count(*) AS n FROM final.t GROUP BY k"}]
     harness = Harness(Pipeline(PipelineConfig.model_validate({"name": "p", "models": models})), lake, instance)
-    request = harness.asked()
+    request = harness.request()
     assert harness.run(request).success
     lake.spark().sql("DELETE FROM lake.agg.a WHERE k = 1")
     lake.spark().sql("DROP TABLE lake.final.t")
@@ -108,14 +108,14 @@ def test_a_run_with_the_tag_rebuilds_the_selected_tables(lake: Lake, instance: d
     lake.spark().sql("INSERT INTO lake.final.t VALUES (1), (2), (3)")
     failed = harness.run(request)
     assert not failed.success
-    found = metadata_of(harness.run(request.with_replaced_attrs(tags={REBUILD_TAG: "true"})), "agg", "a")
-    assert found["strategy"] == "rebuild: a rebuild was requested"
-    assert (found["rows_inserted"], found["rows_deleted"]) == (2, 0)
+    metadata = metadata_of(harness.run(request.with_replaced_attrs(tags={REBUILD_TAG: "true"})), "agg", "a")
+    assert metadata["strategy"] == "rebuild: a rebuild was requested"
+    assert (metadata["rows_inserted"], metadata["rows_deleted"]) == (2, 0)
     assert harness.skipped().startswith("nothing new")
 
 
 @pytest.mark.spark
-def test_the_resource_gives_sessions_that_know_the_lake(lake: Lake, plain_lake: Lake) -> None:
+def test_sessions_of_the_resource_have_the_lakes_catalog(lake: Lake, plain_lake: Lake) -> None:
     first, second = LakePySparkResource(), LakePySparkResource()
     for resource, one in ((first, lake), (second, plain_lake)):
         one.ensure_namespace(("final",))

@@ -45,19 +45,19 @@ def test_inputs_trigger_runs_and_lookups_do_not(
     assert {k.path[-1] for k in node.parent_keys} == {"playback", "titles"}
     assert {"iceberg", "spark", "python"} <= set(graph.get(dg.AssetKey(["agg", "daily"])).kinds)
 
-    request = own.asked()
+    request = own.request()
     assert selected(request) == {"agg.daily", "agg.enriched", "agg.all"}
     result = own.run(request)
     assert result.success
-    found = metadata_of(result, "agg", "enriched")
-    assert found["rows_inserted"] == len(history.plays)
-    assert found["strategy"] == "full: first run"
+    metadata = metadata_of(result, "agg", "enriched")
+    assert metadata["rows_inserted"] == len(history.plays)
+    assert metadata["strategy"] == "full: first run"
     assert own.skipped().startswith("nothing new")
 
     lake.spark().sql(f"UPDATE {lake.sql_name('src.titles')} SET genre = 'farce'")
     assert own.skipped().startswith("nothing new")
     history.arrive()
-    request = own.asked()
+    request = own.request()
     result = own.run(request)
     assert result.success
     assert sum(n for (n,) in rows_in(lake, "agg.all")) == sum(1 for p in history.plays.values() if p[3])
@@ -73,7 +73,7 @@ def test_a_backfill_recomputes_the_chosen_partition(
     for _ in range(5):
         history.arrive()
     own = Harness(daily_by_partition, lake, instance)
-    assert own.run(own.asked()).success
+    assert own.run(own.request()).success
     before = rows_in(lake, "agg.daily")
     (day, _), *_ = before
     lake.spark().sql(f"UPDATE {lake.sql_name('agg.daily')} SET n = -1")
@@ -86,7 +86,7 @@ def test_a_backfill_recomputes_the_chosen_partition(
     assert {(d, n) for d, n in rows_in(lake, "agg.daily") if d == day} == {(d, n) for d, n in before if d == day}
 
 
-def test_a_lookup_is_a_table_of_the_pipeline_as_well(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_a_lookup_is_a_table_of_the_pipeline_too(lake: Lake, instance: dg.DagsterInstance) -> None:
     history = History(lake, 3, "merge-on-read")
     history.arrive()
 

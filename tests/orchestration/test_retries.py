@@ -1,4 +1,4 @@
-"""What a step does about errors that may pass: a catalog that is locked, or away for a moment."""
+"""Temporary errors of a step: a catalog that is locked or unreachable for a moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pipeline(table: str) -> Pipeline:
 
 @pytest.fixture
 def landed(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """A lake with two tables' records in raw, whose catalog is waited for half a second, and steps for none."""
+    """A lake with two tables' records in raw; the catalog's timeout is half a second, and retries do not wait."""
     monkeypatch.setattr(caching_catalog, "LOCK_SECONDS", 0.5)
     monkeypatch.setattr(step_context, "SECONDS_BETWEEN", 0)
     land(plain_lake, 1)
@@ -40,7 +40,7 @@ def land(lake: Lake, n: int) -> None:
 
 @pytest.fixture
 def lock(landed: Lake) -> Iterator[sqlite3.Connection]:
-    """Another process that writes to the catalog, and does not end."""
+    """A connection that holds the catalog's lock, as another process would."""
     connection = sqlite3.connect(landed.config.home / "catalog.db", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     yield connection
@@ -51,20 +51,20 @@ def events(result: dg.ExecuteInProcessResult, kind: dg.DagsterEventType) -> list
     return [e for e in result.all_events if e.event_type == kind]
 
 
-def test_errors_of_disks_and_catalogs_may_pass() -> None:
+def test_errors_of_disks_and_catalogs_are_temporary() -> None:
     assert not CatalogUnavailableError.permanent
     assert not StorageFullError.permanent
 
 
-def test_a_step_waits_for_a_catalog_that_is_locked_and_goes_on_when_it_is_free(
+def test_a_step_retries_until_a_locked_catalog_is_free(
     landed: Lake, lock: sqlite3.Connection, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness, asked = Harness(pipeline("public.users"), landed, instance), list[int]()
+    harness, attempts = Harness(pipeline("public.users"), landed, instance), list[int]()
     of = step_context._retry_number
 
     def tries(context: step_context.Context) -> int:
-        asked.append(of(context))
-        if len(asked) == 3:
+        attempts.append(of(context))
+        if len(attempts) == 3:
             lock.execute("ROLLBACK")
         return of(context)
 
@@ -81,16 +81,16 @@ def run(harness: Harness, layer: str) -> dg.ExecuteInProcessResult:
     return job.execute_in_process(instance=harness.instance, raise_on_error=False)
 
 
-def test_a_catalog_that_stays_locked_is_an_error_with_a_name_and_the_next_run_works(
+def test_a_catalog_that_stays_locked_is_a_named_error_and_the_next_run_succeeds(
     landed: Lake, lock: sqlite3.Connection, instance: dg.DagsterInstance
 ) -> None:
     harness = Harness(pipeline("public.users"), landed, instance)
     land(landed, 2)
     result = run(harness, "raw")
     (failed,) = events(result, dg.DagsterEventType.STEP_FAILURE)
-    said = str(failed.step_failure_data.user_failure_data or failed.step_failure_data.error)
-    assert "CatalogUnavailableError" in said
-    assert "locked" in said
+    message = str(failed.step_failure_data.user_failure_data or failed.step_failure_data.error)
+    assert "CatalogUnavailableError" in message
+    assert "locked" in message
     assert len(events(result, dg.DagsterEventType.STEP_RESTARTED)) == step_context.RETRIES
     lock.execute("ROLLBACK")
     assert run(harness, "raw").success

@@ -1,4 +1,4 @@
-"""What may happen to a sensor, its instance, its code and its clock: nothing is lost, and nothing is done twice."""
+"""Incidents of a sensor, its instance, its code and its clock: nothing is lost or absorbed twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dry_crm(plain_lake: Lake, instance: dg.DagsterInstance) -> Harness:
 
 
 class Writer:
-    """Delivers inserts, and knows what the tables have to hold then."""
+    """Delivers inserts, and knows the expected tables."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness, self.files, self.expected = harness, 0, dict[str, list[tuple[int, str]]]()
@@ -58,7 +58,7 @@ class Writer:
         write_lines(folder / f"{self.files:04}.jsonl", to_lines(events))
 
     def check(self) -> None:
-        """Every table holds each row once, and every event has been staged once."""
+        """Check that every table has each row once, and every event was staged once."""
         spark = self.harness.lake.spark()
         for name, rows in self.expected.items():
             assert rows_of(spark.table(f"lake.final.{name}"), ["id", "city"]) == Counter(rows)
@@ -69,13 +69,13 @@ class Writer:
 
 
 def settle(harness: Harness, most: int = 4) -> int:
-    """Tick and run until nothing is new; returns how many runs that took."""
+    """Tick and run until nothing is new; return the number of runs."""
     for n in range(most):
-        found = harness.tick()
-        if isinstance(found, dg.SkipReason):
-            assert (found.skip_message or "").startswith("nothing new"), found
+        outcome = harness.tick()
+        if isinstance(outcome, dg.SkipReason):
+            assert (outcome.skip_message or "").startswith("nothing new"), outcome
             return n
-        result = harness.run(found)
+        result = harness.run(outcome)
         assert result.success
     raise AssertionError(f"still something new after {most} runs")
 
@@ -90,33 +90,33 @@ CURSORS = [None, "", "garbage", '{"snapshot": 1}']
 
 @pytest.mark.parametrize("cursor", CURSORS)
 def test_a_cursor_of_any_content_changes_nothing(dry_crm: Harness, cursor: str | None) -> None:
-    """A sensor that is reset, or renamed, begins without a cursor; nobody else's is looked at."""
+    """A reset or renamed sensor begins without a cursor; its content is never read."""
     Writer(dry_crm)("Bonn")
     (sensor,) = dry_crm.defs.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     with dg.build_sensor_context(instance=dry_crm.instance, cursor=cursor, definitions=dry_crm.defs) as context:
         data = sensor.evaluate_tick(context)
-    assert [r.run_key for r in data.run_requests or []] == [dry_crm.asked().run_key]
+    assert [r.run_key for r in data.run_requests or []] == [dry_crm.request().run_key]
     assert data.cursor in (None, cursor)
 
 
-def test_a_renamed_sensor_goes_on_where_the_old_one_was(crm: Harness) -> None:
+def test_a_renamed_sensor_continues_where_the_old_one_stopped(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn", "Ulm")
     assert settle(crm) == 1
     before = heads(crm)
-    made = build_definitions(crm.pipeline, crm.lake)
-    (sensor,) = made.sensors or []
+    definitions = build_definitions(crm.pipeline, crm.lake)
+    (sensor,) = definitions.sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     renamed = dg.SensorDefinition(name="another_name", evaluation_fn=sensor._raw_fn, job_name="crm")
-    defs = replace_sensor(made, renamed)
+    defs = replace_sensor(definitions, renamed)
     with dg.build_sensor_context(instance=crm.instance, definitions=defs) as context:
         assert not renamed.evaluate_tick(context).run_requests
     write("Ulm")
     with dg.build_sensor_context(instance=crm.instance, definitions=defs) as context:
         (request,) = renamed.evaluate_tick(context).run_requests or []
     assert crm.run(request).success
-    # The old one, had it been left on, finds nothing.
+    # If the old sensor were still on, it would find nothing.
     assert settle(crm) == 0
     assert heads(crm) != before
     write.check()
@@ -130,7 +130,7 @@ def test_a_week_without_ticks_while_snapshots_expire_loses_nothing(crm: Harness)
     write = Writer(crm)
     write("Bonn", "Ulm")
     settle(crm)
-    # Meanwhile somebody lands by hand, now and then, and upkeep goes on.
+    # Meanwhile files are sometimes landed by hand, and maintenance continues.
     for n in range(3):
         write("Kiel", "Ulm")
         crm.pipeline.run(crm.lake, ["raw.crm"] if n else ["raw.crm", "staging.users"])
@@ -148,18 +148,18 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     write("Bonn")
     write("Ulm", table=ORDERS)
     settle(crm)
-    # The stream has brought orders all along; now they are declared.
+    # The stream has always contained orders; now they are declared.
     crm.pipeline = pipeline("public.users", "public.orders")
     crm.reload()
-    assert selected(crm.asked()) == {"staging.orders", "final.orders"}
+    assert selected(crm.request()) == {"staging.orders", "final.orders"}
     assert settle(crm) == 1
     write.check()
-    # Without them, they stand still and nobody asks for them.
+    # Without the declaration, their tables do not advance and are not requested.
     crm.pipeline = pipeline("public.users")
     crm.reload()
     write("Kiel")
     write("Kiel", table=ORDERS)
-    assert "final.orders" not in selected(crm.asked())
+    assert "final.orders" not in selected(crm.request())
     assert settle(crm) == 1
     # Declared again, they catch up.
     crm.pipeline = pipeline("public.users", "public.orders")
@@ -168,7 +168,7 @@ def test_a_redeployment_with_a_new_and_one_with_a_removed_table(crm: Harness) ->
     write.check()
 
 
-def test_a_removed_model_is_left_alone_and_catches_up_when_it_is_back(crm: Harness) -> None:
+def test_a_removed_model_is_not_changed_and_catches_up_when_added_again(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn")
     settle(crm)
@@ -180,7 +180,7 @@ def test_a_removed_model_is_left_alone_and_catches_up_when_it_is_back(crm: Harne
     assert crm.lake.table("agg.cities").metadata.current_snapshot_id == before
     crm.pipeline = pipeline()
     crm.reload()
-    assert selected(crm.asked()) == {"agg.cities"}
+    assert selected(crm.request()) == {"agg.cities"}
     settle(crm)
     write.check()
 
@@ -191,12 +191,12 @@ def other_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def test_a_lost_run_storage_is_no_loss(crm: Harness, other_instance: dg.DagsterInstance) -> None:
+def test_a_lost_run_storage_loses_no_data(crm: Harness, other_instance: dg.DagsterInstance) -> None:
     write = Writer(crm)
     write("Bonn")
     settle(crm)
     write("Ulm")
-    # One was asked for and had begun, and then the storage was gone.
+    # A run was requested and had started when the storage was lost.
     crm.instance.create_run_for_job(crm.job, status=dg.DagsterRunStatus.STARTED)
     crm.skipped()
     crm.instance = other_instance
@@ -205,20 +205,22 @@ def test_a_lost_run_storage_is_no_loss(crm: Harness, other_instance: dg.DagsterI
     write.check()
 
 
-def test_a_lost_run_storage_begins_to_count_attempts_anew(dry_crm: Harness, other_instance: dg.DagsterInstance) -> None:
+def test_a_lost_run_storage_restarts_the_count_of_attempts(
+    dry_crm: Harness, other_instance: dg.DagsterInstance
+) -> None:
     folder = dry_crm.lake.config.home / "landing" / "crm"
     folder.mkdir(parents=True)
     (folder / "0.jsonl").write_text('{"payload": {"op"')
-    assert not dry_crm.run(dry_crm.asked()).success
+    assert not dry_crm.run(dry_crm.request()).success
     assert "is retried in" in dry_crm.skipped()
     dry_crm.instance = other_instance
-    assert dry_crm.asked().tags["lake_assets/attempt"] == "1"
+    assert dry_crm.request().tags["lake_assets/attempt"] == "1"
 
 
-def test_one_request_that_is_launched_twice_is_done_once(crm: Harness) -> None:
+def test_a_request_launched_twice_is_absorbed_once(crm: Harness) -> None:
     write = Writer(crm)
     write("Bonn")
-    request = crm.asked()
+    request = crm.request()
     assert crm.run(request).success
     before = heads(crm)
     assert crm.run(request).success
@@ -230,12 +232,12 @@ WEEK = 7 * 86_400.0
 
 
 @pytest.mark.parametrize("back", [3600.0, WEEK])
-def test_a_clock_that_is_set_back_holds_nothing_up(dry_crm: Harness, back: float) -> None:
+def test_a_clock_set_back_delays_nothing(dry_crm: Harness, back: float) -> None:
     Writer(dry_crm)("Bonn")
-    assert selected(dry_crm.asked(time.time() - back)) >= {"raw.crm"}
+    assert selected(dry_crm.request(time.time() - back)) >= {"raw.crm"}
     folder = dry_crm.lake.config.home / "landing" / "crm"
     (folder / "0001.jsonl").write_text('{"payload": {"op"')
-    assert not dry_crm.run(dry_crm.asked()).success
+    assert not dry_crm.run(dry_crm.request()).success
     assert "is retried in" in dry_crm.skipped()
-    # By its books the last attempt ended in the future.
-    assert dry_crm.asked(time.time() - back).tags["lake_assets/attempt"] == "2"
+    # According to Dagster, the last attempt ended in the future.
+    assert dry_crm.request(time.time() - back).tags["lake_assets/attempt"] == "2"

@@ -1,4 +1,4 @@
-"""The files of a run's events are open in the run's process, and no longer than that."""
+"""The files of a run's events stay open while the run's process executes it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def left_open(folder: Path) -> list[str]:
     return [f.path for f in psutil.Process().open_files() if f.path.startswith(str(folder)) and ".db" in f.path]
 
 
-def test_files_of_events_are_open_in_the_body_and_hold_nobody_up(on_disk: dg.DagsterInstance, tmp_path: Path) -> None:
+def test_event_files_stay_open_within_the_context_and_block_nobody(on_disk: dg.DagsterInstance, tmp_path: Path) -> None:
     run = on_disk.create_run_for_job(nothing)
     on_disk.report_engine_event("first", run)
     with held_open(on_disk, run.run_id):
@@ -39,12 +39,12 @@ def test_files_of_events_are_open_in_the_body_and_hold_nobody_up(on_disk: dg.Dag
     ]  # fmt: skip
 
 
-def test_nothing_is_opened_where_events_are_kept_in_memory(tmp_path: Path) -> None:
+def test_nothing_is_opened_for_events_in_memory(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance, held_open(instance, "a-run"):
         assert left_open(tmp_path) == []
 
 
-def test_a_file_that_is_not_there_is_not_made(on_disk: dg.DagsterInstance, tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created(on_disk: dg.DagsterInstance, tmp_path: Path) -> None:
     with held_open(on_disk, "no-such-run"):
         assert [Path(path).name for path in left_open(tmp_path) if path.endswith(".db")] == ["index.db"]
     assert not list(tmp_path.rglob("no-such-run.db"))

@@ -33,7 +33,7 @@ CONF = {
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """An instance with files, which keeps all that Python logs."""
+    """An instance with files that stores all Python logs."""
     monkeypatch.setattr(step_context, "SECONDS_BETWEEN", 0)
     (home := tmp_path / "dagster_home").mkdir()
     (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
@@ -74,12 +74,12 @@ def test_a_run_that_fails_shows_no_secret(
     errors = [e for e in result.all_events if e.event_type == dg.DagsterEventType.STEP_FAILURE]
     for e in errors:
         assert e.step_failure_data.user_failure_data, e.step_failure_data.error_display_string[-3000:]
-    shown = [json.dumps([run.run_config, run.tags]), repr(run), caplog.text, *capfd.readouterr()]
+    outputs = [json.dumps([run.run_config, run.tags]), repr(run), caplog.text, *capfd.readouterr()]
     records = instance.all_logs(result.run_id)
     assert any("Error" in str(r.dagster_event) for r in records)
-    shown += [dg.serialize_value(r) for r in records] + [r.user_message + r.message for r in records]
+    outputs += [dg.serialize_value(r) for r in records] + [r.user_message + r.message for r in records]
     for file in (tmp_path / "dagster_home").rglob("*"):
-        shown += [file.read_bytes().decode(errors="replace")] if file.is_file() else []
-    for text in shown:
+        outputs += [file.read_bytes().decode(errors="replace")] if file.is_file() else []
+    for text in outputs:
         at = text.find(SECRET)
         assert at < 0, text[max(0, at - 300) : at + 100]

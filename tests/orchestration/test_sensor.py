@@ -36,47 +36,47 @@ def test_an_empty_lake_is_up_to_date(dry: Harness) -> None:
     assert dry.skipped().startswith("nothing new")
 
 
-def test_landed_files_ask_for_raw_and_everything_below(dry: Harness) -> None:
+def test_landed_files_request_raw_and_everything_downstream(dry: Harness) -> None:
     feed(dry)
-    request = dry.asked()
+    request = dry.request()
     assert selected(request) == ALL
     assert request.tags["lake_assets/tables"] == "raw.shop_events"
     assert request.tags["lake_assets/captured"] == "2 files, 2,456,127 bytes"
 
 
-def test_looking_again_asks_with_the_same_run_key(dry: Harness) -> None:
+def test_a_second_tick_requests_the_same_run_key(dry: Harness) -> None:
     feed(dry)
-    assert dry.asked().run_key == dry.asked().run_key
+    assert dry.request().run_key == dry.request().run_key
 
 
 def test_a_request_can_be_launched_as_it_is(dry: Harness) -> None:
     feed(dry)
-    request = dry.asked()
+    request = dry.request()
     assert dg.validate_run_config(dry.job, dict(request.run_config))
 
 
-def test_what_landed_without_dagster_asks_for_what_lies_below_raw(dry: Harness) -> None:
+def test_files_landed_without_dagster_request_the_tables_downstream_of_raw(dry: Harness) -> None:
     feed(dry)
     ensure_raw(dry.lake, RAW, "shop")
     land(dry.lake, RawSpec(RAW, landing(dry), "debezium", "shop"))
-    request = dry.asked()
-    # The stream has shown a table that only the pattern names; it has no asset yet.
+    request = dry.request()
+    # The stream contains a table that only matches the pattern; it has no asset yet.
     assert selected(request) == ALL - {"raw.shop_events"}
     assert "raw.shop_events.position 0..726" in request.tags["lake_assets/ranges"]
     assert "staging.checkpoint_marker" not in request.run_config["ops"]["shop__new_tables"]["config"]["known"]
     dry.reload()
-    assert selected(dry.asked()) >= {"staging.checkpoint_marker", "final.checkpoint_marker"}
-    assert "shop.new_tables" not in selected(dry.asked())
+    assert selected(dry.request()) >= {"staging.checkpoint_marker", "final.checkpoint_marker"}
+    assert "shop.new_tables" not in selected(dry.request())
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
-def test_a_run_at_work_holds_the_next_one_back(dry: Harness, status: dg.DagsterRunStatus) -> None:
+def test_a_run_in_progress_delays_the_next_one(dry: Harness, status: dg.DagsterRunStatus) -> None:
     feed(dry)
     run = dry.instance.create_run_for_job(dry.job, status=status)
     assert run.run_id[:8] in dry.skipped()
 
 
-def test_a_run_by_hand_of_some_of_its_assets_does_as_well(dry: Harness) -> None:
+def test_a_manual_run_of_some_of_its_assets_does_too(dry: Harness) -> None:
     feed(dry)
     by_hand = dry.defs.resolve_implicit_global_asset_job_def()
     keys = frozenset({dg.AssetKey(["final", "users"])})
@@ -90,7 +90,7 @@ def test_a_run_of_other_assets_does_not(dry: Harness) -> None:
 
     feed(dry)
     dry.instance.create_run_for_job(elsewhere, status=dg.DagsterRunStatus.STARTED)
-    assert selected(dry.asked()) == ALL
+    assert selected(dry.request()) == ALL
 
 
 def cut(harness: Harness) -> Path:
@@ -101,12 +101,12 @@ def cut(harness: Harness) -> Path:
     return file
 
 
-def test_a_failed_run_waits_is_tried_again_and_is_given_up(dry: Harness) -> None:
+def test_a_failed_run_waits_is_retried_and_is_given_up(dry: Harness) -> None:
     cut(dry)
     keys: set[str] = set()
     now = time.time()
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        request = dry.asked(now)
+        request = dry.request(now)
         keys.add(request.run_key or "")
         assert request.tags["lake_assets/attempt"] == str(attempt)
         assert not dry.run(request).success
@@ -117,17 +117,17 @@ def test_a_failed_run_waits_is_tried_again_and_is_given_up(dry: Harness) -> None
     assert f"gave up on raw.shop_events after {MAX_ATTEMPTS} attempts" in dry.skipped(now)
 
 
-def test_a_corrected_file_is_taken_at_once(dry: Harness) -> None:
+def test_a_corrected_file_is_landed_at_once(dry: Harness) -> None:
     file = cut(dry)
-    dry.run(dry.asked())
+    dry.run(dry.request())
     file.unlink()
     feed(dry)
-    assert selected(dry.asked()) == ALL
+    assert selected(dry.request()) == ALL
 
 
-def test_a_failure_says_what_was_wrong_and_is_not_retried(dry: Harness) -> None:
+def test_a_failure_names_its_cause_and_is_not_retried(dry: Harness) -> None:
     file = cut(dry)
-    result = dry.run(dry.asked())
+    result = dry.run(dry.request())
     failure = result.failure_data_for_node("raw__shop_events")
     assert failure
     assert failure.error
@@ -138,18 +138,18 @@ def test_a_failure_says_what_was_wrong_and_is_not_retried(dry: Harness) -> None:
     assert not [e for e in result.all_events if e.is_step_up_for_retry]
 
 
-def test_a_table_with_broken_input_is_asked_for_so_that_its_step_says_so(dry: Harness) -> None:
+def test_a_table_with_broken_input_is_requested_so_that_its_step_reports_the_error(dry: Harness) -> None:
     feed(dry)
     ensure_raw(dry.lake, RAW, "shop")
     land(dry.lake, RawSpec(RAW, landing(dry), "debezium", "shop"))
     with sorted(landing(dry).iterdir())[0].open("a") as file:
         file.write("{}\n")
-    request = dry.asked()
+    request = dry.request()
     assert "raw.shop_events < ChangedInputError" in request.tags["lake_assets/windows"]
     assert "staging.users" in selected(request)
 
 
-def test_a_catalog_that_is_away_fails_the_tick(
+def test_an_unreachable_catalog_fails_the_tick(
     shop_pipeline: Pipeline, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     home = tmp_path / "lake"
@@ -160,9 +160,7 @@ def test_a_catalog_that_is_away_fails_the_tick(
         harness.tick()
 
 
-def test_a_model_of_a_table_that_is_not_there_says_what_it_waits_for(
-    plain_lake: Lake, instance: dg.DagsterInstance
-) -> None:
+def test_a_model_of_a_missing_table_reports_what_it_waits_for(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
     model = {"name": "agg.n", "sql": "SELECT k, count(*) AS n FROM final.elsewhere GROUP BY k"}
     pipeline = Pipeline(PipelineConfig.model_validate({"name": "p", "models": [model]}))
     assert Harness(pipeline, plain_lake, instance).skipped() == (

@@ -1,4 +1,4 @@
-"""What the capture sensor asks for, as tables of cases."""
+"""Decisions of the capture sensor, as tables of cases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SOURCES = {
         (["final.a", "agg.out"], ["final.a", "agg.ab", "agg.out"]),
     ],
 )
-def test_what_is_pending_is_asked_for_with_all_that_lies_below(pending: list[str], expected: list[str]) -> None:
+def test_pending_tables_are_requested_with_everything_downstream(pending: list[str], expected: list[str]) -> None:
     assert with_downstream(pending, SOURCES) == expected
 
 
@@ -57,7 +57,7 @@ def test_what_is_pending_is_asked_for_with_all_that_lies_below(pending: list[str
         (["agg.ab"], ["agg.ab"], ["agg.ab"]),
     ],
 )
-def test_tables_that_collect_changes_are_asked_for_where_they_are_due(
+def test_collecting_tables_are_requested_once_they_are_due(
     pending: list[str], collecting: list[str], expected: list[str]
 ) -> None:
     assert with_downstream(pending, SOURCES, collecting) == expected
@@ -82,12 +82,12 @@ def run(
         ([run("aaaa", "bbbb", failed=("final__b",))], 0),
         # Killed before any step could fail.
         ([run("aaaa", "bbbb")], 1),
-        # Succeeded, and the window is where it was: it must not run in a loop.
+        # Succeeded without advancing the window: it must not run in a loop.
         ([run("aaaa", succeeded=True)], 1),
         ([run("aaaa", failed=("final__a",)), run("aaaa", failed=("final__a", "final__b"))], 2),
     ],
 )
-def test_a_try_is_a_run_that_came_to_the_table_with_this_window(runs: list[PastRun], expected: int) -> None:
+def test_an_attempt_is_a_run_that_reached_the_table_with_this_window(runs: list[PastRun], expected: int) -> None:
     assert tries(A, runs).count == expected
 
 
@@ -118,26 +118,26 @@ def test_a_failed_table_waits_longer_each_time_and_is_given_up(count: int, passe
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(0, 30), (20, 50), (30, 60), (31, 0), (86_400, 0)])
-def test_a_run_that_ended_in_the_future_ended_before_the_clock_was_set_back(ahead: float, expected: float) -> None:
+def test_the_end_of_a_run_in_the_future_means_that_the_clock_was_set_back(ahead: float, expected: float) -> None:
     assert seconds_to_wait(Tries(1, "r", last_ended=1000 + ahead), now=1000) == expected
 
 
-def test_the_newest_run_counts_whatever_the_clocks_said() -> None:
+def test_the_newest_run_counts_whatever_the_clocks_show() -> None:
     runs = [run("aaaa", failed=("final__a",), ended=10.0, run_id="new"), run("aaaa", ended=99.0, run_id="old")]
     assert (tries(A, runs).last_run, tries(A, runs).last_ended) == ("new", 10.0)
 
 
-def test_a_broken_table_does_not_hold_up_the_others() -> None:
+def test_a_broken_table_does_not_delay_the_others() -> None:
     assert decide([A, B], failures(MAX_ATTEMPTS), now=0.0).due == (B,)
 
 
-def test_the_last_run_is_named_where_a_table_is_given_up() -> None:
+def test_the_last_run_is_named_when_a_table_is_given_up() -> None:
     assert decide([A], failures(MAX_ATTEMPTS), now=0.0).given_up["final.a"].last_run == "run0"
 
 
-def test_a_window_that_moved_on_starts_anew() -> None:
-    moved = Work(A.table, A.step, "a2a2")
-    assert decide([moved], failures(MAX_ATTEMPTS), now=0.0).due == (moved,)
+def test_attempts_at_an_advanced_window_are_counted_from_zero() -> None:
+    advanced = Work(A.table, A.step, "a2a2")
+    assert decide([advanced], failures(MAX_ATTEMPTS), now=0.0).due == (advanced,)
 
 
 def test_waits_grow_up_to_a_limit() -> None:
@@ -152,7 +152,7 @@ def test_a_plan_is_its_windows_in_any_order() -> None:
     assert plan_id([A]) != plan_id([A, B])
 
 
-def test_attempts_of_one_plan_have_run_keys_of_their_own() -> None:
+def test_attempts_at_one_plan_have_different_run_keys() -> None:
     keys = {run_key("shop", plan_id([A]), attempt) for attempt in (1, 2, 3)}
     assert len(keys) == 3
 
@@ -161,5 +161,5 @@ def test_attempts_of_one_plan_have_run_keys_of_their_own() -> None:
     ("items", "expected"),
     [([], ""), (["a"], "a"), (["a", "b"], "a, b"), (["a" * 9, "b", "c"], "a" * 9 + " and 2 more")],
 )
-def test_long_lists_are_cut_and_say_so(items: list[str], expected: str) -> None:
+def test_long_lists_are_shortened_with_a_count(items: list[str], expected: str) -> None:
     assert shortened(items, limit=10) == expected

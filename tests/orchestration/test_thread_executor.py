@@ -1,4 +1,4 @@
-"""Steps beside each other: order, failures, retries, pools, logs, interruption, and a Spark session for each thread."""
+"""Steps in parallel: order, failures, retries, pools, logs, interruption, and a Spark session per thread."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ Body = Callable[[dg.OpExecutionContext], Any]
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance with files, as the daemon has one: settings of pools and of logs hold."""
+    """An instance with files, like the daemon's, so settings of pools and logs apply."""
     home = tmp_path / "dagster_home"
     home.mkdir()
     (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
@@ -50,7 +50,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 class Graph:
-    """Ops whose bodies a test gives, in a job of the executor."""
+    """Ops with bodies defined by a test, in a job with the executor."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
@@ -73,7 +73,7 @@ class Graph:
         self.after[op.name] = {f"after_{a}": dg.DependencyDefinition(a) for a in after}
 
     def run(self, **config: Any) -> dg.DagsterRun:
-        """Run it; the run as it is then."""
+        """Execute the graph; return the finished run."""
         made = dg.GraphDefinition(name="g", node_defs=self.ops, dependencies=self.after).to_job(
             executor_def=threads_executor, hooks=self.hooks, resource_defs={"io_manager": dg.mem_io_manager}
         )
@@ -90,12 +90,12 @@ class Graph:
             patch.setattr(InstanceConcurrencyContext, "free_step", fail)
             return self._execute(made, run)
 
-    def _execute(self, made: dg.JobDefinition, run: dg.DagsterRun) -> dg.DagsterRun:
-        # As a run's process does it: `execute_in_process` would take Dagster's executor.
-        execute_run(InMemoryJob(made), run, self.instance, raise_on_error=False)
-        found = self.instance.get_run_by_id(run.run_id)
-        assert found is not None
-        return found
+    def _execute(self, job: dg.JobDefinition, run: dg.DagsterRun) -> dg.DagsterRun:
+        # Like a run's process: `execute_in_process` would use Dagster's executor.
+        execute_run(InMemoryJob(job), run, self.instance, raise_on_error=False)
+        stored = self.instance.get_run_by_id(run.run_id)
+        assert stored is not None
+        return stored
 
     def said(self, run: dg.DagsterRun, kind: dg.DagsterEventType) -> list[str | None]:
         return [e.step_key for e in self.instance.all_logs(run.run_id, of_type=kind)]
@@ -106,7 +106,7 @@ def graph(instance: dg.DagsterInstance) -> Graph:
     return Graph(instance)
 
 
-def test_steps_go_on_beside_each_other_and_wait_for_what_they_depend_on(graph: Graph) -> None:
+def test_steps_run_in_parallel_and_wait_for_their_dependencies(graph: Graph) -> None:
     both, order = threading.Barrier(2, timeout=60), list[str]()
 
     def first(context: dg.OpExecutionContext) -> None:
@@ -120,35 +120,35 @@ def test_steps_go_on_beside_each_other_and_wait_for_what_they_depend_on(graph: G
     assert order == ["first", "first", "last"]
 
 
-def test_one_at_a_time_where_that_is_asked_for(graph: Graph) -> None:
-    at_work, most, wanted = list[str](), list[int](), 1
+def test_max_concurrent_one_runs_one_step_at_a_time(graph: Graph) -> None:
+    at_work, most, expected = list[str](), list[int](), 1
 
     def body(context: dg.OpExecutionContext) -> None:
         at_work.append(context.op.name)
         most.append(len(at_work))
         until = time.monotonic() + 60
-        while max(most) < wanted and time.monotonic() < until:
+        while max(most) < expected and time.monotonic() < until:
             time.sleep(0.01)
-        time.sleep(0.05)  # for one more, which must not come
+        time.sleep(0.05)  # wait for one more, which must not start
         at_work.remove(context.op.name)
 
     for name in "abcd":
         graph.add(name, body)
     assert graph.run(max_concurrent=1).status == dg.DagsterRunStatus.SUCCESS
     assert most == [1, 1, 1, 1]
-    wanted = 3
+    expected = 3
     assert graph.run(max_concurrent=3).status == dg.DagsterRunStatus.SUCCESS
     assert max(most) == 3
 
 
-def test_a_number_of_threads_that_is_none_is_refused(graph: Graph) -> None:
+def test_an_invalid_number_of_threads_is_rejected(graph: Graph) -> None:
     graph.add("a", lambda context: None)
     run = graph.run(max_concurrent=-1)
     assert run.status == dg.DagsterRunStatus.FAILURE
     assert any("max_concurrent is -1" in str(e) for e in graph.instance.all_logs(run.run_id))
 
 
-def test_what_fails_stops_only_what_depends_on_it(graph: Graph) -> None:
+def test_a_failed_step_stops_only_its_dependents(graph: Graph) -> None:
     done, hooked = list[str](), list[str]()
 
     @dg.failure_hook(name="told")
@@ -170,7 +170,7 @@ def test_what_fails_stops_only_what_depends_on_it(graph: Graph) -> None:
     assert graph.said(run, dg.DagsterEventType.STEP_FAILURE) == ["a"]
 
 
-def test_a_step_that_asks_for_it_is_tried_again_while_others_go_on(graph: Graph) -> None:
+def test_a_step_that_requests_a_retry_is_retried_while_others_continue(graph: Graph) -> None:
     tries, ended = list[float](), dict[str, float]()
 
     def once_more(context: dg.OpExecutionContext) -> None:
@@ -207,7 +207,7 @@ def test_steps_of_one_pool_take_turns(graph: Graph) -> None:
     assert most == [1, 1]
 
 
-def test_who_waits_for_a_pool_does_not_take_a_core_meanwhile(graph: Graph, instance: dg.DagsterInstance) -> None:
+def test_waiting_for_a_pool_takes_no_cpu(graph: Graph, instance: dg.DagsterInstance) -> None:
     storage = instance.event_log_storage
     storage.initialize_concurrency_limit_to_default("taken")
     assert storage.claim_concurrency_slot("taken", "another run", "its step").is_claimed
@@ -218,11 +218,11 @@ def test_who_waits_for_a_pool_does_not_take_a_core_meanwhile(graph: Graph, insta
     letting_go.start()
     assert graph.run().status == dg.DagsterRunStatus.SUCCESS
     letting_go.join()
-    # Four seconds of waiting; Dagster's own executor in one process spends all of them looking.
+    # Four seconds of waiting, all of which Dagster's in-process executor would spend polling.
     assert ended[0] < 2
 
 
-def test_what_loggers_say_goes_to_the_step_that_says_it(graph: Graph) -> None:
+def test_log_records_go_to_the_step_of_their_thread(graph: Graph) -> None:
     both = threading.Barrier(2, timeout=60)
 
     def body(context: dg.OpExecutionContext) -> None:
@@ -233,8 +233,8 @@ def test_what_loggers_say_goes_to_the_step_that_says_it(graph: Graph) -> None:
     graph.add("a", body)
     graph.add("b", body)
     run = graph.run(max_concurrent=2)
-    said = [(e.step_key, e.user_message) for e in graph.instance.all_logs(run.run_id) if "from " in e.user_message]
-    assert sorted(said) == [("a", "from a")] * 20 + [("b", "from b")] * 20
+    messages = [(e.step_key, e.user_message) for e in graph.instance.all_logs(run.run_id) if "from " in e.user_message]
+    assert sorted(messages) == [("a", "from a")] * 20 + [("b", "from b")] * 20
 
 
 def test_asynchronous_steps_of_users(graph: Graph) -> None:
@@ -249,7 +249,7 @@ def test_asynchronous_steps_of_users(graph: Graph) -> None:
     assert graph.run(max_concurrent=2).status == dg.DagsterRunStatus.SUCCESS
 
 
-def test_an_error_of_dagsters_own_fails_the_run_and_what_is_at_work_ends_first(graph: Graph) -> None:
+def test_an_error_in_dagster_fails_the_run_after_running_steps_have_ended(graph: Graph) -> None:
     begun, done = threading.Event(), list[str]()
 
     @dg.op(name="a", out=dg.Out(dg.Nothing))
@@ -271,7 +271,7 @@ def test_an_error_of_dagsters_own_fails_the_run_and_what_is_at_work_ends_first(g
 
 
 @pytest.mark.parametrize("when", ["hook", "log"])
-def test_an_error_in_the_runs_own_thread_ends_what_is_at_work(graph: Graph, when: str) -> None:
+def test_an_error_in_the_main_thread_ends_the_running_steps(graph: Graph, when: str) -> None:
     begun, ended = threading.Event(), list[str]()
 
     @dg.success_hook(name="stops")
@@ -303,7 +303,7 @@ def test_an_error_in_the_runs_own_thread_ends_what_is_at_work(graph: Graph, when
     assert ended == ["interrupted"]
 
 
-def test_what_is_printed_and_cannot_be_kept_fails_no_run(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_cannot_be_captured_fails_no_run(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
     def failing(key: list[str]) -> Generator[CapturedLogContext]:
         yield CapturedLogContext(key)
@@ -316,7 +316,7 @@ def test_what_is_printed_and_cannot_be_kept_fails_no_run(graph: Graph, monkeypat
     assert any("the disk is full" in str(e) for e in graph.instance.all_logs(run.run_id))
 
 
-def test_a_resource_with_one_session_for_all_has_steps_one_after_the_other(plain_lake: Lake) -> None:
+def test_a_resource_with_one_session_runs_steps_one_after_the_other(plain_lake: Lake) -> None:
     pipeline = Pipeline.load(shop.PIPELINE)
     for resource, executor in (
         (OtherSession(plain_lake), dg.in_process_executor),
@@ -327,7 +327,7 @@ def test_a_resource_with_one_session_for_all_has_steps_one_after_the_other(plain
 
 
 @pytest.mark.parametrize("what", ["hears", "deaf"])
-def test_an_interrupted_run_ends_and_with_it_what_is_deaf(instance: dg.DagsterInstance, what: str) -> None:
+def test_an_interrupted_run_ends_with_steps_that_ignore_interrupts(instance: dg.DagsterInstance, what: str) -> None:
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("interrupted_run.py")), instance.root_directory, what],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"},
@@ -338,33 +338,33 @@ def test_an_interrupted_run_ends_and_with_it_what_is_deaf(instance: dg.DagsterIn
     (run,) = instance.get_runs()
     instance.report_run_canceling(run)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=50)
-    assert "below" not in said
-    assert said.split()[-1] == "CANCELED", said
+    output, _ = process.communicate(timeout=50)
+    assert "below" not in output
+    assert output.split()[-1] == "CANCELED", output
     assert process.returncode == 0
     failed = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     assert [e.step_key for e in failed] == ["loops"]
 
 
 def in_threads(*bodies: Callable[[], object]) -> list[Any]:
-    """What functions return that go on at the same time."""
-    found: list[Any] = [None] * len(bodies)
+    """Run functions in parallel; return their results."""
+    results: list[Any] = [None] * len(bodies)
 
     def call(n: int, body: Callable[[], object]) -> None:
         try:
-            found[n] = body()
+            results[n] = body()
         except Exception as e:
-            found[n] = e
+            results[n] = e
 
     threads = [threading.Thread(target=call, args=(n, body)) for n, body in enumerate(bodies)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return results
 
 
-def test_each_thread_has_a_session_of_its_own_for_the_whole_run(lake: Lake) -> None:
+def test_each_thread_has_its_own_session_for_the_whole_run(lake: Lake) -> None:
     lake.spark()  # the suite's JVM
     resource = LakePySparkResource()
     set_both, name = threading.Barrier(2, timeout=60), "spark.sql.iceberg.snapshot-property.who"
@@ -380,7 +380,7 @@ def test_each_thread_has_a_session_of_its_own_for_the_whole_run(lake: Lake) -> N
     resource.teardown_after_execution(dg.build_init_resource_context())
 
 
-def test_what_spark_does_for_a_thread_can_be_stopped_from_another(lake: Lake) -> None:
+def test_spark_jobs_of_a_thread_can_be_cancelled_from_another(lake: Lake) -> None:
     lake.spark()
     resource, begun = LakePySparkResource(), threading.Event()
 
@@ -396,17 +396,17 @@ def test_what_spark_does_for_a_thread_can_be_stopped_from_another(lake: Lake) ->
         work.join(120)
         over.set()
 
-    found: list[Any] = []
-    work = threading.Thread(target=lambda: found.extend(in_threads(long)))
+    errors: list[Any] = []
+    work = threading.Thread(target=lambda: errors.extend(in_threads(long)))
     work.start()
     stop()
-    assert "cancel" in str(found[0]).lower(), found
+    assert "cancel" in str(errors[0]).lower(), errors
     resource.teardown_after_execution(dg.build_init_resource_context())
 
 
-def test_steps_with_the_one_session_of_a_users_resource_take_turns(plain_lake: Lake) -> None:
+def test_steps_that_share_a_users_session_take_turns(plain_lake: Lake) -> None:
     def most_of(resource: object) -> int:
-        """How many of three steps with a resource are at work at a time."""
+        """Return how many of three steps with a resource run at the same time."""
         context: Any = SimpleNamespace(resources=SimpleNamespace(**{PYSPARK: resource}))
         at_work, most = list[int](), list[int]()
 

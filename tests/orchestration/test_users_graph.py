@@ -1,4 +1,4 @@
-"""Lake tables in the graph of a user: assets of theirs below and above, in one run, with checks and conditions."""
+"""Lake tables in a user's asset graph: upstream and downstream assets, one run, checks and conditions."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def land(lake: Lake, name: str, *rows: tuple[int, str]) -> Path:
 
 @dg.asset(deps=[FINAL], required_resource_keys={"pyspark"})
 def cities(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
-    """A plain table of a user's, refreshed in full."""
+    """A user's plain table, fully refreshed."""
     spark = context.resources.pyspark.spark_session
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.mart")
     spark.sql("CREATE OR REPLACE TABLE lake.mart.cities USING iceberg AS SELECT DISTINCT city FROM lake.final.users")
@@ -44,7 +44,7 @@ def every_user_has_a_city(context: dg.AssetCheckExecutionContext) -> dg.AssetChe
 
 
 def merged(lake: Lake, **more: Any) -> dg.Definitions:
-    """A user's definitions beside those of a pipeline; the Spark session is the pipeline's."""
+    """Merge a user's definitions with a pipeline's; the Spark session is the pipeline's."""
     everything = dg.define_asset_job("everything", selection="*")
     schedule = dg.ScheduleDefinition(name="nightly", job=everything, cron_schedule="0 3 * * *")
     own = dg.Definitions([cities], asset_checks=[every_user_has_a_city], jobs=[everything], schedules=[schedule])
@@ -58,13 +58,13 @@ def test_incremental_tables_and_plain_assets_run_in_one_job(lake: Lake, instance
         land(lake, str(n), *rows)
         result = defs.resolve_job_def("everything").execute_in_process(instance=instance)
         assert [e.passed for e in result.get_asset_check_evaluations()] == [True]
-    found = {e.asset_key: e.materialization.metadata for e in result.get_asset_materialization_events()}
-    assert found[FINAL]["rows_inserted"].value == 2
-    assert found[dg.AssetKey(["cities"])]["rows"].value == 3
+    metadata = {e.asset_key: e.materialization.metadata for e in result.get_asset_materialization_events()}
+    assert metadata[FINAL]["rows_inserted"].value == 2
+    assert metadata[dg.AssetKey(["cities"])]["rows"].value == 3
     assert lake.spark().table("lake.final.users").count() == 4
 
 
-def test_a_schedule_and_the_pipelines_own_job_and_sensor_are_all_there(plain_lake: Lake) -> None:
+def test_a_users_schedule_coexists_with_the_pipelines_job_and_sensor(plain_lake: Lake) -> None:
     defs = merged(plain_lake)
     repository = defs.get_repository_def()
     assert {"everything", "crm"} <= set(repository.job_names)
@@ -72,16 +72,16 @@ def test_a_schedule_and_the_pipelines_own_job_and_sensor_are_all_there(plain_lak
     assert repository.has_schedule_def("nightly")
 
 
-def test_the_sensor_asks_for_lake_tables_only(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_the_sensor_requests_only_lake_tables(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
     land(plain_lake, "0", (1, "Bonn"))
-    asked = Harness(pipeline(), plain_lake, instance).asked()
-    assert selected(asked) == {"raw.crm", "staging.users", "final.users"}
+    requested = Harness(pipeline(), plain_lake, instance).request()
+    assert selected(requested) == {"raw.crm", "staging.users", "final.users"}
 
 
-def test_an_asset_below_a_lake_table_follows_by_its_own_condition(
+def test_an_asset_downstream_of_a_lake_table_follows_its_own_condition(
     plain_lake: Lake, instance: dg.DagsterInstance
 ) -> None:
-    report = dg.AssetSpec("report", deps=[FINAL])  # as dagster-dbt makes them of models and sources
+    report = dg.AssetSpec("report", deps=[FINAL])  # like those that dagster-dbt creates from models and sources
 
     @dg.multi_asset(specs=[report.replace_attributes(automation_condition=dg.AutomationCondition.any_deps_updated())])
     def reports() -> None: ...
@@ -95,10 +95,10 @@ def test_an_asset_below_a_lake_table_follows_by_its_own_condition(
 
 
 def test_a_condition_can_be_put_on_lake_tables(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
-    made = build_definitions(pipeline(depends_on=["exports/crm"]), plain_lake)
+    definitions = build_definitions(pipeline(depends_on=["exports/crm"]), plain_lake)
     condition = dg.AutomationCondition.any_deps_updated()
     defs = dg.Definitions.merge(
-        made.map_resolved_asset_specs(
+        definitions.map_resolved_asset_specs(
             func=lambda s: s.replace_attributes(automation_condition=condition, owners=["team:crm"]),
             selection="key:raw/crm",
         ),
@@ -113,33 +113,31 @@ def test_a_condition_can_be_put_on_lake_tables(plain_lake: Lake, instance: dg.Da
     assert after.get_requested_partitions(raw) == {None}
 
 
-def test_a_foreign_asset_comes_first_where_a_run_has_both(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_a_foreign_asset_runs_first_if_a_run_has_both(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
     @dg.asset(key=["exports", "crm"])
     def export() -> None:
         land(plain_lake, "0", (1, "Bonn"), (2, "Ulm"))
 
-    made = build_definitions(pipeline(depends_on=["exports/crm"]), plain_lake)
+    definitions = build_definitions(pipeline(depends_on=["exports/crm"]), plain_lake)
     both = dg.define_asset_job("both", selection=dg.AssetSelection.assets(["exports", "crm"], ["raw", "crm"]))
-    defs = dg.Definitions.merge(made, dg.Definitions([export], jobs=[both]))
+    defs = dg.Definitions.merge(definitions, dg.Definitions([export], jobs=[both]))
     result = defs.resolve_job_def("both").execute_in_process(instance=instance)
     done = [e.asset_key for e in result.get_asset_materialization_events()]
     assert done == [dg.AssetKey(["exports", "crm"]), dg.AssetKey(["raw", "crm"])]
     assert plain_lake.table("raw.crm").scan().to_arrow().num_rows == 2
 
 
-def test_a_foreign_asset_is_no_table_that_the_sensor_waits_for(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_the_sensor_does_not_wait_for_a_foreign_asset(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
     harness = Harness(pipeline(depends_on=["exports/crm"]), plain_lake, instance)
     assert harness.skipped() == "nothing new: 3 tables are up to date"
     instance.report_runless_asset_event(dg.AssetMaterialization(["exports", "crm"]))
     assert harness.skipped() == "nothing new: 3 tables are up to date"
     land(plain_lake, "0", (1, "Bonn"))
-    assert "raw.crm" in selected(harness.asked())
+    assert "raw.crm" in selected(harness.request())
 
 
 @pytest.mark.parametrize("key", [["final", "users"], ["raw", "crm"]])
-def test_an_asset_with_the_key_of_a_lake_table_is_refused_when_definitions_are_loaded(
-    plain_lake: Lake, key: list[str]
-) -> None:
+def test_an_asset_with_the_key_of_a_lake_table_is_rejected_on_load(plain_lake: Lake, key: list[str]) -> None:
     @dg.asset(key=key)
     def taken() -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
@@ -203,6 +204,20 @@ def test_two_lakes_share_a_process_and_a_server(remote: str, tmp_path: Path) -> 
     assert "RemoveRemoteCachedRelation failed" not in log.read_text()
     assert rows(lakes["a"], "agg.stars") == [(0, 3)]
     assert rows(lakes["b"], "agg.stars") == [(1, 6)]
+
+
+def test_views_of_changes_are_read_over_spark_connect_by_other_sessions_too(remote: str, tmp_path: Path) -> None:
+    log, none = tmp_path / "views.log", tmp_path / "none"
+    nothing = {"LAKE_SPARK__REMOTE": remote, "LAKE_HOME": str(tmp_path / "lake"), "JAVA_HOME": str(none)}
+    with started(python("tests.system.views_over_connect"), log, nothing) as run:
+        assert run.wait(timeout=300) == 0, log.read_text()
+    changed = [[1, "a", "delete"], [2, "b", "update_before"], [2, "c", "update_after"]]
+    assert json.loads(log.read_text().splitlines()[-1]) == {
+        "own": changed,
+        "shared": changed,
+        "stranger": changed,
+        "left": [],
+    }
 
 
 def test_a_server_that_is_away_is_named_at_once(tmp_path: Path) -> None:

@@ -118,22 +118,7 @@ class Rows:
                 )
                 return _filter_rest(aggregate_sql(node, self.sql(node.input, at, below)), key_filter, below)
             case Window():
-                same = {text(p) for p in node.partition}
-                names = {p.name for p in node.partition if isinstance(p, exp.Column)}
-                below = (
-                    key_filter.mapped(
-                        lambda e: (
-                            e
-                            if text(e) in same or (refs(e) and refs(e) <= names and _is_constant_in_group(node, e))
-                            else None
-                        )
-                    )
-                    if key_filter
-                    else None
-                )
-                return _filter_rest(
-                    f"SELECT *, {_items(node.items)} FROM ({self.sql(node.input, at, below)})", key_filter, below
-                )
+                return self._window(node, at, key_filter)
             case Distinct():
                 below = (
                     key_filter.mapped(lambda e: e if _is_constant_in_group(node, e) else None) if key_filter else None
@@ -152,6 +137,18 @@ class Rows:
                 return _filter_rest(
                     f"SELECT * FROM ({left} {node.kind} {'ALL' if node.all else 'DISTINCT'} {right})", key_filter, below
                 )
+
+    def _window(self, node: Window, at: At, key_filter: KeyFilter | None) -> str:
+        same = {text(p) for p in node.partition}
+        names = {p.name for p in node.partition if isinstance(p, exp.Column)}
+
+        def over_partition(e: exp.Expr) -> exp.Expr | None:
+            is_kept = text(e) in same or (refs(e) and refs(e) <= names and _is_constant_in_group(node, e))
+            return e if is_kept else None
+
+        below = key_filter.mapped(over_partition) if key_filter else None
+        windowed = f"SELECT *, {_items(node.items)} FROM ({self.sql(node.input, at, below)})"
+        return _filter_rest(windowed, key_filter, below)
 
     def _inner(self, node: InnerJoin, at: At, key_filter: KeyFilter | None) -> str:
         exact = key_filter is None

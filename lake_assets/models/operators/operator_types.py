@@ -232,22 +232,22 @@ def with_common_types(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]
         schema_of: returns Spark's types of an operator's columns, for types that are not certain.
     """
 
-    def one(node: Node) -> Node:
+    def convert(node: Node) -> Node:
         match node:
             case Scan():
                 return node
             case InnerJoin():
-                return _with(node, inputs=tuple(map(one, node.inputs)))
+                return _with(node, inputs=tuple(map(convert, node.inputs)))
             case UnionAll():
-                return _branches(_with(node, inputs=tuple(map(one, node.inputs))), schema_of)
+                return _branches(_with(node, inputs=tuple(map(convert, node.inputs))), schema_of)
             case SetOp():
-                return _branches(_with(node, left=one(node.left), right=one(node.right)), schema_of)
+                return _branches(_with(node, left=convert(node.left), right=convert(node.right)), schema_of)
             case SideJoin() | FullJoin():
-                return _with(node, left=one(node.left), right=one(node.right))
+                return _with(node, left=convert(node.left), right=convert(node.right))
             case _:
-                return _with(node, input=one(node.input))
+                return _with(node, input=convert(node.input))
 
-    root = one(tree.root)
+    root = convert(tree.root)
     return tree if root is tree.root else Tree(root, tree.outputs)
 
 

@@ -269,13 +269,13 @@ def refs(expression: exp.Expr) -> set[str]:
 def substitute(expression: exp.Expr, by: Mapping[str, exp.Expr]) -> exp.Expr:
     """Return the expression with columns replaced."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def replaced(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name in by:
             new = by[node.name].copy()
             return new if isinstance(new, exp.Column | exp.Literal | exp.Func | exp.Paren) else exp.Paren(this=new)
         return node
 
-    return expression.copy().transform(one)
+    return expression.copy().transform(replaced)
 
 
 def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
@@ -287,38 +287,42 @@ def conjuncts(condition: exp.Expr | None) -> list[exp.Expr]:
     return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
-def equal(condition: exp.Expr, one: Iterable[str], other: Iterable[str]) -> tuple[exp.Expr, exp.Expr] | None:
-    """Return the sides of `x = y`, the first over columns `one` only, the second over columns `other`; None for other
+def equal(
+    condition: exp.Expr, left_columns: Iterable[str], right_columns: Iterable[str]
+) -> tuple[exp.Expr, exp.Expr] | None:
+    """Return the sides of `x = y`, the first over `left_columns` only, the second over `right_columns`; None for other
     conditions."""
     if isinstance(condition, exp.Paren):
-        return equal(condition.this, one, other)
+        return equal(condition.this, left_columns, right_columns)
     if not isinstance(condition, exp.EQ) or condition.meta.get("mixed"):
         return None
-    one, other = set(one), set(other)
+    left_columns, right_columns = set(left_columns), set(right_columns)
     for x, y in ((condition.this, condition.expression), (condition.expression, condition.this)):
-        if refs(x) and refs(y) and refs(x) <= one and refs(y) <= other:
+        if refs(x) and refs(y) and refs(x) <= left_columns and refs(y) <= right_columns:
             return x, y
     return None
 
 
-def equals(on: Iterable[exp.Expr], one: Iterable[str], other: Iterable[str]) -> list[tuple[exp.Expr, exp.Expr]]:
+def equals(
+    on: Iterable[exp.Expr], left_columns: Iterable[str], right_columns: Iterable[str]
+) -> list[tuple[exp.Expr, exp.Expr]]:
     """Return all pairs of `equal` among the conditions of a join."""
-    one, other = set(one), set(other)
-    return [pair for c in on if (pair := equal(c, one, other))]
+    left_columns, right_columns = set(left_columns), set(right_columns)
+    return [pair for c in on if (pair := equal(c, left_columns, right_columns))]
 
 
 def users_text(node: Node, expression: exp.Expr) -> str:
     """Return an operator's expression for people, with `f.carrier` in place of the tree's unique column name."""
     fields = {n: (s.alias or s.table.name, c) for s in scans(node) for n, c in s.fields.items()}
 
-    def one(part: exp.Expr) -> exp.Expr:
+    def with_alias(part: exp.Expr) -> exp.Expr:
         if not isinstance(part, exp.Column):
             return part
         table, name = fields.get(part.name, ("", ""))
         # Computed columns are named after something, with a number.
         return exp.column(name, table=table) if name else exp.column(part.name.rpartition("_")[0] or part.name)
 
-    return text(expression.copy().transform(one))
+    return text(expression.copy().transform(with_alias))
 
 
 # --- the tree as a whole ------------------------------------------------------------------------------------------
@@ -359,20 +363,20 @@ def narrowed(tree: Tree) -> Tree:
     """Return the tree, reading only the columns of tables that it uses."""
     used = set(tree.outputs.values()) | {n for node in walk(tree.root) for e in expressions(node) for n in refs(e)}
 
-    def one(node: Node) -> Node:
+    def narrow(node: Node) -> Node:
         match node:
             case Scan():
                 used_fields = {n: c for n, c in node.fields.items() if n in used}
                 first = dict(list(node.fields.items())[:1])
                 return replace(node, fields=used_fields or first)
             case InnerJoin() | UnionAll():
-                return replace(node, inputs=tuple(map(one, node.inputs)))
+                return replace(node, inputs=tuple(map(narrow, node.inputs)))
             case SideJoin() | FullJoin() | SetOp():
-                return replace(node, left=one(node.left), right=one(node.right))
+                return replace(node, left=narrow(node.left), right=narrow(node.right))
             case _:
-                return replace(node, input=one(node.input))
+                return replace(node, input=narrow(node.input))
 
-    return Tree(one(tree.root), tree.outputs)
+    return Tree(narrow(tree.root), tree.outputs)
 
 
 def origins(node: Node, name: str) -> dict[tuple[TableId, str], None]:

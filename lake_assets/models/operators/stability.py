@@ -107,12 +107,12 @@ def state(node: Node) -> State:
         case Project():
             return State(_present((n, doubt(e, columns)) for n, e in node.items), rows)
         case Generate():
-            generated = _generated(node.call, columns)
+            generated = _generator_doubt(node.call, columns)
             return State({**columns, **_present((n, generated) for n in node.generated)}, worst(rows, generated))
         case Aggregate():
-            return _aggregated(node, columns, rows)
+            return _aggregate_state(node, columns, rows)
         case Window():
-            functions = _present((n, worst(rows, _over(e, node, columns))) for n, e in node.items)
+            functions = _present((n, worst(rows, _window_doubt(e, node, columns))) for n, e in node.items)
             return State({**columns, **functions}, rows)
         case Distinct():
             return State(columns, worst(rows, *columns.values()))
@@ -120,9 +120,9 @@ def state(node: Node) -> State:
             joined_columns = {n: d for n, d in columns.items() if n in node.columns}
             return State(joined_columns, worst(rows, *(doubt(e, columns) for e in node.on)))
         case UnionAll():
-            return State(_merged(below), rows)
+            return State(_merged_columns(below), rows)
         case SetOp():
-            merged = _merged(below)
+            merged = _merged_columns(below)
             return State(merged, worst(rows, *merged.values()))
 
 
@@ -140,25 +140,25 @@ def doubt(expression: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
 def query_text(expression: exp.Expr) -> str:
     """Return an expression over columns of the tree with the query's names for them."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def with_query_name(node: exp.Expr) -> exp.Expr:
         return exp.column(re.sub(r"(?<=.)(_\d+)+$", "", node.name)) if isinstance(node, exp.Column) else node
 
-    return text(expression.copy().transform(one))
+    return text(expression.copy().transform(with_query_name))
 
 
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
-def _aggregated(node: Aggregate, columns: Mapping[str, Doubt], rows: Doubt | None) -> State:
+def _aggregate_state(node: Aggregate, columns: Mapping[str, Doubt], rows: Doubt | None) -> State:
     keys = _present((n, doubt(e, columns)) for n, e in node.keys)
     grouped = worst(rows, *keys.values())
     by = frozenset(e.name for _, e in node.keys if isinstance(e, exp.Column))
-    calls = _present((n, worst(grouped, _called(e, node.input, columns, by))) for n, e in node.calls)
+    calls = _present((n, worst(grouped, _aggregate_doubt(e, node.input, columns, by))) for n, e in node.calls)
     # Without keys there is always one row.
     return State({**keys, **calls}, grouped if node.keys or node.vanishes else None)
 
 
-def _generated(call: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
+def _generator_doubt(call: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
     if type(call) is exp.Explode and isinstance(call.this, exp.Column):
         column_doubt = columns.get(call.this.name)
         if column_doubt and column_doubt.elements:
@@ -166,7 +166,7 @@ def _generated(call: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
     return doubt(call, columns)
 
 
-def _merged(sides: Iterable[State]) -> dict[str, Doubt]:
+def _merged_columns(sides: Iterable[State]) -> dict[str, Doubt]:
     merged: dict[str, Doubt | None] = {}
     for side in sides:
         for name, column_doubt in side.columns.items():
@@ -201,7 +201,7 @@ _PLACES = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead, exp.NthValue, *_IN_ORDER
 _AROUND = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
 
-def _called(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozenset[str]) -> Doubt | None:
+def _aggregate_doubt(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozenset[str]) -> Doubt | None:
     """Return the doubt about an aggregate over an operator's unordered rows, grouped by the columns `by`."""
     argument_doubt = doubt(call, columns)
     bare, within = _bare(call)
@@ -210,12 +210,12 @@ def _called(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozen
         return argument_doubt
     if isinstance(bare, _SUMS + _AVERAGES) or name in _SUM_NAMES | _AVERAGE_NAMES:
         is_average = isinstance(bare, _AVERAGES) or name in _AVERAGE_NAMES
-        return worst(argument_doubt, _added(call, bare, node, is_average=is_average))
+        return worst(argument_doubt, _sum_doubt(call, bare, node, is_average=is_average))
     if isinstance(bare, _ROUNDED) or name == "std":
         why = f"{query_text(call)} adds floating-point numbers, whose sum depends on their order"
         return worst(argument_doubt, Doubt(Level.ROUNDED, why))
     if isinstance(bare, exp.ArgMax | exp.ArgMin):
-        return worst(argument_doubt, _picked(call, bare, node, by))
+        return worst(argument_doubt, _max_by_doubt(call, bare, node, by))
     if within is not None and [text(o.this) for o in within.expressions] == [text(e) for e in _values(bare)[:1]]:
         return argument_doubt  # sorted by its own values
     advice = "use min, max, or max_by(x, struct(y, x)) to break ties of y"
@@ -228,7 +228,7 @@ def _called(call: exp.Expr, node: Node, columns: Mapping[str, Doubt], by: frozen
     )
 
 
-def _added(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) -> Doubt | None:
+def _sum_doubt(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) -> Doubt | None:
     kind = number(node, _values(bare)[0])
     # Averages of whole numbers are sums of doubles, which stay exact for any realistic number of small integers.
     if kind == "decimal" or kind in ("tinyint", "smallint") or (kind and not is_average):
@@ -240,7 +240,7 @@ def _added(call: exp.Expr, bare: exp.Expr, node: Node, *, is_average: bool) -> D
     return None
 
 
-def _picked(call: exp.Expr, bare: exp.Expr, node: Node, by: frozenset[str]) -> Doubt | None:
+def _max_by_doubt(call: exp.Expr, bare: exp.Expr, node: Node, by: frozenset[str]) -> Doubt | None:
     """Return the doubt about max_by and min_by: which of several tied rows they take."""
     order = bare.expression
     parts = [p.expression if isinstance(p, exp.PropertyEQ) else p for p in order.expressions]
@@ -269,7 +269,7 @@ def _values(call: exp.Expr) -> list[exp.Expr]:
 # --- window functions -----------------------------------------------------------------------------------------------
 
 
-def _over(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt | None:
+def _window_doubt(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt | None:
     """Return the doubt about a window function."""
     call = window.this
     bare, _ = _bare(call)
@@ -291,7 +291,7 @@ def _over(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) -> Doubt
         ordered_by = ", ".join(map(query_text, order)) or "nothing"
         why = f"{query_text(call)} depends on how ties are broken: rows with the same {ordered_by} come in any order"
         return Doubt(Level.ARBITRARY, why, "add columns to ORDER BY until it identifies each row of a partition")
-    return _called(call, node.input, columns, frozenset(e.name for e in by if isinstance(e, exp.Column)))
+    return _aggregate_doubt(call, node.input, columns, frozenset(e.name for e in by if isinstance(e, exp.Column)))
 
 
 def _is_all(spec: exp.Expr) -> bool:

@@ -79,9 +79,9 @@ def _joined(
     return unique_sets + [k | frozenset(same.get(c, c) for c in t) for k in keys for t in right_keys]
 
 
-def _are_alike(one: str, other: str) -> bool:
+def _are_alike(type_: str, other_type: str) -> bool:
     """Whether equal values of two types are the same value. They are not for text and numbers: '01' = 1 and '1' = 1."""
-    return bool(one and other) and kind(one) == kind(other)
+    return bool(type_ and other_type) and kind(type_) == kind(other_type)
 
 
 def identifies_rows(node: Node, columns: Iterable[str]) -> bool:

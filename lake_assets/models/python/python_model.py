@@ -113,7 +113,7 @@ def model(
             replaced. Only for `replace-ranges`.
         back, forward: how far before and after its own value of the replaced column a row reads (`2d`, `12h`, or a
             number). Only for `replace-ranges`.
-        on_lookup_change: `ignore`: rows stay as they were computed. `rebuild`: everything is recomputed.
+        on_lookup_change: `ignore`: existing rows stay. `rebuild`: everything is recomputed.
         settings: further settings of a SQL model in YAML: `audits`, `partitions`, `owners`, `freshness`, `max_rows`,
             `on_gap`, ...
 

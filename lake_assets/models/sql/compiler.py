@@ -175,7 +175,7 @@ class Select:
     def resolved(self, expression: exp.Expr) -> exp.Expr:
         """Return an expression with the tree's columns; raise Uncompilable for a star or a subquery in it."""
 
-        def one(node: exp.Expr) -> exp.Expr:
+        def resolve(node: exp.Expr) -> exp.Expr:
             return self.scope.find(node) if isinstance(node, exp.Column) else node
 
         for star in expression.find_all(exp.Star):
@@ -183,7 +183,7 @@ class Select:
                 raise Uncompilable(f"a star in {(star.parent or star).sql(DIALECT)}")
         if expression.find(exp.Query):
             raise Uncompilable("a subquery that is neither a condition of WHERE nor a scalar subquery")
-        return expression.copy().transform(one)
+        return expression.copy().transform(resolve)
 
     def compiled(self) -> Compiled:
         """Compile the SELECT."""
@@ -322,7 +322,7 @@ class Select:
         node = self._sets(node, grouping_keys, keys, tuple(named.values()))
 
         def replaced(expression: exp.Expr) -> exp.Expr:
-            def one(part: exp.Expr) -> exp.Expr:
+            def replace_part(part: exp.Expr) -> exp.Expr:
                 text = "" if is_window_call(part) else part.sql(DIALECT)
                 if (name := by_text.get(text)) or (name := key_of.get(text)):
                     new = column(name)
@@ -332,7 +332,7 @@ class Select:
                     return grouping_call(part, grouping_keys, keys, self.grouping_id)
                 return part
 
-            return expression.copy().transform(one)
+            return expression.copy().transform(replace_part)
 
         new_items = [(n, replaced(e)) for n, e in items]
         new_clauses = [replaced(c) if c is not None else None for c in (having, qualify)]
@@ -343,7 +343,7 @@ class Select:
             return Aggregate(node, tuple(keys), calls)
         branches: list[Node] = []
         for set_keys in grouping_keys.sets:
-            one = Aggregate(
+            aggregate = Aggregate(
                 node,
                 tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in set_keys),
                 tuple((f"{n}_s", e) for n, e in calls),
@@ -352,7 +352,7 @@ class Select:
             mask = sum(1 << (len(keys) - 1 - i) for i in range(len(keys)) if i not in set_keys)
             branches.append(
                 Project(
-                    one,
+                    aggregate,
                     (
                         *((n, column(f"{n}_s") if i in set_keys else exp.Null()) for i, (n, _) in enumerate(keys)),
                         *((n, column(f"{n}_s")) for n, _ in calls),
@@ -389,9 +389,9 @@ class Select:
                 node = Window(node, tuple(items_of), partition)
 
         def replaced(expression: exp.Expr) -> exp.Expr:
-            def one(part: exp.Expr) -> exp.Expr:
+            def replace_part(part: exp.Expr) -> exp.Expr:
                 return column(named[part.sql(DIALECT)][0]) if isinstance(part, exp.Window) else part
 
-            return expression.copy().transform(one)
+            return expression.copy().transform(replace_part)
 
         return node, [(n, replaced(e)) for n, e in items], replaced(qualify) if qualify is not None else None

@@ -39,15 +39,15 @@ class Scope:
         Raises:
             Uncompilable: no table in this or an outer scope has it.
         """
-        at: Scope | None = self
-        while at is not None:
-            if column := at.columns.get((node.table.lower(), node.name.lower())):
-                if at is not self:
+        scope: Scope | None = self
+        while scope is not None:
+            if column := scope.columns.get((node.table.lower(), node.name.lower())):
+                if scope is not self:
                     self.seen.add(column.name)
                 column = column.copy()
                 column.type = column.type or node.type
                 return column
-            at = at.outer
+            scope = scope.outer
         raise Uncompilable(f"{node.sql(DIALECT)} is not a column of the tables in FROM")
 
 

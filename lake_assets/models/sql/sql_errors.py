@@ -114,10 +114,10 @@ def _line_in(query: exp.Query, message: str) -> int | None:
 
 def _of_scope(scope: Scope, schemas: Mapping[TableId, Iterable[str]]) -> Iterator[tuple[int | None, str]]:
     visible: dict[str, object] = {}
-    at: Scope | None = scope
-    while at is not None:
-        visible = {**at.sources, **visible}
-        at = at.parent
+    current: Scope | None = scope
+    while current is not None:
+        visible = {**current.sources, **visible}
+        current = current.parent
     columns_of = {name: _columns(source, schemas) for name, source in visible.items()}
     for column in scope.columns:
         line = column.this.meta_get("line")

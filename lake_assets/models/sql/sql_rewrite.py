@@ -119,14 +119,14 @@ def qualify_as_where(query: exp.Query) -> exp.Query:
     # Inner queries first: outer ones contain the rewritten inner ones.
     for select in reversed(list(query.find_all(exp.Select))):
         if select.args.get("qualify"):
-            outer = _around(select)
+            outer = _qualify_as_outer_where(select)
             if select is query:
                 return outer
             select.replace(outer)
     return query
 
 
-def _around(select: exp.Select) -> exp.Select:
+def _qualify_as_outer_where(select: exp.Select) -> exp.Select:
     """Return a SELECT over the given one that applies its QUALIFY as a WHERE."""
     inner = select.copy()
     qualify, with_ = inner.args["qualify"].pop(), inner.args.get("with_")

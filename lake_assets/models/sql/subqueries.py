@@ -137,13 +137,13 @@ class Subqueries:
             raise self._error("an aggregate over columns of the query around it")
 
         def over(empty: bool) -> exp.Expr:
-            def one(part: exp.Expr) -> exp.Expr:
+            def replace_call(part: exp.Expr) -> exp.Expr:
                 call = named.get(part.sql(DIALECT))
                 if call is None:
                     return part
                 return of_nothing[call[0]].copy() if empty else column(call[0])
 
-            return exp.Paren(this=item.copy()).transform(one)
+            return exp.Paren(this=item.copy()).transform(replace_call)
 
         total = Aggregate(below, tuple(keys), tuple(named.values()))
         full, value, is_matched = over(False), name("value"), name("there")
@@ -233,6 +233,6 @@ def _semi_join(node: Node, right: Node, kind: Kind, on: tuple[exp.Expr, ...]) ->
         used = {n for c in on for n in refs(c)} & set(node.columns)
         for i, below in enumerate(node.inputs):
             if used and used <= set(below.columns):
-                one = _semi_join(below, right, kind, on)
-                return InnerJoin((*node.inputs[:i], one, *node.inputs[i + 1 :]), node.on)
+                joined = _semi_join(below, right, kind, on)
+                return InnerJoin((*node.inputs[:i], joined, *node.inputs[i + 1 :]), node.on)
     return SideJoin(node, right, kind, on)

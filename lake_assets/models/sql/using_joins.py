@@ -22,7 +22,7 @@ class _Unknown(Exception):
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _VisibleColumn:
     """A visible column: its name, its expression, and the table that can qualify it."""
 
     name: str
@@ -43,14 +43,14 @@ class _Relation:
         joined: names that USING joins.
     """
 
-    visible: tuple[_Seen, ...]
-    hidden: tuple[_Seen, ...] = ()
+    visible: tuple[_VisibleColumn, ...]
+    hidden: tuple[_VisibleColumn, ...] = ()
     joined: frozenset[str] = frozenset()
 
-    def named(self, name: str) -> list[_Seen]:
+    def named(self, name: str) -> list[_VisibleColumn]:
         return [c for c in self.visible if c.is_called(name)]
 
-    def of(self, table: str) -> list[_Seen]:
+    def of(self, table: str) -> list[_VisibleColumn]:
         """Return the columns in the order of `table.*`."""
         return [c for c in (*self.hidden, *self.visible) if (c.table or "").lower() == table.lower()]
 
@@ -155,7 +155,7 @@ class _Names:
             if alias is None or not alias.columns:
                 raise _Unknown("LATERAL VIEW without names of its columns")
             generated = tuple(
-                _Seen(c.name, exp.column(c.copy(), table=alias.this.copy()), alias.name) for c in alias.columns
+                _VisibleColumn(c.name, exp.column(c.copy(), table=alias.this.copy()), alias.name) for c in alias.columns
             )
             relation = replace(relation, visible=(*relation.visible, *generated))
         return relation
@@ -180,9 +180,9 @@ class _Names:
         table = alias.this if isinstance(alias, exp.TableAlias) and alias.this else source.this
         if not isinstance(table, exp.Identifier):
             # A source without a name: its columns can only be named without a table.
-            return _Relation(tuple(_Seen(n, exp.column(exp.to_identifier(n)), None) for n in names))
+            return _Relation(tuple(_VisibleColumn(n, exp.column(exp.to_identifier(n)), None) for n in names))
         return _Relation(
-            tuple(_Seen(n, exp.column(exp.to_identifier(n), table=table.copy()), table.name) for n in names)
+            tuple(_VisibleColumn(n, exp.column(exp.to_identifier(n), table=table.copy()), table.name) for n in names)
         )
 
     def _common(self, table: exp.Table) -> list[str]:
@@ -218,7 +218,7 @@ class _Names:
             keys, hides = rights, lefts
         elif join.side.upper() == "FULL":
             keys = [
-                _Seen(a.name, exp.func("coalesce", a.value.copy(), b.value.copy()), None)
+                _VisibleColumn(a.name, exp.func("coalesce", a.value.copy(), b.value.copy()), None)
                 for a, b in zip(lefts, rights, strict=True)
             ]
             hides = [*lefts, *rights]
@@ -226,7 +226,7 @@ class _Names:
         return _Relation((*keys, *others), (*hides, *hidden), left.joined | right.joined | names)
 
 
-def _keys(left: _Relation, right: _Relation, join: exp.Join) -> tuple[list[_Seen], list[_Seen]]:
+def _keys(left: _Relation, right: _Relation, join: exp.Join) -> tuple[list[_VisibleColumn], list[_VisibleColumn]]:
     """Return the columns that a join by name compares, in order."""
     names = [u.name for u in join.args.get("using") or []]
     if not names:
@@ -239,7 +239,7 @@ def _keys(left: _Relation, right: _Relation, join: exp.Join) -> tuple[list[_Seen
     return [a[0] for a, _ in pairs], [b[0] for _, b in pairs]
 
 
-def _starred(star: exp.Expr, relation: _Relation) -> list[_Seen]:
+def _starred(star: exp.Expr, relation: _Relation) -> list[_VisibleColumn]:
     """Return the columns of `*` or `table.*`."""
     inner = star.this if isinstance(star, exp.Column) else star
     columns = relation.of(star.table) if isinstance(star, exp.Column) else list(relation.visible)
@@ -254,7 +254,7 @@ def _starred(star: exp.Expr, relation: _Relation) -> list[_Seen]:
 def _rewrite(select: exp.Select, names: _Names) -> None:
     """Rewrite one SELECT completely; raise _Unknown without any change if that is not possible."""
     conditions: list[tuple[exp.Join, list[exp.Expr]]] = []
-    named: list[tuple[exp.Column, _Seen]] = []
+    named: list[tuple[exp.Column, _VisibleColumn]] = []
 
     def note(join: exp.Join, left: _Relation, right: _Relation) -> None:
         if _is_by_name(join):
@@ -280,8 +280,8 @@ def _rewrite(select: exp.Select, names: _Names) -> None:
         join.set("method", None)
         if pairs or join.side or join.kind.upper() in ("SEMI", "ANTI"):
             join.set("on", exp.and_(*pairs) if pairs else exp.true())
-    for column, seen in named:
-        column.replace(_value(column, seen))
+    for column, visible_column in named:
+        column.replace(_value(column, visible_column))
     for star, columns in stars:
         items = [_value(exp.column(exp.to_identifier(c.name)), c, is_output=True) for c in columns]
         at = next(i for i, item in enumerate(select.expressions) if item is star)
@@ -290,7 +290,7 @@ def _rewrite(select: exp.Select, names: _Names) -> None:
 
 def _unqualified_joined(
     clause: exp.Expr, within: exp.Expr, relation: _Relation, names: _Names
-) -> Iterator[tuple[exp.Column, _Seen]]:
+) -> Iterator[tuple[exp.Column, _VisibleColumn]]:
     """Yield the joined columns that a clause of a query, or of one of its joins, names without a table."""
     items = within.selects if isinstance(within, exp.Select) else []
     outputs = {i.alias.lower() for i in items if isinstance(i, exp.Alias)}
@@ -321,9 +321,9 @@ def _is_seen_from(column: exp.Column, within: exp.Expr, names: _Names) -> bool:
     return True
 
 
-def _value(column: exp.Column, seen: _Seen, *, is_output: bool = False) -> exp.Expr:
+def _value(column: exp.Column, visible_column: _VisibleColumn, *, is_output: bool = False) -> exp.Expr:
     """Return the expression for a column, under the column's name if that names an output or a field."""
-    value = seen.value.copy()
+    value = visible_column.value.copy()
     if isinstance(value, exp.Column):
         value.set("this", column.this.copy())
         return value

@@ -260,9 +260,9 @@ class Frames:
         kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
         bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
         aggregates = [
-            F.expr(f"{e} AS {what}{i}")
+            F.expr(f"{e} AS {name}{i}")
             for i, (c, k) in enumerate(bounded)
-            for what, e in (
+            for name, e in (
                 ("low", _leave(f"min({quote(c)})", k)),
                 ("high", _leave(f"max({quote(c)})", k)),
                 ("held", f"count({quote(c)})"),

@@ -103,7 +103,7 @@ class Retraction:
         by = {n: quote(k) for n, k in self.keys.items()}
         by |= {n: f"__new{self._place(o)}" for n, o in self.outputs.items() if n not in self.keys}
         rest = [
-            f"{_over(e, by)} AS {quote(o)}" if o in self.derived else f"__new{self._place(o)} AS {quote(o)}"
+            f"{_replace_columns(e, by)} AS {quote(o)}" if o in self.derived else f"__new{self._place(o)} AS {quote(o)}"
             for o, e in ((o, self.derived.get(o, exp.Null())) for o in types if o not in keys)
         ]
         listed = ", ".join([*(quote(k) for k in keys), *rest])
@@ -269,8 +269,8 @@ def _and(*parts: str) -> str:
     return " AND ".join(f"({p})" for p in parts if p) or "true"
 
 
-def _over(e: exp.Expr, by: Mapping[str, str]) -> str:
-    def one(node: exp.Expr) -> exp.Expr:
+def _replace_columns(e: exp.Expr, by: Mapping[str, str]) -> str:
+    def replaced(node: exp.Expr) -> exp.Expr:
         return exp.maybe_parse(by[node.name], dialect=DIALECT) if isinstance(node, exp.Column) else node
 
-    return text(e.copy().transform(one))
+    return text(e.copy().transform(replaced))

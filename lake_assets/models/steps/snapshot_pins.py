@@ -129,7 +129,7 @@ class SnapshotPins:
 
 
 def _after(table: Table, head: Watermark, newest: Watermark) -> int:
-    """Return the number of snapshots of a source after the one that is read."""
+    """Return the number of snapshots of a source after the head that is read."""
     if head.snapshot == newest.snapshot or newest.snapshot is None:
         return 0
     later = [s.snapshot_id for s in ancestors(table, newest.snapshot)]
