@@ -150,7 +150,7 @@ def _write(lake: LakeBase, target: Target, pending: Window, base: Watermarks) ->
         check_stats(target, stats)
         if stats.late and not target.is_new and has_other_keys(target, pending.head.snapshot):
             return "late events of a table with deletes by another key: they may change which rows the deletes apply to"
-        if stats.late or stats.moved or stats.truncated or target.mode == "scd2":
+        if stats.late or stats.partial_inserts or stats.truncated or target.mode == "scd2":
             # These steps also read histories and stored rows.
             scope.enter_context(tuned_for(lake, (spec.staging, spec.table)))
         changes = prepare_table(target)

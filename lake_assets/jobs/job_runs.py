@@ -49,6 +49,8 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
             windows = choose(windows, sources) if choose else windows
             if all(w.is_absorbed for w in windows.values()):
                 return Outcome(name, "nothing")
+        if spec.audits and before is not None:
+            _gate(lake, spec)  # a mistake in them is to be known before the job has run
         details: dict[str, object] = {}
         with captured_step(lake, settings, choose=choose, rebuild=rebuild) as step:
             absorbed = _absorbed(step)
@@ -62,6 +64,13 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
 def _absorbed(step: CapturedStep) -> tuple[Absorbed, ...]:
     pending = [s for s, w in step.windows.items() if not w.is_absorbed]
     return tuple(Absorbed.of(s, step.capture(s)) for s in pending)
+
+
+def _gate(lake: LakeBase, spec: JobSpec) -> Gate:
+    """Return the audits of the job's table; raises PipelineError if they do not match its columns."""
+    gate = Gate(lake, spec.table, spec.audits, key_in(lake.table(spec.table)))
+    gate.check(columns_of(lake, spec.table))
+    return gate
 
 
 def _outcome(
@@ -85,9 +94,7 @@ def _outcome(
     at = table.metadata.current_snapshot_id if table is not None else None
     audits: tuple[Finding, ...] = ()
     if spec.audits and table is not None and at != start:
-        gate = Gate(lake, spec.table, spec.audits, key_in(table))
-        gate.check(columns_of(lake, spec.table))
-        audits = gate.audit_published(at, start)
+        audits = _gate(lake, spec).audit_published(at, start)
     how = "none" if step.is_empty else "job"
     moved = {"job": "with the job's commit", "step": "after the job", "nobody": "nothing to move"}[step.moved_by]
     return Outcome(

@@ -97,7 +97,7 @@ class TableStep(ABC, Generic[S]):
             lake: the lake.
             table: the table; None: it does not exist yet.
             sources: all of its sources.
-            pins: snapshots that earlier models of the run have fixed; those of this step are added.
+            pins: snapshots that earlier models of the run have fixed; this step adds its own.
         """
 
     @abstractmethod

@@ -72,7 +72,7 @@ def _filling(steps: Sequence[Snapshot], size: BatchSize, is_all: bool = False) -
     Args:
         steps: oldest first.
         size: the size of a full batch.
-        is_all: whether the first snapshot also stands for expired ones before it.
+        is_all: whether the first snapshot includes the changes of expired ones before it.
     """
     files = rows = 0
     for n, snapshot in enumerate(steps):

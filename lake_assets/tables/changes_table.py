@@ -1,4 +1,4 @@
-"""Captured changes as a table of their own, for SQL that cannot reach the session that captured them."""
+"""Captured changes as a separate table, for SQL clients that cannot reach the session that captured them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def check_replaceable(lake: LakeBase, table: TableId) -> None:
     """Check that changes may be written as `table`.
 
     Raises:
-        ConfigError: it exists, and holds something else than changes.
+        ConfigError: the table exists, and was not written by `write_changes`.
     """
-    there = lake.find(table)
-    if there is not None and f"{PREFIX}table" not in there.properties:
+    existing = lake.find(table)
+    if existing is not None and f"{PREFIX}table" not in existing.properties:
         raise ConfigError(
             f"{table} exists and was not written by `lake-assets changes`, so it is not replaced: name another table, "
             "or drop it first"
@@ -31,7 +31,7 @@ def check_replaceable(lake: LakeBase, table: TableId) -> None:
 def write_changes(lake: LakeBase, table: TableId, rows: DataFrame, capture: Capture) -> int:
     """Create or replace `table` with the changes of a capture in one commit; return the number of rows.
 
-    The table's properties name the captured table and snapshots. It is a copy: dropping it is left to its users.
+    The table's properties name the captured table and snapshots. The table is a copy; its users drop it.
 
     Raises:
         ConfigError: see `check_replaceable`.
@@ -40,15 +40,15 @@ def write_changes(lake: LakeBase, table: TableId, rows: DataFrame, capture: Capt
     window, source = capture.window, lake.table(capture.window.table)
     facts = {"table": window.table, "from-snapshot": window.start_snapshot_id, "to-snapshot": window.end_snapshot_id}
     properties = {f"{PREFIX}{k}": str(v) for k, v in facts.items() if v is not None}
-    # Not all types are in every version of the format.
+    # Older versions of the table format lack some types.
     properties |= {"format-version": str(source.format_version), "write.distribution-mode": "none"}
-    said = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
+    assignments = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
     location = lake.location_of(table)
     place = f"LOCATION {literal(location)} " if location else ""
     lake.ensure_namespace(table.namespace)
     with temp_view(rows) as view:
         lake.spark().sql(
-            f"CREATE OR REPLACE TABLE {lake.sql_name(table)} USING iceberg {place}TBLPROPERTIES ({said}) "
+            f"CREATE OR REPLACE TABLE {lake.sql_name(table)} USING iceberg {place}TBLPROPERTIES ({assignments}) "
             f"AS SELECT * FROM {view}"
         )
     return row_count(lake.table(table)) or 0

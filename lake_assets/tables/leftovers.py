@@ -126,7 +126,7 @@ def _notes(lake: LakeBase) -> Iterator[_Note]:
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, LakeError):
-            # Incomplete: its process was killed while it wrote the note, or is still writing it.
+            # Truncated: the process was killed before it wrote any files, or is still writing the note.
             if is_dead is not False:
                 file.unlink(missing_ok=True)
             continue

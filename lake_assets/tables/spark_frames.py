@@ -1,4 +1,4 @@
-"""Temporary views: how a DataFrame gets into SQL, over Spark Connect too; and frames that are kept for a while."""
+"""DataFrames in SQL, as temporary views or by name, also over Spark Connect; and checkpoints of their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lake_assets.lake._compat import active_session
 
 @contextlib.contextmanager
 def temp_view(rows: DataFrame) -> Generator[str]:
-    """Name of a temporary view of `rows`, dropped afterwards."""
+    """Yield the name of a temporary view of `rows`, and drop the view afterwards."""
     name = new_name()
     rows.createOrReplaceTempView(name)
     try:

@@ -79,7 +79,7 @@ def test_what_is_no_column_of_one_row_is_refused(text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "lower(mail) AS mail",
@@ -88,10 +88,10 @@ def test_what_is_no_column_of_one_row_is_refused(text: str, why: str) -> None:
         ("* EXCEPT (mail)", "final.t: `columns` leaves out mail, and the source has id, name"),
     ],
 )
-def test_names_that_the_source_does_not_have_are_said(text: str, said: str) -> None:
+def test_names_that_the_source_does_not_have_are_said(text: str, message: str) -> None:
     with pytest.raises(PipelineError) as caught:
         select("final.t", read_columns([text]), SOURCE)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_layout_makes_no_other_declaration() -> None:

@@ -1,4 +1,4 @@
-"""Keys that are declared: one of several, and events that do not say theirs."""
+"""Declared keys: alternatives, and events that lack a key value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def row(tenant: int, email: str, n: int, **more: Any) -> dict[str, Any]:
     return {"tenant": tenant, "email": email, "n": n, **more}
 
 
-def held(stream: Stream) -> Counter[Any]:
+def rows_of_items(stream: Stream) -> Counter[Any]:
     return Counter((r["tenant"], r["email"], r["n"]) for r in stream.rows("final.items"))
 
 
@@ -36,23 +36,23 @@ def test_the_first_of_several_keys_whose_columns_are_there_is_taken_and_stays(la
         # Its key changes with its email.
         *debezium(3, "u", row(2, "a", 2), row(2, "b", 3)),
     )
-    assert held(stream) == Counter({(1, "a", 1): 1, (2, "b", 3): 1})
-    # A column comes of which an earlier key is made: rows from before have no values there.
+    assert rows_of_items(stream) == Counter({(1, "a", 1): 1, (2, "b", 3): 1})
+    # A column of an earlier declared key appears: existing rows have no values in it.
     outcomes = stream.run(
         *debezium(4, "c", None, row(3, "c", 4, id=7)), *debezium(5, "u", row(1, "a", 1), row(1, "a", 5, id=8))
     )
     assert outcomes["final.items"].strategy == "merge"
-    assert held(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
-    # Declared in another order it stays as well; when it is not declared any more, the first that fits is taken.
+    assert rows_of_items(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
+    # The key also stays if the order of declaration changes; if it is no longer declared, the first match is used.
     stream.declare(tables=[{"table": ITEMS, "key": KEYS[::-1]}])
     assert stream.run()["final.items"].status == "nothing"
     stream.declare(tables=[{"table": ITEMS, "key": [["nope"], ["email"]]}])
     assert stream.run()["final.items"].strategy == "rebuild"
-    assert held(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
+    assert rows_of_items(stream) == Counter({(1, "a", 5): 1, (2, "b", 3): 1, (3, "c", 4): 1})
 
 
 def keyed(at: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """A Debezium record with a key of its own and both rows."""
+    """Return a Debezium record with a separate key and both rows."""
     (value,) = debezium(at, op, before, after)
     return json.dumps({"key": {"id": (after or before or {})["id"]}, "value": json.loads(value)})
 
@@ -79,7 +79,7 @@ def test_another_declared_key_parts_all_updates_anew(lake: Lake, records: str) -
     assert [p.table for p in stream.pipeline.pending(lake)] == ["staging.items", "final.items"]
     outcomes = stream.run()
     assert (outcomes["staging.items"].strategy, outcomes["final.items"].strategy) == ("rebuild", "rebuild")
-    # Nothing is left under the key that was updated away.
+    # No row remains under the old key.
     assert people() == Counter({(1, "c"): 1, (2, "b"): 1})
     assert {o.status for o in stream.run().values()} == {"nothing"}
     outcomes = stream.run(write(4, "u", person(2, "b"), person(2, "d")), write(5, "u", person(1, "c"), person(1, "e")))
@@ -97,9 +97,9 @@ def test_formats_that_say_no_key_take_one_as_well(lake: Lake) -> None:
         for at, (flag, n) in enumerate([("I", 1), ("U", 2), ("D", 2), ("I", 3)], 1)
     ]
     stream.run(*lines[:2])
-    assert held(stream) == Counter({(1, "a", 2): 1})
+    assert rows_of_items(stream) == Counter({(1, "a", 2): 1})
     stream.run(*lines[2:])
-    assert held(stream) == Counter({(1, "a", 3): 1})
+    assert rows_of_items(stream) == Counter({(1, "a", 3): 1})
     assert stream.rejected() == []
 
 
@@ -116,7 +116,7 @@ def test_events_that_do_not_say_the_declared_key_are_refused_and_nothing_is_lost
     feed = Feed(lake, {"table": "public.t", "key": "n"})
     feed.deliver([Event(table, "c", (10, 11), {"id": 1, "n": 5, "m": 1})])
     before = feed.heads()["final.t"]
-    # The stream's key is another: of the deleted row it says no more.
+    # The stream has another key: its deletes contain only that.
     feed.land([Event(table, "d", (20, 21), {"id": 1})])
     outcome = feed.outcomes()["final.t"]
     assert isinstance(outcome.exception, KeyMissingError)
@@ -125,7 +125,7 @@ def test_events_that_do_not_say_the_declared_key_are_refused_and_nothing_is_lost
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         (["id", ["a", "b"]], "each of them a list"),
         ([["id"], []], "each of them a list"),
@@ -134,7 +134,7 @@ def test_events_that_do_not_say_the_declared_key_are_refused_and_nothing_is_lost
         (["a", "a"], "twice"),
     ],
 )
-def test_keys_that_cannot_be_are_said(key: Any, said: str) -> None:
+def test_keys_that_cannot_be_are_said(key: Any, message: str) -> None:
     declared = {"name": "p", "streams": [{"name": "s", "tables": [{"table": "public.t", "key": key}]}]}
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=message):
         Pipeline(PipelineConfig.model_validate(declared))

@@ -1,4 +1,4 @@
-"""Changes that are ordered by columns which the owner declares."""
+"""Changes ordered by declared columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_texts_sort_as_the_values_do(spark_lake: Lake, seed: int) -> None:
              for v in _VALUES[one]]  # fmt: skip
     frame = spark_lake.spark().createDataFrame(rows, ", ".join(f"c{i} {t}" for i, t in enumerate(types)))
     texts = frame.selectExpr(sequence_of([(f"c{i}", t) for i, t in enumerate(types)])).collect()
-    # Python sorts by code points, as Spark does by bytes of UTF-8.
+    # Python sorts by code points, which is the order of UTF-8 bytes in Spark.
     by_value = sorted((row, text[0].encode()) for row, text in zip(rows, texts, strict=True))
     assert [t for _, t in by_value] == sorted(t for _, t in by_value)
     assert len({t for _, t in by_value}) == len(set(rows))
@@ -70,19 +70,19 @@ TABLE = {
 
 
 def history(choose: random.Random, keys: int) -> list[dict[str, Any]]:
-    """Changes of a table; no two of a key have one place in the order."""
-    found: list[dict[str, Any]] = []
+    """Return changes of a table; no two changes of one key have the same position in the order."""
+    changes: list[dict[str, Any]] = []
     version = dict.fromkeys(range(keys), 8)
-    there: set[int] = set()
+    existing: set[int] = set()
     for _ in range(keys * 6):
         k = choose.randrange(keys)
-        # Texts of these do not sort as the values: the zone, the digits.
+        # The texts of these do not sort like their values, because of zones and digits.
         version[k] += choose.choice([1, 1, 90])
-        hour, flag = version[k] // 100, "I" if k not in there else choose.choice("UUD")
+        hour, flag = version[k] // 100, "I" if k not in existing else choose.choice("UUD")
         at = ["2024-01-01T00:00:00Z", "2024-01-01T01:00:00+00:00", "2024-01-01T03:00:00.5+01:00"][min(hour, 2)]
-        there ^= {k} if flag in "ID" else set()
-        found.append({"FLAG": flag, "id": k, "n": choose.randint(0, 9), "updated_at": at, "version": version[k]})
-    return found
+        existing ^= {k} if flag in "ID" else set()
+        changes.append({"FLAG": flag, "id": k, "n": choose.randint(0, 9), "updated_at": at, "version": version[k]})
+    return changes
 
 
 def converges(stream: Stream, choose: random.Random, log: list[dict[str, Any]], deletes: str) -> None:
@@ -102,16 +102,16 @@ def converges(stream: Stream, choose: random.Random, log: list[dict[str, Any]], 
             (e["id"], e["n"], e["version"]) for e in last.values() if e["FLAG"] != "D"
         )
         if deletes == "soft":
-            kept = {r["id"] for r in stream.rows("final.items") if r["__deleted"]}
-            written = {e["id"] for e in delivered if e["FLAG"] != "D"}
-            assert kept == {k for k, e in last.items() if e["FLAG"] == "D" and k in written}
+            deleted = {r["id"] for r in stream.rows("final.items") if r["__deleted"]}
+            upserted = {e["id"] for e in delivered if e["FLAG"] != "D"}
+            assert deleted == {k for k, e in last.items() if e["FLAG"] == "D" and k in upserted}
 
 
 def test_any_order_of_arrival_gives_the_same_table(lake: Lake) -> None:
     choose = random.Random(5)
     stream = Stream(lake, format="change-set", tables=[TABLE])
     converges(stream, choose, history(choose, 12), "hard")
-    # Declared otherwise it is made again, and so where the values sort otherwise.
+    # Another declared order rebuilds the table, and so does another sort kind of the values.
     stream.declare(format="change-set", tables=[TABLE | {"order_by": ["version"], "deletes": "soft"}])
     assert stream.run()["final.items"].strategy == "rebuild"
     assert stream.run()["final.items"].status == "nothing"

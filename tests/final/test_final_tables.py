@@ -1,5 +1,5 @@
-"""Final tables of every kind, over one staging table: whatever arrives, in whatever batches and order, each holds what
-plain Python makes of the events."""
+"""Final tables of every kind over one staging table: for any events, batches and order, each equals the rows that plain
+Python computes from the events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = Table({"h": INT, "k": BIGINT, "n": INT, "name": TEXT}, key=("h", "k"))
 NAMES = list(T.columns)
 START = 1_700_000_000_000
 
-# Of a column that events leave out alone, and of one together with another.
+# One column is computed from a column that events may omit, another from two columns.
 MADE = ["* EXCEPT (n), k AS id", "upper(name) AS name", "n + length(coalesce(name, '')) AS m", "k % 2 AS odd"]
 MADE_NAMES = ["h", "k", "id", "name", "m", "odd"]
 
@@ -58,7 +58,7 @@ def value(choose: random.Random, column: str) -> Any:
     return choose.randint(-3, 3) if column == "n" else choose.choice(["", "a", "it's", "\\", "ü😀", "long " * 5])
 
 
-def made(row: dict[str, Any]) -> dict[str, Any]:
+def computed(row: dict[str, Any]) -> dict[str, Any]:
     n, name = row.get("n"), row.get("name")
     return {
         "h": row["h"], "k": row["k"], "id": row["k"], "name": None if name is None else name.upper(),
@@ -77,17 +77,17 @@ def expected(kind: str, delivered: list[Event]) -> Rows:
         case "versions":
             return versions(delivered, NAMES)
         case "made" | "parts_made":
-            return final_rows(delivered, MADE_NAMES, made=made)
+            return final_rows(delivered, MADE_NAMES, made=computed)
         case "made_soft":
-            return final_rows(delivered, [*MADE_NAMES, "__deleted"], "soft", made)
+            return final_rows(delivered, [*MADE_NAMES, "__deleted"], "soft", computed)
         case "made_versions":
-            return versions(delivered, MADE_NAMES, made=made)
+            return versions(delivered, MADE_NAMES, made=computed)
         case _:
             return versions(delivered, NAMES, ["n"])
 
 
 class Tables:
-    """Final tables of several kinds, of one stream."""
+    """Final tables of several kinds over one stream."""
 
     def __init__(self, lake: Lake, kinds: list[str]) -> None:
         self.lake, self.kinds = lake, kinds
@@ -109,21 +109,21 @@ class Tables:
             if self.delivered:
                 self.compare(kind, f"{outcome.why}, {outcome.details}")
 
-    def compare(self, kind: str, said: str) -> None:
+    def compare(self, kind: str, context: str) -> None:
         rows = self.feed.rows(f"final.{kind}")
         names = MADE_NAMES if "made" in kind else NAMES
         own = ["__deleted"] if "soft" in kind else []
         own = ["effective_from", "effective_to", "is_current"] if "versions" in kind else own
         columns = [*names, *own]
-        found, wanted = rows_of(rows, columns), expected(kind, self.delivered)
-        if found == wanted:
+        actual, expected_rows = rows_of(rows, columns), expected(kind, self.delivered)
+        if actual == expected_rows:
             return
-        wrong = {row[:2] for row in (wanted - found) + (found - wanted)}
-        at = min(wrong)
+        wrong = {row[:2] for row in (expected_rows - actual) + (actual - expected_rows)}
+        key = min(wrong)
         events = [f"  {n} {e.sequence} {e.op} {dict(e.row)} without {set(e.absent)} at {e.time}"
-                  for n, e in enumerate(self.delivered) if e.op == "t" or (e.key in wrong and e.key[0] == at[0])]  # fmt: skip
-        mine = [sorted(map(str, (r for r in rows.elements() if r[:2] == at))) for rows in (wanted, found)]
-        raise AssertionError("\n".join([f"{kind}: {at} of {len(wrong)}; {said}", f"expected {mine[0]}",
+                  for n, e in enumerate(self.delivered) if e.op == "t" or (e.key in wrong and e.key[0] == key[0])]  # fmt: skip
+        mine = [sorted(map(str, (r for r in rows.elements() if r[:2] == key))) for rows in (expected_rows, actual)]
+        raise AssertionError("\n".join([f"{kind}: {key} of {len(wrong)}; {context}", f"expected {mine[0]}",
                                         f"found {mine[1]}", "as delivered:", *events]))  # fmt: skip
 
 
@@ -140,10 +140,10 @@ def unsteady(choose: random.Random) -> Callable[[int], int]:
     return lambda lsn: START + random.Random(lsn).choice([lsn // 40 * 40, lsn // 40 * 40, lsn - 60])
 
 
-def transactions(choose: random.Random, made: Source, count: int, histories: int = 20) -> list[Event]:
+def transactions(choose: random.Random, history: Source, count: int, histories: int = 20) -> list[Event]:
     for _ in range(count):
-        made.transaction(keys(choose.randrange(histories)))
-    return made.log
+        history.transaction(keys(choose.randrange(histories)))
+    return history.log
 
 
 def in_order(choose: random.Random) -> Batches:
@@ -151,28 +151,28 @@ def in_order(choose: random.Random) -> Batches:
 
 
 def scattered(choose: random.Random) -> Batches:
-    """Late, early, repeated, of a source whose clock is not steady."""
+    """Late, early and repeated events of a source whose clock steps back."""
     log = transactions(choose, source(choose, clock=unsteady(choose)), 80)
     return redelivered(choose, shuffled(choose, split(choose, log, 3)))
 
 
 def emptied(choose: random.Random) -> Batches:
-    made = source(choose)
+    history = source(choose)
     for n in range(1, 40):
-        made.transaction(keys(choose.randrange(6)))
+        history.transaction(keys(choose.randrange(6)))
         if n % 15 == 0:
-            made.truncate()
-    return redelivered(choose, shuffled(choose, split(choose, made.log, 3)))
+            history.truncate()
+    return redelivered(choose, shuffled(choose, split(choose, history.log, 3)))
 
 
 def shifted(choose: random.Random) -> Batches:
     """Keys that rows take over from each other within a transaction; batches cut transactions in two."""
     log: list[Event] = []
     for h in range(12):
-        made = Deferred(T, choose, value, {"h": h}, lsn=1_000_000 * (h + 1), commit=1_000_000 * (h + 1) - 10)
+        history = Deferred(T, choose, value, {"h": h}, lsn=1_000_000 * (h + 1), commit=1_000_000 * (h + 1) - 10)
         for _ in range(8):
-            made.transaction()
-        log += made.log
+            history.transaction()
+        log += history.log
     return split(choose, log, 3)
 
 
@@ -193,9 +193,9 @@ QUICK = [
 def test_tables_of_every_kind_are_what_the_events_make_of_them(
     lake: Lake, kind: Callable[[random.Random], Batches], tables: list[str]
 ) -> None:
-    made = Tables(lake, tables)
+    world = Tables(lake, tables)
     for batch in kind(random.Random(kind.__name__)):
-        made.deliver(batch)
+        world.deliver(batch)
 
 
 @pytest.mark.long
@@ -209,9 +209,9 @@ def test_tables_of_every_kind_are_what_any_events_make_of_them(
     @given(seed=st.integers(0, 2**63))
     def run(seed: int) -> None:
         examples.append(seed)
-        made = Tables(new_lake(f"{kind.__name__}{len(examples)}"), list(SPECS))
+        world = Tables(new_lake(f"{kind.__name__}{len(examples)}"), list(SPECS))
         for batch in kind(random.Random(seed)):
-            made.deliver(batch)
+            world.deliver(batch)
 
     examples: list[int] = []
     run()
@@ -239,7 +239,7 @@ def test_a_table_of_inserts_refuses_or_ignores_what_is_none(lake: Lake) -> None:
 
 
 def test_repeated_inserts_beside_a_new_column_are_known(lake: Lake) -> None:
-    """They are looked for among the events from before the column came."""
+    """Repeats are also recognized among events from before the column existed."""
     feed = Feed(lake, {"table": "public.t", "mode": "append"})
     first = [write(10, "c", 1), write(20, "c", 2)]
     feed.deliver(first)
@@ -272,7 +272,7 @@ def test_a_table_that_is_declared_otherwise_is_made_again_from_staging(lake: Lak
 def test_columns_are_checked_before_anything_runs(lake: Lake) -> None:
     feed = Feed(lake, {"table": "public.t", "final": False})
     feed.deliver([write(10, "c", 1)])
-    for options, error, said in (
+    for options, error, message in (
         (
             {"columns": read_columns(["h", "k", "nope AS x"])},
             PipelineError,
@@ -292,7 +292,7 @@ def test_columns_are_checked_before_anything_runs(lake: Lake) -> None:
         spec = FinalSpec(TableId(("final",), "t"), TableId(("staging",), "t"), "made_up", **options)
         with pytest.raises(error) as caught:
             absorb_changes(lake, spec)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert not lake.exists("final.t")
 
 
@@ -308,7 +308,7 @@ def test_partitions_order_and_columns_that_are_declared_otherwise(lake: Lake) ->
     made_of = lake.table("final.t")
     assert [f.name for f in made_of.spec().fields] == ["twice_trunc", "k_bucket"]
     assert len(made_of.sort_order().fields) == 1
-    # Its partition value moves, and there is no second row of the key.
+    # The partition value changes, and the key still has one row.
     events += [write(40, "u", 1, 50), write(50, "d", 2), write(60, "c", 3, -1)]
     feed.deliver(events[3:])
     assert rows_of(feed.rows("final.t"), ["k", "n", "twice"]) == Counter({(1, 50, 100): 1, (3, -1, -2): 1})
@@ -325,21 +325,21 @@ def test_what_comes_later_than_the_horizon_is_absorbed_and_told_of(lake: Lake) -
 
 @pytest.mark.long
 def test_a_step_that_is_killed_before_its_commit_is_done_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Tables(lake, [])
+    world = Tables(lake, [])
     batches = scattered(random.Random(7))[:2]
     for batch in batches:
-        made.deliver(batch)
+        world.deliver(batch)
         for kind in ("soft", "versions"):
             if batch is batches[0]:
-                absorb_changes(lake, made.spec(kind))
+                absorb_changes(lake, world.spec(kind))
                 continue
             with monkeypatch.context() as patch:
                 patch.setattr(scd1, "merge_rows", _killed)
                 patch.setattr(scd2, "merge_rows", _killed)
                 with pytest.raises(KeyboardInterrupt):
-                    absorb_changes(lake, made.spec(kind))
-            absorb_changes(lake, made.spec(kind))
-            made.compare(kind, "after a kill")
+                    absorb_changes(lake, world.spec(kind))
+            absorb_changes(lake, world.spec(kind))
+            world.compare(kind, "after a kill")
 
 
 def _killed(*_: Any) -> None:

@@ -31,27 +31,27 @@ def value(choose: random.Random, column: str) -> Any:
 
 
 def tables(seed: int, count: int, transactions: int) -> list[Deferred]:
-    found: list[Deferred] = []
+    sources: list[Deferred] = []
     for h in range(count):
         source = Deferred(
             T, random.Random(f"{seed}/{h}"), value, {"h": h}, lsn=1_000_000 * (h + 1), commit=1_000_000 * (h + 1) - 10
         )
         for _ in range(transactions):
             source.transaction()
-        found.append(source)
-    return found
+        sources.append(source)
+    return sources
 
 
 SEQUENCES: dict[str, Callable[[int, int], str]] = {
     "debezium": lambda commit, lsn: f"{commit:020}/{lsn:020}",
-    # With B lines: those carry the LSN of the commit, which is after the changes; here, of the one before.
+    # With B lines, which have the LSN of the commit: after the changes, but here the previous commit.
     "wal2json-v2": lambda commit, lsn: f"{commit:016X}/{lsn:016X}",
     "wal2json-v2 with xids": lambda commit, lsn: f"{lsn:016X}/x{commit % 10**10:010}",
 }
 
 
 def rows_after(lake: Lake, events: Sequence[Event], name: str = "debezium") -> Counter[Any]:
-    """What `states` makes of events in this order of arrival."""
+    """Return the rows that `states` computes from events in this order of arrival."""
     sequence = SEQUENCES[name]
     data = [
         (
@@ -62,14 +62,14 @@ def rows_after(lake: Lake, events: Sequence[Event], name: str = "debezium") -> C
         for i, e in enumerate(events)
     ]  # fmt: skip
     frame = lake.spark().createDataFrame(data, SCHEMA)
-    found = states(frame, T.key, list(T.columns), Ordering.of(event_format(name.split()[0])), moved=True)
-    last = found.groupBy("h", "k").agg(
+    rows = states(frame, T.key, list(T.columns), Ordering.of(event_format(name.split()[0])), omits_values=True)
+    last = rows.groupBy("h", "k").agg(
         F.max_by(F.struct(*T.columns), order()).alias("row"), F.max_by(PRESENT, order()).alias("there")
     )
     return Counter(tuple(r) for r in last.where("there").select("row.*").collect())
 
 
-def held(sources: Sequence[Deferred]) -> Counter[Any]:
+def source_rows(sources: Sequence[Deferred]) -> Counter[Any]:
     return Counter((s.part["h"], r["k"], r["n"], r["name"]) for s in sources for r in s.rows)
 
 
@@ -80,7 +80,7 @@ def check(lake: Lake, seed: int, name: str = "debezium") -> None:
     again = choose.sample(events, len(events) // 10)
     arrived = [*events, *again]
     choose.shuffle(arrived)
-    assert rows_after(lake, arrived, name) == held(sources), f"seed {seed}"
+    assert rows_after(lake, arrived, name) == source_rows(sources), f"seed {seed}"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_each_statement_alone(spark_lake: Lake) -> None:
         source.commit = source.lsn
         getattr(source, name)()
         sources.append(source)
-    assert rows_after(spark_lake, [e for s in sources for e in s.log]) == held(sources)
+    assert rows_after(spark_lake, [e for s in sources for e in s.log]) == source_rows(sources)
 
 
 def test_keys_that_are_taken_and_left_within_a_transaction_are_found(spark_lake: Lake) -> None:
@@ -121,8 +121,8 @@ def test_keys_that_are_taken_and_left_within_a_transaction_are_found(spark_lake:
         for i, (h, k, op, s) in enumerate(data)
     ]
     frame = spark_lake.spark().createDataFrame(rows, SCHEMA)
-    found = entangled(frame, T.key, Ordering.of(event_format("debezium"))).collect()
-    assert [tuple(r) for r in found] == [(0, 2)]
+    keys = entangled(frame, T.key, Ordering.of(event_format("debezium"))).collect()
+    assert [tuple(r) for r in keys] == [(0, 2)]
 
 
 @pytest.mark.parametrize("name", FORMATS)

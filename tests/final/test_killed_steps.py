@@ -1,4 +1,4 @@
-"""Steps of final tables that are killed at any point, run beside each other, or disturbed by other writers."""
+"""Steps of final tables that are killed at any point, run concurrently, or race with other writers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ REBUILT: dict[str, dict[str, Any]] = {
 
 
 class Streams:
-    """One stream of three tables: with a key, without one, and with rows that are told apart by all of their values."""
+    """One stream of three tables: with a key, without a key, and with rows identified by all of their values."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake, self.delivered, self.clicks, self.items = lake, list[Event](), Counter[str](), list[Row]()
@@ -67,7 +67,7 @@ class Streams:
         )
 
     def deliver(self, events: list[Event], choose: random.Random) -> None:
-        """`events`, some clicks and some changes of items."""
+        """Deliver `events`, some clicks and some changes of items."""
         self.delivered += events
         urls = [choose.choice("ab") for _ in range(4)]
         self.clicks.update(urls)
@@ -75,10 +75,10 @@ class Streams:
         lines: list[str] = []
         for _ in range(8):
             self.at += 10
-            gone = self.items.pop(choose.randrange(len(self.items))) if len(self.items) > 2 else None
-            come = None if gone and choose.random() < 0.4 else {"n": self.at, "name": choose.choice(["x", "ü"])}
-            self.items += [come] if come else []
-            lines += debezium(self.at, "u" if gone and come else "c" if come else "d", gone, come)
+            removed = self.items.pop(choose.randrange(len(self.items))) if len(self.items) > 2 else None
+            added = None if removed and choose.random() < 0.4 else {"n": self.at, "name": choose.choice(["x", "ü"])}
+            self.items += [added] if added else []
+            lines += debezium(self.at, "u" if removed and added else "c" if added else "d", removed, added)
         write_lines(self.feed.landing / f"{self.feed.files:04}_items.jsonl", [f"{x}\n".encode() for x in lines])
         self.feed.run()
 
@@ -90,26 +90,26 @@ class Streams:
             return FinalSpec(name, TableId(("staging",), "items"), "made_up", by_row=True)
         return FinalSpec(name, TableId(("staging",), "t"), "made_up", **(options or KEYED[kind]))
 
-    def compare(self, kind: str, spec: FinalSpec, said: str) -> None:
+    def compare(self, kind: str, spec: FinalSpec, context: str) -> None:
         rows = self.feed.rows(str(spec.table))
         if kind == "clicks":
-            assert rows_of(rows) == Counter((u,) for u in self.clicks.elements()), said
+            assert rows_of(rows) == Counter((u,) for u in self.clicks.elements()), context
             return
         if kind == "items":
-            assert rows_of(rows, ["n", "name"]) == Counter((r["n"], r["name"]) for r in self.items), said
+            assert rows_of(rows, ["n", "name"]) == Counter((r["n"], r["name"]) for r in self.items), context
             return
         if spec.deletes == "ignore":
-            wanted = final_rows(self.delivered, NAMES, "ignore")
+            expected_rows = final_rows(self.delivered, NAMES, "ignore")
         elif spec.track:
-            wanted = expected("versions_of_n", self.delivered)
+            expected_rows = expected("versions_of_n", self.delivered)
         elif kind == "inserts":
             inserts = {(e.sequence, e.key): e for e in self.delivered if e.op == "c"}
-            wanted = Counter((*e.key, None if "name" in e.absent else e.row["name"]) for e in inserts.values())
-            assert rows_of(rows, ["h", "k", "name"]) == wanted, said
+            expected_rows = Counter((*e.key, None if "name" in e.absent else e.row["name"]) for e in inserts.values())
+            assert rows_of(rows, ["h", "k", "name"]) == expected_rows, context
             return
         else:
-            wanted = expected("hard" if kind == "parts" else kind, self.delivered)
-        assert rows_of(rows, [*NAMES, *OWN.get(kind, [])]) == wanted, said
+            expected_rows = expected("hard" if kind == "parts" else kind, self.delivered)
+        assert rows_of(rows, [*NAMES, *OWN.get(kind, [])]) == expected_rows, context
 
 
 EVERY = [*KEYED, "clicks", "items"]
@@ -139,7 +139,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> Points:
 
 
 def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
-    """Run a step until nothing ends it any more; returns where it was ended."""
+    """Run a step, killing it at each point in turn, until it completes; return these points."""
     points.seen, points.armed = [], True
     while True:
         try:
@@ -152,22 +152,22 @@ def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
 
 
 def kills(streams: Streams, points: Points, batches: list[list[Event]], kinds: list[str]) -> dict[str, set[str]]:
-    """Make the tables; kill every kind's steps over the other batches at every point, and then the rebuilds."""
-    choose, found = random.Random(1), dict[str, set[str]]()
+    """Create the tables; kill the steps of every kind at every point, and then the rebuilds."""
+    choose, kill_points = random.Random(1), dict[str, set[str]]()
     for n, batch in enumerate(batches):
         streams.deliver(batch, choose)
         for kind in kinds:
             step = partial(absorb_changes, streams.lake, streams.spec(kind))
-            at = killed_everywhere(points, step) if n else [step().strategy]
-            found.setdefault(kind, set()).update(at)
-            streams.compare(kind, streams.spec(kind), f"after ends at {at}")
+            reached = killed_everywhere(points, step) if n else [step().strategy]
+            kill_points.setdefault(kind, set()).update(reached)
+            streams.compare(kind, streams.spec(kind), f"after ends at {reached}")
     for kind in [k for k in kinds if k in REBUILT]:
         spec = streams.spec(kind, REBUILT[kind])
-        at = killed_everywhere(points, partial(absorb_changes, streams.lake, spec))
-        found[kind].update(at)
-        streams.compare(kind, spec, f"after ends at {at} of a rebuild")
+        reached = killed_everywhere(points, partial(absorb_changes, streams.lake, spec))
+        kill_points[kind].update(reached)
+        streams.compare(kind, spec, f"after ends at {reached} of a rebuild")
         assert absorb_changes(streams.lake, spec).status == "nothing"
-    return found
+    return kill_points
 
 
 QUICK = ["parts", "inserts"]
@@ -179,12 +179,12 @@ def small(choose: random.Random, parts: int = 2) -> list[list[Event]]:
 
 @pytest.mark.parametrize("kinds", [QUICK, pytest.param([k for k in EVERY if k not in QUICK], marks=pytest.mark.long)])
 def test_a_step_that_is_killed_at_any_point_is_done_again(lake: Lake, points: Points, kinds: list[str]) -> None:
-    found = kills(Streams(lake), points, small(random.Random(7)), kinds)
-    published, rebuilt = {"parts", "inserts", "clicks"}, {k for k, at in found.items() if "after CREATE OR" in at}
-    assert {k for k, at in found.items() if "after publishing" in at} == published & {*kinds}
-    assert {k for k, at in found.items() if "after MERGE INTO" in at} == {*kinds} - published
+    kill_points = kills(Streams(lake), points, small(random.Random(7)), kinds)
+    published, rebuilt = {"parts", "inserts", "clicks"}, {k for k, at in kill_points.items() if "after CREATE OR" in at}
+    assert {k for k, at in kill_points.items() if "after publishing" in at} == published & {*kinds}
+    assert {k for k, at in kill_points.items() if "after MERGE INTO" in at} == {*kinds} - published
     assert rebuilt == {*REBUILT} & {*kinds}
-    assert "parts" not in kinds or "after overwrite" in found["parts"]
+    assert "parts" not in kinds or "after overwrite" in kill_points["parts"]
 
 
 @pytest.mark.long
@@ -201,7 +201,7 @@ def test_steps_that_are_killed_at_any_point_of_many_histories(
 
 
 def beside(streams: Streams, points: Points, spec: FinalSpec, at: str, meanwhile: Callable[[], Any]) -> int:
-    """Run a step that is held up at a point while something else happens; returns how often it was tried."""
+    """Run a step that waits at a point while something else happens; return the number of its attempts."""
     tries, held_up = 0, False
 
     def hook(point: str) -> None:
@@ -238,20 +238,20 @@ def together(streams: Streams, points: Points, batches: list[list[Event]], kinds
     streams.deliver(batches[1], choose)
     for kind in kinds:
         spec = streams.spec(kind)
-        # The same window: what the other one did is not done twice.
+        # The same window must not be applied twice.
         beside(streams, points, spec, COMMITS[kind], lambda s=spec: absorb_changes(other, s))
         streams.compare(kind, spec, "two runs over one window")
         assert absorb_changes(streams.lake, spec).status == "nothing"
     streams.deliver(batches[2], choose)
     held: dict[str, bool] = {}
     for kind in kinds:
-        # The other one has more: its window is delivered while the first one is held up.
+        # The second run has a larger window: more events arrive while the first run waits.
         spec = streams.spec(kind)
 
         def meanwhile(s: FinalSpec = spec) -> None:
             if not held:
                 held["more"] = True
-                # In a session of its own: what a commit carries is a setting of the session.
+                # In a separate session: properties of a commit are session settings.
                 streams.feed.lake = other
                 streams.deliver(batches[3], choose)
                 streams.feed.lake = streams.lake
@@ -277,7 +277,7 @@ def test_two_runs_at_once_of_every_kind_end_in_one_table(lake: Lake, points: Poi
 
 @contextmanager
 def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
-    """A MERGE's source comes when `folder/go` is there; `folder/at_work` says that the MERGE waits for it."""
+    """Let the source of a MERGE wait for `folder/go`; `folder/at_work` exists while it waits."""
     waiting, go = str(folder / "at_work"), str(folder / "go")
 
     def wait(_: int) -> bool:
@@ -300,7 +300,7 @@ def slow_merges(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
 
 
 def _with_wait(rows: DataFrame, slow: Any) -> DataFrame:
-    # One task, so that the others find a core.
+    # One task, so that the other queries get a core.
     return rows.coalesce(1).where(slow(F.lit(1)))
 
 

@@ -1,4 +1,4 @@
-"""Deletes that say another one of the declared keys take the row that had it then."""
+"""Deletes by another declared key remove the row that had this key at the time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def event(op: str, at: int, old: dict[str, Any] | None = None, **row: Any) -> st
     return json.dumps(record)
 
 
-def held(stream: Stream) -> list[tuple[Any, ...]]:
+def rows_of_items(stream: Stream) -> list[tuple[Any, ...]]:
     return sorted((r["id"], r["email"]) for r in stream.rows("final.items"))
 
 
@@ -36,19 +36,19 @@ def test_a_delete_by_another_declared_key_takes_the_row_that_had_it(lake: Lake) 
     stream.run(
         event("insert", 1, id=1, email="a"), event("insert", 2, id=2, email="b"), event("delete", 3, {"email": "a"})
     )
-    assert (held(stream), stream.rejected()) == ([(2, "b")], [])
+    assert (rows_of_items(stream), stream.rejected()) == ([(2, "b")], [])
     outcomes = stream.run(
         event("update", 4, {"id": 2}, id=2, email="c"), event("insert", 5, id=3, email="d"),
         event("delete", 6, {"email": "b"}), event("delete", 7, {"id": 3}),
     )  # fmt: skip
-    # Nobody had that email any more.
-    assert held(stream) == [(2, "c")]
+    # No row had this email any longer.
+    assert rows_of_items(stream) == [(2, "c")]
     assert outcomes["final.items"].details["deletes_without_row"] == 1
     assert reasons_of(lake, TableId.parse("final.items")) == outcomes["final.items"].details["not_exact"]
-    # Who had it is told by events that come late, too.
+    # Late events also decide which row had it.
     outcomes = stream.run(event("insert", 5, id=4, email="b"), event("insert", 8, id=5, email="e"))
     assert outcomes["final.items"].strategy == "rebuild"
-    assert held(stream) == [(2, "c"), (5, "e")]
+    assert rows_of_items(stream) == [(2, "c"), (5, "e")]
     assert reasons_of(lake, TableId.parse("final.items")) == []
 
 
@@ -71,10 +71,10 @@ def test_many_histories_with_two_keys(new_lake: Callable[[str], Lake], seed: int
         rows[id_] = choose.choice(free)
         lines.append(event(op, at, {"id": id_} if op == "update" else None, id=id_, email=rows[id_]))
     if choose.random() < 0.5:
-        # A stretch of what happened arrives late.
+        # Some consecutive events arrive late.
         cut = choose.randrange(len(lines) - 10)
         lines = lines[:cut] + lines[cut + 10 :] + lines[cut : cut + 10]
     stream = Stream(new_lake("steps"), format="simplified", tables=[KEYS])
     for begin in range(0, len(lines), 20):
         stream.run(*lines[begin : begin + 20])
-    assert Counter(held(stream)) == Counter(rows.items())
+    assert Counter(rows_of_items(stream)) == Counter(rows.items())

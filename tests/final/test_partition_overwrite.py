@@ -1,4 +1,4 @@
-"""`write: overwrite-partitions`: the partitions that a change touches are rewritten, and nothing else is."""
+"""`write: overwrite-partitions`: only the partitions that a change touches are rewritten."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def event(at: int, op: Any, k: int, city: str | None = None, n: int | None = Non
 
 
 def files(lake: Lake) -> dict[Any, set[str]]:
-    """The data files of final.t by the value of their partition."""
-    found: dict[Any, set[str]] = {}
+    """Return the data files of final.t by partition value."""
+    by_partition: dict[Any, set[str]] = {}
     for task in lake.table("final.t").scan().plan_files():
-        found.setdefault(task.file.partition[0], set()).add(task.file.file_path)
-    return found
+        by_partition.setdefault(task.file.partition[0], set()).add(task.file.file_path)
+    return by_partition
 
 
 def test_only_touched_partitions_are_rewritten_and_a_moved_row_leaves_its_old_one(lake: Lake) -> None:
@@ -47,7 +47,7 @@ def test_only_touched_partitions_are_rewritten_and_a_moved_row_leaves_its_old_on
     events = [event(n * 10, "c", n, city, n) for n, city in enumerate(["A", "A", "B", "C", None, "it's", "D"])]
     feed.deliver(events)
     before, snapshots = files(lake), len(lake.table("final.t").metadata.snapshots)
-    # 0 stays in A, 2 moves from B (which is empty then) to a new partition, 4 leaves the one of nulls, 3 goes.
+    # 0 stays in A, 2 moves from B (then empty) to a new partition, 4 leaves the partition of nulls, 3 is deleted.
     new = [event(100, "u", 0, "A", 9), event(110, "u", 2, "\\E", 2), event(120, "u", 4, "D", 4), event(130, "d", 3)]
     outcome = feed.deliver(new)["final.t"]
     after, events = files(lake), events + new
@@ -59,7 +59,7 @@ def test_only_touched_partitions_are_rewritten_and_a_moved_row_leaves_its_old_on
     table = lake.table("final.t")
     assert len(table.metadata.snapshots) == snapshots + 1, "rows and watermark are one commit"
     assert set(table.metadata.refs) == {"main"}
-    # What differs from nothing that is stored rewrites nothing, and is absorbed all the same.
+    # Changes that equal the stored rows rewrite nothing, and are absorbed.
     outcome = feed.deliver([event(140, "u", 0, "A", 1), event(150, "u", 0, "A", 9), event(160, "d", 77)])["final.t"]
     assert (outcome.why, outcome.changed, files(lake)) == ("no row differs", 0, after)
     assert feed.pipeline.pending(lake) == []
@@ -76,7 +76,7 @@ def test_many_partitions_and_files_of_other_ones_are_merged(lake: Lake, monkeypa
         assert outcome.strategy == "merge"
         assert outcome.why.startswith("merged, since more than 2 partitions are touched; 3 keys")
         assert rows_of(feed.rows("final.t"), NAMES) == final_rows(events, NAMES)
-        # Nobody asks which partitions of a table are emptied.
+        # A truncate does not look for touched partitions.
         events += [Event(CITIES, "t", (200, 201)), *(event(210 + n * 10, "c", n, f"{n}", n) for n in range(3))]
         assert feed.deliver(events[7:])["final.t"].strategy == "overwrite"
         assert rows_of(feed.rows("final.t"), NAMES) == final_rows(events, NAMES)
@@ -149,8 +149,8 @@ def rounds(lake: Lake, choose: random.Random, name: str) -> None:
         delivered += batch
         feed.deliver(batch)
         outcome = absorb_changes(lake, spec)
-        found = rows_of(feed.rows(str(spec.table)), ["id", "name", "d", "ts", "yes"])
-        assert found == final_rows(delivered, ["id", "name", "d", "ts", "yes"]), f"{fields}, {outcome.why}"
+        actual = rows_of(feed.rows(str(spec.table)), ["id", "name", "d", "ts", "yes"])
+        assert actual == final_rows(delivered, ["id", "name", "d", "ts", "yes"]), f"{fields}, {outcome.why}"
         assert outcome.strategy in ("overwrite", "rebuild", "none", ""), outcome.why
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_overwritten_is_said_before_anything_runs(lake: Lake) -> 
     table = Table({"url": TEXT, "x": {"type": "double"}}, key=())
     feed = Feed(lake, {"table": "public.t", "final": False})
     feed.deliver([Event(table, "c", (10, 11), {"url": "a", "x": 1.5})])
-    for options, error, said in (
+    for options, error, message in (
         ({"partition_by": ()}, PipelineError, "declare `partition_by`"),
         ({"mode": "scd2", "key": ("url",)}, PipelineError, "only scd1 tables support it"),
         ({"partition_by": (PartitionField("url"), PartitionField("url", "bucket", 2))}, PipelineError, "use url"),
@@ -189,6 +189,6 @@ def test_what_cannot_be_overwritten_is_said_before_anything_runs(lake: Lake) -> 
         spec = FinalSpec(
             TableId(("final",), "t"), TableId(("staging",), "t"), "made_up", write="overwrite-partitions", **options
         )
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             absorb_changes(lake, spec)
         assert not lake.exists("final.t")

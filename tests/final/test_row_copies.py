@@ -1,4 +1,4 @@
-"""Tables without a key hold as many copies of each row as the source does: against a multiset in plain Python."""
+"""Tables without a key have as many copies of each row as the source, compared with a multiset in plain Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wal2json_v1(at: int, op: str, before: Row | None, after: Row | None) -> list
     if after:
         change |= {"columnnames": [*after], "columntypes": [types[c] for c in after], "columnvalues": [*after.values()]}
     if before:
-        # Null columns are left out of the old row.
+        # The old row omits null columns.
         old = {c: v for c, v in before.items() if v is not None}
         change["oldkeys"] = {"keynames": [*old], "keytypes": [types[c] for c in old], "keyvalues": [*old.values()]}
     return [json.dumps({"xid": at, "nextlsn": f"0/{at:X}", "change": [change]})]
@@ -46,7 +46,7 @@ WRITERS: dict[str, Write] = {
 
 @dataclass
 class Source:
-    """A table with few distinct rows, what its stream says, and its content after each file."""
+    """A table with few distinct rows, with its stream, and its rows after each file."""
 
     form: str
     choose: random.Random
@@ -57,7 +57,7 @@ class Source:
         return {"n": self.choose.choice([1, 2]), "name": self.choose.choice(["a", "b", None])}
 
     def changes(self) -> list[str]:
-        """One change of one copy, a truncate, or rows that are copied in with one sequence."""
+        """Return one change of one copy, a truncate, or rows that were copied with one sequence."""
         self.at += 1
         write, kind = WRITERS[self.form], self.choose.choices(["c", "u", "d", "copy", "t"], [4, 3, 3, 1, 0.3])[0]
         if kind == "t" and self.form in ("debezium", "wal2json-v2"):
@@ -74,7 +74,7 @@ class Source:
         return write(self.at, op, before, after)
 
     def file(self, changes: int) -> list[str]:
-        """The lines of so many changes."""
+        """Return the lines of a number of changes."""
         return [line for _ in range(changes) for line in self.changes()]
 
 
@@ -91,7 +91,7 @@ def follow(lake: Lake, form: str, choose: random.Random, batches: int, deletes: 
             sent.append(source.file(choose.randint(2, 9)))
             stream.land(*sent[-1])
         if choose.random() < 0.6:
-            # Sent again by whoever did not hear that it had arrived.
+            # Sent again by a sender that got no confirmation.
             stream.land(*choose.choice(sent))
         stream.run()
         rows = stream.rows("final.items")
@@ -113,7 +113,7 @@ def test_each_event_adds_or_removes_one_copy_whatever_the_batches(lake: Lake, fo
 @pytest.mark.parametrize("form", WRITERS)
 def test_many_histories_of_copies(new_lake: Callable[[str], Lake], form: str, seed: int, deletes: str) -> None:
     stream = follow(new_lake("steps"), form, random.Random(f"{form} {seed}"), 6, deletes)
-    # In one step, all of it makes the same table.
+    # Absorbed in one step, the events give the same table.
     full = Stream(new_lake("full"), format=form, tables=[stream.pipeline.config.streams[0].tables[0].model_dump()])
     for file in sorted(stream.folder.iterdir()):
         full.land(*file.read_bytes().splitlines())

@@ -1,4 +1,4 @@
-"""Final tables of a source whose columns come, go, get wider and are renamed in the middle of its history."""
+"""Final tables of a source whose columns are added, dropped, widened and renamed during its history."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def anything(choose: random.Random, column: str) -> Any:
 
 
 class _Named(Source):
-    """The renamed column always has a value: an update to null is not told from one that leaves it out, of the time
-    before the rename is declared (see docs/schema-changes.md)."""
+    """The renamed column always has a value: before the rename is declared, an update to null cannot be distinguished
+    from an update that omits the column (see docs/schema-changes.md)."""
 
     def _new(self, at: dict[str, Any]) -> dict[str, Any]:
         row = super()._new(at)
@@ -56,7 +56,7 @@ class _Named(Source):
 
 
 def changing(choose: random.Random, transactions: int = 15) -> Batches:
-    """A history with one change of the columns after each part of it, in any order."""
+    """Return a history in parts, with one column change after each part, in any order."""
     source = _Named(T, choose, anything, frozenset({"name"}))
     changes = choose.sample(["add", "drop", "widen", "rename"], 4)
     for what in [*changes, None]:
@@ -79,7 +79,7 @@ def changing(choose: random.Random, transactions: int = 15) -> Batches:
 
 
 def renamed(event: Event) -> Event:
-    """The event as if the column had always been called as it is now."""
+    """Return the event with the new name of the column."""
     columns = {RENAME.get(c, c): s for c, s in event.table.columns.items()}
     row = {RENAME.get(c, c): v for c, v in event.row.items()}
     absent = frozenset(RENAME.get(c, c) for c in event.absent)
@@ -87,7 +87,7 @@ def renamed(event: Event) -> Event:
 
 
 class Tables:
-    """Final tables of a stream whose rename is declared at some time."""
+    """Final tables of a stream whose rename is declared at some point."""
 
     def __init__(self, lake: Lake, kinds: list[str]) -> None:
         self.lake, self.kinds, self.declared = lake, kinds, False
@@ -100,7 +100,7 @@ class Tables:
 
     @property
     def name(self) -> str:
-        """What the renamed column is called."""
+        """Return the name of the renamed column."""
         return "title" if self.declared or not any("name" in e.table.columns for e in self.delivered) else "name"
 
     def spec(self, kind: str) -> FinalSpec:
@@ -123,25 +123,25 @@ class Tables:
             outcome = absorb_changes(self.lake, self.spec(kind))
             rows = self.feed.rows(f"final.{kind}")
             names = [c for c in rows.columns if c not in OWN.get(kind, [])]
-            said = f"{kind}, declared: {self.declared}; {outcome.strategy}: {outcome.why}, {outcome.details}"
-            wanted = self.expected(kind, names)
-            assert {*names} == self.columns(kind), said
-            assert rows_of(rows, [*names, *OWN.get(kind, [])]) == wanted, said
+            context = f"{kind}, declared: {self.declared}; {outcome.strategy}: {outcome.why}, {outcome.details}"
+            expected_rows = self.expected(kind, names)
+            assert {*names} == self.columns(kind), context
+            assert rows_of(rows, [*names, *OWN.get(kind, [])]) == expected_rows, context
             if outcome.strategy != "rebuild" and latest is not None:
                 old = sum((latest - happened(e)).total_seconds() > HORIZON for e in batch)
-                assert outcome.details.get("older_than_horizon", 0) == old, said
+                assert outcome.details.get("older_than_horizon", 0) == old, context
 
     def columns(self, kind: str) -> set[str]:
-        there = {c for e in self.events for c in e.table.columns}
-        return there - {self.name} | {"loud"} if kind == "made" else there
+        existing = {c for e in self.events for c in e.table.columns}
+        return existing - {self.name} | {"loud"} if kind == "made" else existing
 
     @property
     def events(self) -> list[Event]:
-        found = [renamed(e) for e in self.delivered] if self.declared else self.delivered
-        every = {c: s for e in found for c, s in e.table.columns.items()}
-        # What an insert does not say is null; of an update it is as it was.
-        whole = (replace(e.table, columns=every) for e in found)
-        return [replace(e, table=t) if e.op in "cr" else e for e, t in zip(found, whole, strict=True)]
+        events = [renamed(e) for e in self.delivered] if self.declared else self.delivered
+        every = {c: s for e in events for c, s in e.table.columns.items()}
+        # Values that an insert omits are null; values that an update omits are unchanged.
+        whole = (replace(e.table, columns=every) for e in events)
+        return [replace(e, table=t) if e.op in "cr" else e for e, t in zip(events, whole, strict=True)]
 
     def expected(self, kind: str, names: list[str]) -> Rows:
         name = self.name
@@ -155,15 +155,15 @@ class Tables:
 
 
 def run(lake: Lake, choose: random.Random, kinds: list[str]) -> None:
-    made, batches = Tables(lake, kinds), changing(choose)
+    world, batches = Tables(lake, kinds), changing(choose)
     declared = choose.randint(0, len(batches))
     for n, batch in enumerate(batches):
         if n == declared:
-            made.declare()
-        made.deliver(batch)
-    if not made.declared:
-        made.declare()
-        made.deliver([])
+            world.declare()
+        world.deliver(batch)
+    if not world.declared:
+        world.declare()
+        world.deliver([])
 
 
 def test_tables_follow_any_changes_of_columns(lake: Lake) -> None:
@@ -172,7 +172,7 @@ def test_tables_follow_any_changes_of_columns(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_versions_that_a_rename_makes_the_same_become_one(lake: Lake) -> None:
-    """Of a key without events after the rename was declared."""
+    """For a key without events after the rename was declared."""
     run(lake, random.Random(337), ["versions"])
 
 
@@ -190,7 +190,7 @@ def test_tables_follow_any_changes_of_columns_in_many_histories(new_lake: Callab
     each()
 
 
-# --- what is below ----------------------------------------------------------------------------------------------
+# --- downstream -------------------------------------------------------------------------------------------------
 
 
 def write(at: int, op: Any, k: int, n: int) -> Event:
@@ -212,7 +212,7 @@ def test_a_model_follows_a_table_that_is_made_again_with_other_columns(lake: Lak
         assert outcomes["final.t"].strategy == "rebuild"
         assert rows_of(feed.rows("agg.m")) == rows_of(lake.spark().sql(query)) == Counter({(1, 1, 2): 1, (2, 1, 3): 1, (at, 1, 1): 1})  # fmt: skip
         assert {o.status for o in feed.run().values()} == {"nothing"}
-    # Without a column that the model reads it keeps what it has and says what is wrong.
+    # If a column that the model reads is missing, the model keeps its rows and reports the error.
     before = rows_of(feed.rows("agg.m"))
     declare(columns="* EXCEPT (n)")
     outcome = feed.outcomes()["agg.m"]
@@ -222,7 +222,7 @@ def test_a_model_follows_a_table_that_is_made_again_with_other_columns(lake: Lak
 
 
 def test_whole_rows_after_a_dropped_column(lake: Lake) -> None:
-    """Rows from before are not known again; they stay, and those of the time after are exact."""
+    """Earlier rows are not recognized and remain; later rows are exact."""
     stream = Stream(lake, tables=[{"table": ITEMS, "key": "*", "types": {"n": "int", "name": "string"}}])
     old = [{"n": n, "name": "a"} for n in range(3)]
     stream.run(*(line for at, row in enumerate(old, 1) for line in debezium(at, "c", None, row)))
@@ -235,5 +235,5 @@ def test_whole_rows_after_a_dropped_column(lake: Lake) -> None:
         *debezium(23, "d", {"n": 12}, None),
     )
     assert stream.rejected() == []
-    found = Counter((r["n"], r["name"]) for r in stream.rows("final.items"))
-    assert found == Counter([*((n, "a") for n in range(3)), (10, None), (20, None), (21, None)])
+    actual = Counter((r["n"], r["name"]) for r in stream.rows("final.items"))
+    assert actual == Counter([*((n, "a") for n in range(3)), (10, None), (20, None), (21, None)])

@@ -41,7 +41,7 @@ def value(choose: random.Random, column: str) -> Any:
 def histories(
     choose: random.Random, table: Table, keys: Callable[[int], list[tuple[Any, ...]]], *, toasted: bool = False
 ) -> Source:
-    """A source after random transactions over the keys of twenty histories."""
+    """Return a source after random transactions over the keys of twenty histories."""
     source = Source(table, choose, value, frozenset({"name"}) if toasted else frozenset())
     for _ in range(60):
         source.transaction(keys(choose.randrange(20)))
@@ -61,7 +61,7 @@ def single(h: int) -> list[tuple[Any, ...]]:
 
 
 def check(lake: Lake, batches: Batches) -> None:
-    """Deliver; after every batch compare both tables with what has been delivered so far."""
+    """Deliver batches; after each, compare both tables with all events delivered so far."""
     feed = Feed(lake, "public.t")
     delivered: list[Event] = []
     for n, batch in enumerate(batches):
@@ -70,9 +70,9 @@ def check(lake: Lake, batches: Batches) -> None:
         if not delivered:
             continue
         final = feed.rows("final.t")
-        expected, found = final_rows(delivered, final.columns), rows_of(final)
-        if found != expected:
-            raise AssertionError(_explain(n, delivered, final.columns, expected, found))
+        expected, actual = final_rows(delivered, final.columns), rows_of(final)
+        if actual != expected:
+            raise AssertionError(_explain(n, delivered, final.columns, expected, actual))
         staged = feed.rows("staging.t").select("_op", "_sequence").collect()
         assert Counter((r[0][0], r[1]) for r in staged) == Counter((_op(e), _sequence(e)) for e in delivered)
 
@@ -85,35 +85,35 @@ def _sequence(event: Event) -> str:
     return "/".join(f"{n:020}" for n in event.sequence)
 
 
-def _explain(batch: int, delivered: list[Event], columns: list[str], expected: Any, found: Any) -> str:
-    """The keys that differ, with all of their events: one history, as small as it gets."""
+def _explain(batch: int, delivered: list[Event], columns: list[str], expected: Any, actual: Any) -> str:
+    """Return the differing keys with all of their events, of the smallest history."""
     key = delivered[0].table.key
-    wrong = {tuple(row[columns.index(k)] for k in key) for row in (expected - found) + (found - expected)}
+    wrong = {tuple(row[columns.index(k)] for k in key) for row in (expected - actual) + (actual - expected)}
     events = [
         f"  {e.sequence} {e.op} {e.row} without {set(e.absent)}" for e in delivered if e.op == "t" or e.key in wrong
     ]
-    lines = [f"after batch {batch}, keys {wrong}", f"expected {expected - found}", f"found {found - expected}"]
+    lines = [f"after batch {batch}, keys {wrong}", f"expected {expected - actual}", f"found {actual - expected}"]
     return "\n".join([*lines, "as delivered:", *events])
 
 
 def ordered(choose: random.Random) -> Batches:
-    """In order, with TOASTed values left out."""
+    """Events in order, with omitted TOAST values."""
     return split(choose, histories(choose, NARROW, composite, toasted=True).log, 3)
 
 
 def repeated(choose: random.Random) -> Batches:
-    """At least once, with TOASTed values left out."""
+    """Repeated events, with omitted TOAST values."""
     batches = split(choose, histories(choose, NAMED, named, toasted=True).log, 3)
     return [*redelivered(choose, batches), []]
 
 
 def scattered(choose: random.Random) -> Batches:
-    """Late, early, repeated."""
+    """Late, early and repeated events."""
     return redelivered(choose, shuffled(choose, split(choose, histories(choose, SINGLE, single).log, 4)))
 
 
 def evolving(choose: random.Random) -> Batches:
-    """Columns are added, widened and rescaled between any two events; some events come late or again."""
+    """Columns are added, widened and rescaled between any two events; some events are late or repeated."""
     source = histories(choose, NARROW, composite, toasted=True)
     source.table = WIDE
     for row in source.rows.values():
@@ -124,7 +124,7 @@ def evolving(choose: random.Random) -> Batches:
 
 
 def truncated(choose: random.Random) -> Batches:
-    """The table is emptied now and then; everything may come late or again."""
+    """The table is truncated now and then; all events may be late or repeated."""
     source = Source(SINGLE, choose, value)
     for n in range(1, 40):
         source.transaction(single(choose.randrange(6)))

@@ -1,4 +1,4 @@
-"""Tables without a key whose rows are told apart by all of their values."""
+"""Tables without a key, whose rows are identified by all of their values."""
 
 from __future__ import annotations
 
@@ -61,38 +61,38 @@ def test_rows_without_a_key_follow_the_source(lake: Lake, name: str, deletes: st
     stream = Stream(
         lake, format=reads, tables=[{"table": ITEMS, "key": "*", "deletes": deletes, "types": {"n": "int"}}]
     )
-    held: list[Row] = []
-    gone: list[Row] = []
+    rows: list[Row] = []
+    deleted: list[Row] = []
 
     def new() -> Row:
         made = {"n": choose.choice([None, 1, 2]), "at": choose.choice([None, f"2026-01-0{choose.randint(1, 9)} 00:00:00+00"]),
                 "name": choose.choice(["", "it's", "ü", None])}  # fmt: skip
-        return made if made not in held and any(v is not None for v in made.values()) else new()
+        return made if made not in rows and any(v is not None for v in made.values()) else new()
 
     at = 0
     sent: list[str] = []
     for _ in range(3):
-        # Delivered at least once: a stretch of what came before comes again, late.
+        # At-least-once delivery: some consecutive earlier events are repeated late.
         again = choose.randrange(max(1, len(sent)))
         lines = sent[again : again + 5]
         for _ in range(12):
             at += 1
-            op = choose.choice("ccud") if held else "c"
-            before = held.pop(choose.randrange(len(held))) if op in "ud" else None
+            op = choose.choice("ccud") if rows else "c"
+            before = rows.pop(choose.randrange(len(rows))) if op in "ud" else None
             after = new() if op in "cu" else None
-            held += [after] if after else []
-            gone += [before] if before else []
+            rows += [after] if after else []
+            deleted += [before] if before else []
             made = write(at, op, before, after)
             lines, sent = lines + made, sent + made
         stream.run(*lines)
-        found = [r for r in stream.rows("final.items") if not r.get("__deleted")]
-        shown = [{c: _plain(r[c]) for c in ("n", "at", "name")} for r in found]
-        assert sorted(map(str, shown)) == sorted(map(str, held))
-        assert len({r["__row"] for r in found}) == len(found)
+        current = [r for r in stream.rows("final.items") if not r.get("__deleted")]
+        plain = [{c: _plain(r[c]) for c in ("n", "at", "name")} for r in current]
+        assert sorted(map(str, plain)) == sorted(map(str, rows))
+        assert len({r["__row"] for r in current}) == len(current)
     assert stream.rejected() == []
     if deletes == "soft":
-        kept = [r for r in stream.rows("final.items") if r["__deleted"]]
-        assert len(kept) == len({str(r) for r in gone if r not in held})
+        soft_deleted = [r for r in stream.rows("final.items") if r["__deleted"]]
+        assert len(soft_deleted) == len({str(r) for r in deleted if r not in rows})
 
 
 def _plain(value: Any) -> Any:

@@ -258,3 +258,63 @@ def test_errors_of_a_function_name_its_place(lake: Lake) -> None:
     outcome = failing(lake, unnamed, write="merge", key="id")
     assert isinstance(outcome.exception, ModelError)
     assert "`key` names id; the rows of its function have seconds" in str(outcome.error)
+
+
+def test_a_table_can_be_read_in_several_ways(lake: Lake) -> None:
+    history = History(lake, 12, "merge-on-read")
+    history.arrive()
+    inputs = {"began": "src.playback", "titled": "src.playback", "all_plays": "src.playback"}
+
+    @model(
+        "agg.pairs",
+        write="replace-keys",
+        replace={"name": {"began": "account", "titled": "title"}},
+        inputs=inputs,
+    )
+    def pairs(began: Changes, titled: Changes, all_plays: Lookup) -> DataFrame:
+        rows = began.affected().selectExpr("account AS name", "seconds")
+        assert all_plays.snapshot == began.window.head.snapshot
+        return rows.unionAll(titled.affected().selectExpr("title AS name", "seconds"))
+
+    p = pipeline(pairs)
+    for _ in range(3):
+        run(lake, p)
+        both = [(name, p[4]) for p in history.plays.values() for name in (p[1], p[2])]
+        assert rows_in(lake, "agg.pairs") == Counter(both)
+        history.step()
+    assert run(lake, p)["agg.pairs"].strategy in ("replace-keys", "none")
+
+
+def test_values_that_cannot_be_compared_are_replaced_too(lake: Lake) -> None:
+    history = History(lake, 13, "merge-on-read")
+
+    def with_map(rows: DataFrame) -> DataFrame:
+        return rows.selectExpr("id", "to_date(started_at) AS day", "map('seconds', seconds) AS facts")
+
+    @model("agg.merged", write="merge", key="id")
+    def merged(playback: Changes) -> DataFrame:
+        gone = playback.feed(["id"]).where("_change_type <> 'update_before'")
+        return gone.selectExpr(
+            "id",
+            "to_date(started_at) AS day",
+            "map('seconds', seconds) AS facts",
+            "_change_type = 'delete' AS _deleted",
+        )
+
+    @model("agg.by_key", write="replace-keys", replace="id")
+    def by_key(playback: Changes) -> DataFrame:
+        return with_map(playback.affected())
+
+    @model("agg.by_range", write="replace-ranges", replace={"day": "to_date(started_at)"})
+    def by_range(playback: Changes) -> DataFrame:
+        return with_map(playback.affected())
+
+    p = pipeline(merged, by_key, by_range)
+    history.arrive()
+    for _ in range(3):
+        run(lake, p)
+        wanted = Counter((i, at.date() if at else None, s) for i, _, _, at, s in history.plays.values())
+        for table in ("agg.merged", "agg.by_key", "agg.by_range"):
+            rows = lake.spark().table(table).collect()
+            assert Counter((r["id"], r["day"], r["facts"]["seconds"]) for r in rows) == wanted, table
+        history.step()

@@ -1,4 +1,4 @@
-"""What a pipeline's YAML may say of audits, and what is told of mistakes: without Spark."""
+"""Audits in a pipeline's YAML, and the messages about mistakes; without Spark."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_patterns_audits_are_those_of_each_of_its_tables(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("audit", "said"),
+    ("audit", "message"),
     [
         ("uniqe", "'uniqe' is incomplete"),
         ("{uniqe: id}", "uniqe"),
@@ -119,16 +119,16 @@ def test_a_patterns_audits_are_those_of_each_of_its_tables(tmp_path: Path) -> No
         ("equals_query", "equals_query"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, audit: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, audit: str, message: str) -> None:
     text = HEAD + f"        - table: public.users\n          audits:\n            - unique\n            - {audit}\n"
     with pytest.raises(PipelineError) as caught:
         load(tmp_path, text)
     assert "defs.yaml, line 10: " in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("audits", "said"),
+    ("audits", "message"),
     [
         ("[{not_null: a}, {not_null: [a, b]}]", "two audits are called not_null_a"),
         (
@@ -138,10 +138,10 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, audit: str, said: str)
     ],
 )
 def test_what_needs_the_tables_name_is_told_when_they_are_listed(
-    tmp_path: Path, plain_lake: Lake, audits: str, said: str
+    tmp_path: Path, plain_lake: Lake, audits: str, message: str
 ) -> None:
     pipeline = load(tmp_path, HEAD + f"        - {{table: public.users, audits: {audits}}}\n")
-    with pytest.raises(PipelineError, match=said.replace("(", r"\(")):
+    with pytest.raises(PipelineError, match=message.replace("(", r"\(")):
         pipeline.specs(plain_lake)
 
 
@@ -160,8 +160,8 @@ def test_tables_come_after_those_that_their_audits_look_at_unless_that_is_a_circ
     specs = load(tmp_path, text).specs(plain_lake)
     names = [str(s.table) for s in specs]
     assert names.index("final.b") < names.index("final.a")
-    made = {str(t): [str(s) for s in above] for t, above in after(specs).items()}
-    assert (made["final.a"], made["final.b"]) == (["staging.a", "final.b"], ["staging.b"])
+    upstream = {str(t): [str(s) for s in above] for t, above in after(specs).items()}
+    assert (upstream["final.a"], upstream["final.b"]) == (["staging.a", "final.b"], ["staging.b"])
 
 
 def test_check_tells_columns_and_tables_that_are_not_there(tmp_path: Path, plain_lake: Lake) -> None:

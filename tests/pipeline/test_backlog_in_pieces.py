@@ -1,4 +1,4 @@
-"""A backlog that is absorbed in pieces, cut anywhere, gives the tables that it gives at once."""
+"""A backlog that is absorbed in pieces, cut anywhere, gives the same tables as absorbed at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTED = "SELECT active, count(*) AS n, sum(quantity) AS q FROM final.a GROUP B
 MODELS = {
     "agg.first": COUNTED,
     "agg.second": COUNTED.replace("final.a", "final.a WHERE id IS NOT NULL"),
-    # Two ways to the same table: what they count differs only where they have read different snapshots of it.
+    # Two paths to the same table: their counts differ only if they have read different snapshots of it.
     "agg.differ": "SELECT f.active, f.n AS n, s.n AS m FROM agg.first f JOIN agg.second s ON f.active = s.active "
     "WHERE f.n <> s.n",
     "agg.beside": "SELECT a.id AS id, b.name AS name, a.quantity AS quantity FROM final.a a JOIN final.b b "
@@ -53,7 +53,7 @@ def land(lake: Lake, lines: list[str], files: int) -> None:
 
 
 def lines_of(seed: int, events: int) -> list[str]:
-    """The changes of three tables, mixed; some late, some repeated, keys and columns changing on the way."""
+    """Return mixed changes of three tables: some are late or repeated, and keys and columns change."""
     each: list[list[str]] = []
     for n, name in enumerate("abc"):
         workload = Workload(
@@ -63,13 +63,13 @@ def lines_of(seed: int, events: int) -> list[str]:
         stream = delivered(workload, Source(workload))
         each.append([line for t in stream for line in ENCODERS["debezium"](t, workload)])
     choose, mixed = random.Random(seed), list[str]()
-    while left := [lines for lines in each if lines]:
-        mixed.append(choose.choice(left).pop(0))
+    while remaining := [lines for lines in each if lines]:
+        mixed.append(choose.choice(remaining).pop(0))
     return mixed
 
 
 def tables_of(lake: Lake) -> dict[str, Counter[str]]:
-    """The rows of every table, as text: some of their values are lists and bytes."""
+    """Return the rows of every table, as text, since some values are lists or bytes."""
     frames = {name: lake.spark().table(lake.sql_name(name)) for name in RESULTS}
     return {name: Counter(str(r) for r in f.select(*sorted(f.columns)).collect()) for name, f in frames.items()}
 
@@ -89,7 +89,7 @@ def check(new_lake: Callable[[str], Lake], seed: int, files: int, events: int) -
     while not rounds or cut.pending(pieces):
         rounds += 1
         assert rounds < 20 * files, cut.pending(pieces)
-        # Some runs leave out some of the tables, so that tables are not equally far.
+        # Some runs skip some tables, so the watermarks of the tables differ.
         pins = SnapshotPins()
         for spec in cut.specs(pieces):
             if choose.random() < 0.85:

@@ -1,5 +1,4 @@
-"""Files that are gone or were cut: the table they belong to says so at once, others go on, and what the error advises
-works."""
+"""Missing and truncated files: their table reports them at once, other tables continue, and the error's advice works."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def test_a_broken_file_is_named_and_stops_its_table_alone(
     for table, outcome in failed.items():
         assert isinstance(outcome.exception, CorruptMetadataError | MissingDataFileError), (table, outcome.error)
         assert any(f.name in str(outcome.error) for f in found), (table, outcome.error)
-    # What does not read the broken file goes on.
+    # Tables that do not read the broken file continue.
     assert set(failed) <= {
         broken,
         *{"staging.people": ["final.people"], "final.people": ["agg.cities", "agg.oldest"]}.get(broken, []),
@@ -151,7 +150,7 @@ def test_a_file_that_only_history_needs_is_done_without(
 def test_a_broken_file_that_landing_reads_is_named_and_its_advice_works(
     plain_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, part: str, length: int | None
 ) -> None:
-    """Without Spark: landing reads its tables with PyIceberg, whose errors do not say which file it is."""
+    """Without Spark: landing reads its tables with PyIceberg, whose errors do not name the file."""
     people = People(plain_lake)
     faults = Faults(people, tmp_path, monkeypatch)
     for _ in range(2):

@@ -18,7 +18,7 @@ TABLES = (
 
 
 def test_spark_refuses_a_table_that_was_written_ahead(lake: Lake) -> None:
-    """What would happen: should Iceberg do otherwise one day, nothing has to be taken back."""
+    """Iceberg refuses the commit; if it ever accepts it, timestamps need no correction."""
     people = People(lake)
     people.land()
     people.run()

@@ -1,4 +1,4 @@
-"""What a pipeline's YAML may say, and which tables it stands for: without Spark."""
+"""A pipeline's YAML: its settings, and the tables that it declares; without Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
+    ("old", "new", "line", "message"),
     [
         ("    - name: s\n", "    - name: s\n      formatt: debezium\n", 7, "formatt"),
         ("    - name: s\n", "    - name: a-b\n", 6, "name"),
@@ -112,12 +112,12 @@ def test_a_pipeline_is_read_from_yaml(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, said: str) -> None:
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
     assert GOOD.count(old) == 1
     with pytest.raises(PipelineError) as caught:
         load(tmp_path, GOOD.replace(old, new))
     assert f"defs.yaml, line {line}: " in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("attributes: [", r"line 1: no valid YAML|line 2: no valid YAML"),
         ("type: other\nattributes: {}", r"type: lake_assets\.LakePipeline"),
@@ -142,8 +142,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("[" * 5_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_pipeline_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(PipelineError, match=said):
+def test_what_is_no_pipeline_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         load(tmp_path, text)
 
 
@@ -171,7 +171,7 @@ def names(lake: Lake, p: Pipeline) -> list[str]:
 
 
 def show(lake: Lake, *tables: str) -> None:
-    """Let the stream have shown these source tables."""
+    """Let the stream contain these source tables."""
     folder = lake.config.home / "landing" / "events"
     events = [Event(Table({"id": BIGINT}, name=t), "c", (1, i), {"id": i}) for i, t in enumerate(tables)]
     write_lines(folder / "a.jsonl", to_lines(events))
@@ -183,8 +183,8 @@ def test_sources_come_before_what_depends_on_them(plain_lake: Lake) -> None:
         {"name": "agg.b", "sql": "SELECT id FROM agg.a"},
         {"name": "agg.a", "sql": "SELECT id FROM final.users"},
     ]
-    found = names(plain_lake, pipeline("public.users", {"table": "public.orders", "final": False}, models=models))
-    assert found == ["raw.events", "staging.users", "staging.orders", "final.users", "agg.a", "agg.b"]
+    order = names(plain_lake, pipeline("public.users", {"table": "public.orders", "final": False}, models=models))
+    assert order == ["raw.events", "staging.users", "staging.orders", "final.users", "agg.a", "agg.b"]
 
 
 def test_specs_carry_what_was_declared(plain_lake: Lake) -> None:
@@ -235,7 +235,7 @@ def test_a_pattern_stands_for_what_the_stream_has_shown(plain_lake: Lake) -> Non
     [
         (["public.*"], ["public.b*"], ["a1", "a2"]),
         (["public.*"], ["public.a?", "public.b2"], ["b1"]),
-        (["public.b1", "public.*"], ["public.b*"], ["a1", "a2", "b1"]),  # named ones are meant
+        (["public.b1", "public.*"], ["public.b*"], ["a1", "a2", "b1"]),  # exact names win
         (["public.a*"], [], ["a1", "a2"]),
         (["*.*"], ["public.*"], []),
         (["public.[ab]1"], [], ["a1", "b1"]),
@@ -303,14 +303,14 @@ def test_what_is_pending_is_found_without_spark(plain_lake: Lake) -> None:
 
 def test_the_shipped_pipeline_is_right(plain_lake: Lake) -> None:
     p = Pipeline.load(shop.PIPELINE)
-    found = names(plain_lake, p)
-    assert found[0] == "raw.shop_events"
-    assert found[-1] == "agg.city_population"
+    tables = names(plain_lake, p)
+    assert tables[0] == "raw.shop_events"
+    assert tables[-1] == "agg.city_population"
     assert json.loads((shop.DATA / "manifest.json").read_text())["stream"] == "debezium.jsonl.gz"
 
 
 def test_partitions_are_read(tmp_path: Path, plain_lake: Lake) -> None:
-    told = {
+    cases = {
         "{by: at, every: day, timezone: Europe/Berlin, start: 2024-01-01}": (
             "days(`at`)",
             "at every day in Europe/Berlin",
@@ -320,7 +320,7 @@ def test_partitions_are_read(tmp_path: Path, plain_lake: Lake) -> None:
         "{by: c, values: [de, 1, true]}": ("`c`", "c in (1, de, true)"),
         "c": ("`c`", "c"),
     }
-    for text, (field, said) in told.items():
+    for text, (field, summary) in cases.items():
         changed = GOOD.replace("key: [id]", f"partitions: {text}").replace(
             "GROUP BY id", f"GROUP BY id\n      partitions: {text}"
         )
@@ -331,4 +331,4 @@ def test_partitions_are_read(tmp_path: Path, plain_lake: Lake) -> None:
         assert final.partitions
         assert final.partitions == model.partitions
         assert [f.sql for f in final.partition_by] == [field]
-        assert said in final.partitions.text
+        assert summary in final.partitions.text

@@ -1,4 +1,4 @@
-"""Every format on its whole way: records land, become typed events in staging, and the source's rows in final."""
+"""Every format from end to end: landed records become typed events in staging, and the source's rows in final."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lake_assets.formats.event_model import DELETE, TECHNICAL
 from lake_assets.lake import quote
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
-from tests.support.expected import FORMATS, Carried, shown
+from tests.support.expected import FORMATS, FormatCase, shown
 from tests.support.parsing import moment, plain
 
 ITEMS = "public.items"
@@ -48,27 +48,27 @@ def run(lake: Lake, p: Pipeline) -> dict[str, Outcome]:
     return {o.table: o for o in outcomes}
 
 
-def declared(carried: Carried) -> dict[str, Any]:
-    key = {"key": list(carried.hints.key)} if carried.hints.key else {}
-    return {"format": carried.reads, "tables": [{"table": ITEMS, **key}]}
+def declared(case: FormatCase) -> dict[str, Any]:
+    key = {"key": list(case.hints.key)} if case.hints.key else {}
+    return {"format": case.reads, "tables": [{"table": ITEMS, **key}]}
 
 
 def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
-    """Rows without nulls, moments with their zone."""
+    """Return rows without nulls, and timestamps with their zone."""
     frame = lake.spark().table(lake.sql_name(table))
     kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
     frame = frame.select(
         *(F.unix_micros(quote(c)).alias(c) if k == "timestamp" else F.col(quote(c)) for c, k in kinds.items())
     )
-    found: list[dict[str, Any]] = []
+    actual: list[dict[str, Any]] = []
     for row in frame.collect():
         values = {
             c: moment(v) if kinds[c] == "timestamp" else bytes(v) if isinstance(v, bytearray) else v
             for c, v in row.asDict().items()
             if v is not None
         }
-        found.append({c: plain(v) for c, v in values.items()})
-    return found
+        actual.append({c: plain(v) for c, v in values.items()})
+    return actual
 
 
 OFTEN = ("debezium", "wal2json-v2", "change-feed")
@@ -76,23 +76,23 @@ OFTEN = ("debezium", "wal2json-v2", "change-feed")
 
 @pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.long) for n in FORMATS])
 def test_late_repeated_and_moved_rows_of_every_format_become_the_rows_of_the_source(lake: Lake, name: str) -> None:
-    """Without values that are left out: those of a row whose key changes as well are for the final table to find."""
+    """Without omitted values: the final table fills these in for a row whose key changes."""
     workload = Workload(
         seed=11, events=160, keys=20, distribution="zipf", key_changes=0.3, nulls=0.2,
         late=0.1, lateness=20, duplicates=0.1,
     )  # fmt: skip
-    source, carried = Source(workload), FORMATS[name]
+    source, case = Source(workload), FORMATS[name]
     lines = [line for t in delivered(workload, source) for line in ENCODERS[name](t, workload)]
-    p, third = pipeline(declared(carried)), len(lines) // 3
+    p, third = pipeline(declared(case)), len(lines) // 3
     for i, part in enumerate((lines[:third], lines[third : 2 * third], lines[2 * third :])):
         (landing(lake) / f"{i}.jsonl").write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
         outcomes = run(lake, p)
         assert "rejected" not in outcomes["staging.items"].details
-    found = rows(lake, "final.items")
-    for row in found:
+    actual = rows(lake, "final.items")
+    for row in actual:
         row.pop("CDC_TIMESTAMP", None)
-    expected = [shown(carried, COLUMNS, row) for row in source.rows.values()]
-    assert sorted(found, key=lambda r: r[KEY]) == sorted(expected, key=lambda r: r[KEY])
+    expected = [shown(case, COLUMNS, row) for row in source.rows.values()]
+    assert sorted(actual, key=lambda r: r[KEY]) == sorted(expected, key=lambda r: r[KEY])
 
 
 @pytest.mark.parametrize("files", ["csv", "parquet"])
@@ -106,12 +106,12 @@ def test_rows_of_files_become_the_rows_of_the_source(lake: Lake, name: str, file
     kinds = {"amount": "decimal(12,2)", "born": "date", "seen": "timestamp", "raw": "binary", "tags": "array<string>"}
     run(lake, pipeline({"format": name, "tables": [{**key, "types": kinds if files == "csv" else {}}]}))
     expected = {r[KEY]: r for r in map(json.loads, out.read_text().splitlines())}
-    found = {r[KEY]: r for r in rows(lake, "final.items")}
-    assert found.keys() == expected.keys()
+    actual = {r[KEY]: r for r in rows(lake, "final.items")}
+    assert actual.keys() == expected.keys()
     for at, row in expected.items():
-        assert found[at].get("name") == row.get("name")
-        assert found[at].get("quantity") == row.get("quantity")
-        assert float(found[at].get("amount") or 0) == float(row.get("amount") or 0)
+        assert actual[at].get("name") == row.get("name")
+        assert actual[at].get("quantity") == row.get("quantity")
+        assert float(actual[at].get("amount") or 0) == float(row.get("amount") or 0)
 
 
 @pytest.mark.parametrize(
@@ -125,21 +125,21 @@ def test_columns_that_come_change_and_go(lake: Lake, names: tuple[str, ...]) -> 
     """The generator alters the table four times: columns appear, widen and disappear within one stream."""
     workload = Workload(seed=3, events=150, keys=12, schema_changes=4)
     for name in names:
-        source, carried = Source(workload), FORMATS[name]
+        source, case = Source(workload), FORMATS[name]
         lines = [line for t in delivered(workload, source) for line in ENCODERS[name](t, workload)]
         stream = name.replace("-", "_")
-        config = {**declared(carried), "name": stream, "namespace": stream}
+        config = {**declared(case), "name": stream, "namespace": stream}
         p = Pipeline(PipelineConfig.model_validate({"name": stream, "streams": [config]}))
         for i in range(3):
             part = lines[i::1] if i == 2 else lines[i * len(lines) // 3 : (i + 1) * len(lines) // 3]
             part = lines[2 * len(lines) // 3 :] if i == 2 else part
             (landing(lake, stream) / f"{i}.jsonl").write_text("".join(f"{x}\n" for x in part), encoding="utf-8")
             run(lake, p)
-        found = {r[KEY]: r for r in rows(lake, f"final.{stream}.items")}
-        assert found.keys() == {r[KEY] for r in source.rows.values()}
+        actual = {r[KEY]: r for r in rows(lake, f"final.{stream}.items")}
+        assert actual.keys() == {r[KEY] for r in source.rows.values()}
         for row in source.rows.values():
             now = {c: plain(v) for c, v in row.items() if v is not None}
-            assert {c: v for c, v in found[row[KEY]].items() if c in now} == now, name
+            assert {c: v for c, v in actual[row[KEY]].items() if c in now} == now, name
 
 
 # --- one workload, three recordings -----------------------------------------------------------------------------
@@ -151,8 +151,8 @@ _TIES = {"_sequence", "_position", "_index", "_event_time", "_arrived_at", "_una
 
 
 def staged(lake: Lake, table: str) -> list[tuple[str, dict[str, Any]]]:
-    """Op and row of every event in the order of the stream; of a delete its key."""
-    found = sorted(rows(lake, table), key=lambda r: (r["_position"], r["_index"]))
+    """Return op and row of every event in the order of the stream; for a delete, its key."""
+    actual = sorted(rows(lake, table), key=lambda r: (r["_position"], r["_index"]))
     key = TABLES.get(table.rsplit(".", 1)[-1], [])
     keys = [key] if isinstance(key, str) else key
     return [
@@ -160,7 +160,7 @@ def staged(lake: Lake, table: str) -> list[tuple[str, dict[str, Any]]]:
             r["_op"],
             {c: v for c, v in r.items() if c not in TECHNICAL and (r["_op"] != DELETE or not keys or c in keys)},
         )
-        for r in found
+        for r in actual
     ]
 
 
@@ -188,8 +188,8 @@ def test_three_recordings_of_one_workload_give_the_same_staging_rows(lake: Lake)
 
 
 def run_staging(lake: Lake, p: Pipeline) -> list[Outcome]:
-    wanted = [str(s.table) for s in p.specs(lake) if s.table.namespace[0] != "final"]
-    outcomes = p.run(lake, wanted)
+    selected = [str(s.table) for s in p.specs(lake) if s.table.namespace[0] != "final"]
+    outcomes = p.run(lake, selected)
     for o in outcomes:
         if o.exception:
             raise o.exception
@@ -226,14 +226,14 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
             )
             for n, m in enumerate(messages[i : i + 40])
         ]
-        part.reverse()  # `order` decides, not how they are stored
+        part.reverse()  # `order` decides, not the stored order
         frame = spark.createDataFrame(part, "p INT, o BIGINT, k STRING, v BINARY")
         frame.coalesce(1).writeTo(lake.sql_name("kafka.events")).append()
         if i:
             run(lake, p)
     spark.sql("CALL lake.system.rewrite_data_files(table => 'kafka.events', options => map('rewrite-all', 'true'))")
     assert p.pending(lake)
-    run(lake, p)  # there is nothing in a compaction, and it is not looked at again
+    run(lake, p)  # a compaction has no records, and is not read again
     assert p.pending(lake) == []
     assert {o.status for o in run(lake, p).values()} == {"nothing"}
     assert ids(lake, "final.items") == Counter(r[KEY] for r in source.rows.values())
@@ -245,7 +245,7 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
 
 
 def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> None:
-    """Retention by merge-on-read changes what is seen of files, and adds no record."""
+    """Retention by merge-on-read hides rows of files, and adds no record."""
     lines, _ = lines_of("wal2json-v2", Workload(seed=7, events=12, keys=4))
     spark, name = lake.spark(), lake.sql_name("kafka.events")
     lake.ensure_namespace(("kafka",))
@@ -261,13 +261,13 @@ def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> Non
         run(lake, p)
     spark.sql(f"DELETE FROM {name} WHERE o < 6")
     run(lake, p)
-    # The first of each batch was gone in the same window, but its own snapshot had it.
+    # The first record of each batch was deleted in the same window, but its snapshot had it.
     assert len(rows(lake, "raw.events")) == len(lines)
     assert p.pending(lake) == []
 
 
 def test_the_oldest_snapshot_of_another_systems_table_stands_for_all_before_it(lake: Lake) -> None:
-    """A compaction is the oldest that is left: what was appended before it is taken in nevertheless, once."""
+    """If a compaction is the oldest remaining snapshot, records appended before it still land, once."""
     lines, source = lines_of("wal2json-v2", Workload(seed=5, events=60, keys=10))
     spark, name = lake.spark(), lake.sql_name("kafka.events")
     lake.ensure_namespace(("kafka",))
@@ -341,7 +341,7 @@ def test_new_files_wait_for_others(lake: Lake) -> None:
     assert p.pending(lake) == []
     (landing(lake) / "1.jsonl").write_text("".join(f"{line}\n" for line in lines[10:21]))
     assert [w.files for w in p.pending(lake)] == [2]
-    run(lake, p)  # by hand, nothing waits
+    run(lake, p)  # a manual run does not wait
     (landing(lake) / "2.jsonl").write_text("".join(f"{line}\n" for line in lines[21:]))
     assert p.pending(lake) == []
     past = time.time() - 601

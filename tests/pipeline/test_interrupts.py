@@ -1,4 +1,4 @@
-"""An error that comes of an interrupt is told from one that does not."""
+"""Errors caused by an interrupt are distinguished from other errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models' SQL in the YAML or in files beside it, and what is said of mistakes in it: all at once, with their lines."""
+"""SQL of models, in the YAML or in separate files: all mistakes are reported at once, with their lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = "type: lake_assets.LakePipeline\nattributes:\n  name: p\n  models:\n"
 
 @pytest.fixture
 def lake(plain_lake: Lake) -> Lake:
-    """With final.users (id, name, city) and final.cities (id, name), both empty."""
+    """Create final.users (id, name, city) and final.cities (id, name), both empty."""
     plain_lake.ensure_namespace(("final",))
     for table, columns in {
         "users": {"id": LongType(), "name": StringType(), "city": IntegerType()},
@@ -30,7 +30,7 @@ def lake(plain_lake: Lake) -> Lake:
 
 
 def write(folder: Path, models: str, **files: str) -> Path:
-    """A pipeline's YAML with these models, and files beside it; the first model begins on line 5."""
+    """Write a pipeline's YAML with these models, and files beside it; the first model begins on line 5."""
     for name, text in files.items():
         (folder / f"{name}.sql").write_text(text)
     file = folder / "defs.yaml"
@@ -44,7 +44,7 @@ def refused(file: Path) -> list[str]:
     return [line.replace(f"{file.parent}/", "") for line in str(caught.value).splitlines()]
 
 
-def told(file: Path, lake: Lake) -> list[str]:
+def mistakes_of(file: Path, lake: Lake) -> list[str]:
     return [line.replace(f"{file.parent}/", "") for line in mistakes(Pipeline.load(file), lake)]
 
 
@@ -55,14 +55,14 @@ def test_sql_comes_from_a_file_beside_the_yaml(tmp_path: Path, lake: Lake, monke
     assert isinstance(spec, ModelSpec)
     assert spec.sql == "-- users\nSELECT id FROM final.users\n"
     assert [str(s) for s in spec.sources] == ["final.users"]
-    assert told(file, lake) == []
+    assert mistakes_of(file, lake) == []
 
 
 @pytest.mark.parametrize("model", ["sql: SELECT 1 AS one, sql_file: m.sql", "key: id"])
 def test_exactly_one_of_the_two_is_needed(tmp_path: Path, model: str) -> None:
-    (said,) = refused(write(tmp_path, f"    - {{name: agg.m, {model}}}\n", m="SELECT id FROM final.users"))
-    assert said.startswith("defs.yaml, line 5")
-    assert "exactly one of" in said
+    (message,) = refused(write(tmp_path, f"    - {{name: agg.m, {model}}}\n", m="SELECT id FROM final.users"))
+    assert message.startswith("defs.yaml, line 5")
+    assert "exactly one of `sql`" in message
 
 
 def test_files_that_are_not_there_are_all_named(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_mistakes_that_need_no_lake_are_told_at_once_with_their_lines(tmp_path: 
         SELECT id FROM agg.f
     - {name: agg.h, sql: SELECT id FROM agg.h}
 """
-    said = refused(
+    messages = refused(
         write(tmp_path, models, b="SELECT u.id\nFROM final.users u\nJOIN cities c ON true\nJOIN a.b.c d ON true")
     )
     for at, text in [
@@ -115,8 +115,8 @@ def test_mistakes_that_need_no_lake_are_told_at_once_with_their_lines(tmp_path: 
         ("defs.yaml, line 23: ", "agg.f -> agg.g -> agg.f"),
         ("defs.yaml, line 29: ", "agg.h -> agg.h"),
     ]:
-        assert [s for s in said if s.startswith(at) and text in s], (at, text, said)
-    assert len(said) == 9
+        assert [s for s in messages if s.startswith(at) and text in s], (at, text, messages)
+    assert len(messages) == 9
 
 
 def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake: Lake) -> None:
@@ -140,7 +140,7 @@ def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake
     - {name: agg.f, sql: "SELECT id, ID FROM final.users"}
 """
     file = write(tmp_path, models, c="SELECT id\nFROM final.users\nGROUP BY id, who\n")
-    said = told(file, lake)
+    messages = mistakes_of(file, lake)
     for at, text in [
         ("defs.yaml, line 7: ", "agg.a: no column nope in final.users: it has id, name, city"),
         ("defs.yaml, line 7: ", "no table or alias x"),
@@ -153,12 +153,12 @@ def test_names_that_the_lake_does_not_have_are_told_at_once(tmp_path: Path, lake
         ("defs.yaml, line 19: ", "agg.e: no column o: agg.good has n"),
         ("defs.yaml, line 21: ", "two output columns share a name"),
     ]:
-        assert [s for s in said if s.startswith(at) and text in s], (at, text, said)
-    assert len(said) == 10
+        assert [s for s in messages if s.startswith(at) and text in s], (at, text, messages)
+    assert len(messages) == 10
     file.write_text(
         HEAD + "    - name: agg.a\n      sql: |\n        SELECT a.id\n        FROM final.gone a, final.lost b\n"
     )
-    lost, gone = sorted(told(file, lake), key=lambda s: "gone" in s)
+    lost, gone = sorted(mistakes_of(file, lake), key=lambda s: "gone" in s)
     assert gone.startswith("defs.yaml, line 8: ")
     assert lost.startswith("defs.yaml, line 8: ")
 
@@ -221,23 +221,23 @@ def test_what_a_query_tells_of_its_columns_is_checked_before_there_are_tables(tm
         "  streams:\n"
         "    - {name: ev, format: simplified, tables: [public.later]}\n",
     )
-    found = check(Pipeline.load(file), lake)
-    said = sorted(line.replace(f"{file.parent}/", "") for line in found.mistakes)
-    assert said == [
+    result = check(Pipeline.load(file), lake)
+    messages = sorted(line.replace(f"{file.parent}/", "") for line in result.mistakes)
+    assert messages == [
         "agg.c: `partitions` names nam, and the table has name",
         "defs.yaml, line 5: model agg.a: key usr is not an output column (did you mean user?); the output columns are user",
         "defs.yaml, line 6: model agg.b: range column cty is not an output column (did you mean city?); the output columns are city",
         "defs.yaml, line 8: model agg.d: no column usr (did you mean user?): agg.e has user",
     ]
-    assert "key, range of agg.f: agg.f does not exist before the first run" in found.open
+    assert "key, range of agg.f: agg.f does not exist before the first run" in result.open
 
 
 def test_a_source_that_nothing_makes_is_named_with_the_nearest_table(tmp_path: Path, lake: Lake) -> None:
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM finall.users}\n")
-    (said,) = told(file, lake)
-    assert "agg.a reads finall.users, which neither exists in the lake nor is declared" in said
+    (message,) = mistakes_of(file, lake)
+    assert "agg.a reads finall.users, which neither exists in the lake nor is declared" in message
     file = write(tmp_path, "    - {name: agg.a, sql: SELECT id FROM final.user}\n")
-    assert "(did you mean final.users?)" in told(file, lake)[0]
+    assert "(did you mean final.users?)" in mistakes_of(file, lake)[0]
 
 
 def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, lake: Lake) -> None:
@@ -249,9 +249,9 @@ def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, 
     stream = "    []\n  streams:\n    - name: ev\n      format: simplified\n      tables:\n        - "
     wrong = "key: idd, order_by: [agee], track: [ctiy, age], partition_by: [days(at)], sort_by: [cty]"
     file = write(tmp_path, stream + table.format(wrong) + "\n")
-    assert told(file, lake) == [
-        f"final.people: `{setting}` names {missing}, and the columns are {there}"
-        for setting, missing, there in (
+    assert mistakes_of(file, lake) == [
+        f"final.people: `{setting}` names {missing}, and the columns are {existing}"
+        for setting, missing, existing in (
             ("key", "idd (did you mean id?)", "age, city, id, later"),
             ("order_by", "agee (did you mean age?)", "age, city, id, later"),
             ("track", "ctiy (did you mean city?)", "age, city, id, later"),
@@ -260,4 +260,4 @@ def test_columns_that_settings_name_are_those_that_have_arrived(tmp_path: Path, 
         )
     ]
     right = "key: id, order_by: [age], track: [city, later], partition_by: [days(effective_from)], sort_by: [city]"
-    assert told(write(tmp_path, stream + table.format(right) + "\n"), lake) == []
+    assert mistakes_of(write(tmp_path, stream + table.format(right) + "\n"), lake) == []

@@ -1,4 +1,4 @@
-"""The worked example: two feeds, joined, counted by city. One user moves, one comes, one leaves."""
+"""The worked example: two feeds, joined, counted by city. One user moves, one is added, one is deleted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_each_step_of_population_has_its_numbers(lake: Lake) -> None:
         numbers.append(dict(lake.spark().table(population.POPULATION).collect()))
         for spec in pipeline.specs(lake):
             assert not isinstance(spec, ModelSpec) or verify(lake, spec).equal
-    # user1 moved from bj to hz and user5 came to wh; then user2, the last one of bj, left.
+    # user1 moves from bj to hz and user5 is added in wh; then user2, the last user in bj, is deleted.
     assert numbers == [{"bj": 2, "hz": 1, "wh": 1}, {"bj": 1, "hz": 2, "wh": 2}, {"hz": 2, "wh": 2}]
-    assert outcomes[population.POPULATION].changed == 1  # bj goes; a name is no matter to a count
+    assert outcomes[population.POPULATION].changed == 1  # bj is deleted; the count does not depend on a name
     assert population.fed(lake.config.home) == list(population.STEPS)
     assert {o.status for o in pipeline.run(lake)} == {"nothing"}

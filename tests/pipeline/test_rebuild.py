@@ -1,5 +1,5 @@
-"""Tables whose sources have lost the history they need: what the errors advise works, and a rebuilt table equals what
-computing it from its sources gives."""
+"""Tables whose sources have lost the history they need: the errors' advice works, and a rebuilt table equals a
+recomputation from its sources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.upkeep import forget_history
 
 @pytest.fixture
 def command(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[People, str], str]:
-    """Runs the command that an error advises, as it stands there, over the pipeline as it is declared."""
+    """Runs the command that an error advises, literally, over the declared pipeline."""
     monkeypatch.setattr(Lake, "load", lambda: lake)
 
     def follow(people: People, error: str | None) -> str:
@@ -93,14 +93,14 @@ def test_a_source_that_was_dropped_and_made_again_is_no_dead_end(
     people = People(lake, CITIES)
     people.land()
     people.run()
-    # One after the other, each error's advice leads on to the next table.
+    # Each error's advice leads to the next table.
     lake.catalog.drop_table("raw.events")
     people.land()
     for table in ("staging.people", "final.people", "agg.cities"):
         if table == "agg.cities":
             people.sql("DROP TABLE final.people")
         outcomes = people.run()
-        if table == "final.people":  # staging is the same table as before, and was rebuilt: that is followed
+        if table == "final.people":  # staging is the same table, and was rebuilt: the final table follows
             assert outcomes[table].strategy == "rebuild", outcomes[table]
             people.check()
             continue
@@ -123,12 +123,12 @@ def test_a_table_that_lost_its_own_watermark_is_no_dead_end(lake: Lake, command:
     people.run()
     for table in ("staging.people", "final.people", "agg.ages"):
         people.land()
-        # Upkeep that makes a snapshot without the watermark and removes the one that has it.
+        # Upkeep creates a snapshot without the watermark and removes the snapshot that has it.
         people.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
         forget_history(lake, table)
         outcomes = people.run()
-        assert outcomes["staging.people"].status == "absorbed"  # it knows records by their positions
-        for name in ("final.people", "agg.ages"):  # what reads the table has lost what it absorbed, too
+        assert outcomes["staging.people"].status == "absorbed"  # it identifies records by their positions
+        for name in ("final.people", "agg.ages"):  # downstream tables have lost their absorbed snapshot, too
             if error := people.run(name)[name].error:
                 assert "SnapshotExpiredError" in error
                 command(people, error)
@@ -149,7 +149,7 @@ def test_staging_needs_no_history_of_the_raw_table(lake: Lake) -> None:
     people.check()
     people.land()
     people.check()
-    # Another key is declared at the same time: all events are read again.
+    # Another key is declared at the same time, so all events are read again.
     people.land()
     people.run("raw.events")
     forget_history(lake, "raw.events")
@@ -214,14 +214,14 @@ def test_staging_is_rebuilt_with_the_types_and_keys_that_are_declared_now(lake: 
     people = People(lake, CITIES)
     people.land()
     people.run()
-    # An age that is no number: the record is rejected.
+    # An age that is not a number: the record is rejected.
     text = PEOPLE.with_columns(age=TEXT)
     people.declare(CITIES, on_conflict="reject")
     strange = Event(text, "c", (900, 900), {"id": 900, "city": "a", "age": "old"})
     people.feed.land([strange])
     assert people.run()["staging.people"].details["rejected"] == 1
     people.declare(CITIES, types={"age": "string"})
-    # Values so far are numbers and would have to become text.
+    # Existing values are numbers and would have to become text.
     outcome = people.feed.pipeline.rebuild(lake, "staging.people")
     assert (outcome.details["rows_before"], outcome.details["rows_after"]) == (8, 9)
     assert dict(lake.spark().table("staging.people").dtypes)["age"] == "string"
@@ -261,7 +261,7 @@ def test_a_rebuild_writes_what_differs_in_one_commit(lake: Lake, declared: dict[
         outcome = people.feed.pipeline.rebuild(lake, table)
         assert (outcome.changed, people.rows(table)) == (0, good), outcome
         assert len(lake.table(table).history()) == size + 1
-        # Rows that are changed, twice there, and gone.
+        # Changed, duplicated and missing rows.
         first = lake.sql_name(table)
         last = [c for c, _ in people.feed.rows(table).dtypes][1]
         people.sql(f"UPDATE {first} SET {last} = NULL WHERE {last} IS NOT NULL")
@@ -303,14 +303,14 @@ def test_what_cannot_be_rebuilt_is_named_and_left_as_it_is(lake: Lake, monkeypat
             rebuild(lake, "final.people")
     assert lake.table("final.people").metadata.current_snapshot_id == head
     people.check()
-    # Records that the raw table has no longer.
+    # Records that are no longer in the raw table.
     head = lake.table("staging.people").metadata.current_snapshot_id
     people.sql("DELETE FROM lake.raw.events WHERE position < 3")
     with pytest.raises(
         RecordsGoneError, match=r"holds 3 events whose records raw\.events no longer holds \(positions 0 to"
     ):
         rebuild(lake, "staging.people")
-    # Nor are all events read again because another key is declared.
+    # Another declared key does not make all events be read again, either.
     people.declare(CITIES, key="id")
     assert isinstance(people.run("staging.people")["staging.people"].exception, RecordsGoneError)
     assert lake.table("staging.people").metadata.current_snapshot_id == head
@@ -349,7 +349,7 @@ DECLARED: dict[str, dict[str, Any]] = {
 
 
 def lose(people: People, how: str) -> str:
-    """Do to a table what somebody else may do to it; returns what was done."""
+    """Change a table as another user might; return a description."""
     choose, lake = people.choose, people.lake
     table = choose.choice(["staging.people", "final.people"])
     if how == "expire":
@@ -384,7 +384,7 @@ def lose(people: People, how: str) -> str:
 )
 def test_whatever_history_is_lost_every_table_equals_a_recompute(lake: Lake, mode: str, seed: int) -> None:
     on = {"on_gap": "rebuild", "on_replaced": "rebuild"}
-    # The suite's share of what the long histories do.
+    # A short version of the long histories.
     models = [{**m, **on} for m in ((CITIES, OLDEST, AGES, RANKED, SPAN) if seed else (CITIES, AGES))]
     people = People(lake, *models, seed=seed, **on, **DECLARED[mode])
     done: list[str] = []

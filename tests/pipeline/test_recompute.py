@@ -1,4 +1,4 @@
-"""Partitions that are recomputed: whatever was done to them, they are as the sources say again, and nothing else is."""
+"""Recomputed partitions: after any damage they equal the sources again, and other partitions do not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODELS = [
 
 
 def people(lake: Lake, seed: int, declared: Mapping[str, Any], *, changes: bool = True) -> Feed:
-    """A pipeline that has absorbed a random history, in three pieces."""
+    """Return a pipeline that has absorbed a random history, in three pieces."""
     feed, choose, there, lsn = (
         Feed(lake, {"table": "public.people", **declared}, models=MODELS),
         random.Random(seed),
@@ -54,7 +54,7 @@ def rows(feed: Feed, table: str) -> Counter[tuple[Any, ...]]:
 
 
 def damage(feed: Feed, table: str) -> None:
-    """Rows that are gone, twice there, changed, and in other partitions than they belong to."""
+    """Missing, duplicated and changed rows, and rows in wrong partitions."""
     name = feed.lake.sql_name(table)
     columns = [c for c, _ in feed.rows(table).dtypes if c != "city"]
     feed.lake.spark().sql(f"UPDATE {name} SET city = 'a' WHERE city = 'b'")
@@ -94,7 +94,7 @@ def test_damaged_partitions_are_as_their_sources_say_again(lake: Lake, declared:
         again = recompute(lake, spec, sorted(keys))
         assert again.snapshot is None
         assert len(lake.table(table).history()) == head + 1
-    # What is absorbed later fits to it.
+    # Later changes apply to it.
     feed.deliver([Event(PEOPLE, "c", (99, 99), {"id": 99, "city": "b", "age": 1})])
     assert sum(n for row, n in rows(feed, "final.people").items() if 99 in row) == 1
 
@@ -111,7 +111,7 @@ def test_partitions_whose_rows_depend_on_each_other_by_ties_are_recomputed_toget
     spark.sql("CREATE TABLE final.t (id INT, g INT, p STRING, v INT) USING iceberg")
     spark.sql("INSERT INTO final.t SELECT /*+ COALESCE(1) */ id, 1, IF(id % 2 = 0, 'a', 'b'), 1 FROM range(8)")
     pipeline.run(lake)
-    # Read in another order, the same rows have other numbers.
+    # If the rows are read in another order, they get other numbers.
     spark.sql(
         "CALL lake.system.rewrite_data_files(table => 'final.t', strategy => 'sort', sort_order => 'id DESC', "
         "options => map('rewrite-all', 'true'))"
@@ -134,7 +134,7 @@ def test_what_cannot_be_recomputed_is_named(lake: Lake) -> None:
     wrong = Feed(lake, {"table": "public.people", "partitions": "nowhere"})
     with pytest.raises(PipelineError, match="`partitions` names nowhere"):
         wrong.run()
-    # Another field makes the table again; another list of values does not.
+    # Another field rebuilds the table; another list of values does not.
     for partitions, transform in (("age", "age"), ({"by": "city", "values": ["a"]}, "city")):
         changed = Feed(lake, {"table": "public.people", "partitions": partitions})
         assert changed.run()["final.people"].strategy == "rebuild"

@@ -1,4 +1,4 @@
-"""Source tables that a pattern finds under a name that another one has: they fail alone."""
+"""Source tables that match a pattern, but whose name is already in use: they fail separately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows(feed: Feed, table: str) -> list[tuple[Any, ...]]:
 def test_a_table_of_another_schema_with_the_same_name_stops_itself_alone(lake: Lake, together: bool) -> None:
     feed = Feed(lake, "*.*")
     first = [created("public.items", 1, "a"), created("public.others", 2, "b")]
-    # Sorted before the first one by name, unless both come together.
+    # Its name sorts before the first table; that matters only if both appear together.
     second = created("x.items" if together else "a.items", 3, "c", id=2)
     if together:
         feed.land([*first, second])
@@ -43,7 +43,7 @@ def test_a_table_of_another_schema_with_the_same_name_stops_itself_alone(lake: L
     assert [m for m in mistakes(feed.pipeline, lake) if ".items of raw.events" in m]
     if together:
         return
-    # What the error advises, with all that had come before.
+    # The error's advice, with all earlier events.
     feed.pipeline = pipeline("*.*", {"table": str(second.table.name), "name": "others_items"})
     feed.run()
     assert rows(feed, "final.others_items") == [(2, "c")]

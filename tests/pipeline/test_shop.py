@@ -33,8 +33,8 @@ def test_every_table_equals_postgres_at_every_checkpoint(lake: Lake) -> None:
     pipeline = Pipeline.load(shop.PIPELINE)
     for checkpoint in shop.checkpoints():
         absorb(lake, pipeline, checkpoint)
-        found = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
-        assert found == {}, checkpoint.name
+        differences = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
+        assert differences == {}, checkpoint.name
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY)), checkpoint.name
 
 
@@ -63,20 +63,20 @@ def test_every_recording_in_any_batches_equals_postgres_at_every_checkpoint(
             for outcome in pipeline.run(lake):
                 if outcome.exception:
                     raise outcome.exception
-        found = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
-        assert found == {}, checkpoint.name
+        differences = {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal}
+        assert differences == {}, checkpoint.name
         start = end
 
 
 def _end_of(checkpoint: shop.Checkpoint, lines: list[str], start: int) -> int:
-    """A checkpoint is a row of a table of its own: what comes after its transaction belongs to the next one."""
+    """A checkpoint is a row of a separate table: events after its transaction belong to the next one."""
     of = range(start, len(lines))
     marker = next(i for i in of if "checkpoint_marker" in lines[i] and checkpoint.name in lines[i])
     return marker + 2 if lines[marker + 1 : marker + 2] and '"action":"C"' in lines[marker + 1] else marker + 1
 
 
-# Without the declared rename nothing tells that `email_address` was `email`: rows that were not touched since have no
-# value under the new name. So many rows had one then.
+# Without the declared rename, `email_address` is a new column: rows without later changes have no value under the new
+# name. The number of rows that had a value then.
 UNTOUCHED = {"cp4_drop_rename": 175, "cp5_widen": 147, "cp6_end": 93}
 
 
@@ -93,7 +93,7 @@ def test_without_the_rename_only_the_renamed_column_differs(lake: Lake) -> None:
 
 
 def _differences(lake: Lake, checkpoint: shop.Checkpoint) -> dict[str, int]:
-    """In how many rows of users each of Postgres's columns differs."""
+    """Return, by column of Postgres, the number of differing rows of users."""
     file = shop.DATA / "checkpoints" / checkpoint.name / "users.jsonl.gz"
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         there = {int(r["id"]): r for r in map(json.loads, lines)}

@@ -20,7 +20,7 @@ ITEMS = SourceTable("public", "items")
 
 
 @dataclass(frozen=True)
-class Carried:
+class FormatCase:
     """How a generated format is read.
 
     Attributes:
@@ -39,20 +39,20 @@ class Carried:
 
 
 KEYED = Hints(table=ITEMS, key=(KEY,))
-FORMATS: Mapping[str, Carried] = {
-    "debezium": Carried("debezium"),
-    "debezium-plain": Carried("debezium", "connect"),
-    "debezium-value": Carried("debezium", hints=KEYED),
-    "debezium-plain-value": Carried("debezium", "connect", hints=KEYED),
-    "debezium-flat": Carried("debezium"),
-    "debezium-flat-plain": Carried("debezium", "connect"),
-    "debezium-flat-value": Carried("debezium", "connect", hints=KEYED),
-    "wal2json-v1": Carried("wal2json-v1"),
-    "wal2json-v2": Carried("wal2json-v2"),
-    "simplified": Carried("simplified", "text"),
-    "simplified-typed": Carried("simplified"),
-    "change-set": Carried("change-set", "json", "set", omits=False, hints=KEYED),
-    "change-feed": Carried("change-feed", "json", "feed", omits=False, hints=KEYED),
+FORMATS: Mapping[str, FormatCase] = {
+    "debezium": FormatCase("debezium"),
+    "debezium-plain": FormatCase("debezium", "connect"),
+    "debezium-value": FormatCase("debezium", hints=KEYED),
+    "debezium-plain-value": FormatCase("debezium", "connect", hints=KEYED),
+    "debezium-flat": FormatCase("debezium"),
+    "debezium-flat-plain": FormatCase("debezium", "connect"),
+    "debezium-flat-value": FormatCase("debezium", "connect", hints=KEYED),
+    "wal2json-v1": FormatCase("wal2json-v1"),
+    "wal2json-v2": FormatCase("wal2json-v2"),
+    "simplified": FormatCase("simplified", "text"),
+    "simplified-typed": FormatCase("simplified"),
+    "change-set": FormatCase("change-set", "json", "set", omits=False, hints=KEYED),
+    "change-feed": FormatCase("change-feed", "json", "feed", omits=False, hints=KEYED),
 }
 
 
@@ -78,7 +78,7 @@ def as_read(values: Values, kind: str, value: Any) -> Any:
 Image = tuple[str, dict[str, Any]]
 
 
-def images(carried: Carried, transactions: Iterable[Transaction]) -> list[Image]:
+def images(carried: FormatCase, transactions: Iterable[Transaction]) -> list[Image]:
     """Op and row (without nulls) of every event, in the order of the stream."""
     found: list[Image] = []
     for transaction in transactions:
@@ -94,13 +94,13 @@ def images(carried: Carried, transactions: Iterable[Transaction]) -> list[Image]
 _WORDS = {"I": INSERT, "U": UPDATE, "D": DELETE, "update_preimage": DELETE, "update_postimage": UPDATE}
 
 
-def _row_image(carried: Carried, kinds: Mapping[str, str], row: Mapping[str, Any]) -> Image:
+def _row_image(carried: FormatCase, kinds: Mapping[str, str], row: Mapping[str, Any]) -> Image:
     word: str = row.get("FLAG") or row["_change_type"]
     values = {n: v for n, v in row.items() if n != "FLAG" and not n.startswith("_")}
     return _WORDS.get(word, word), shown(carried, {**kinds, "CDC_TIMESTAMP": ""}, values)
 
 
-def _events(carried: Carried, change: Change) -> list[Image]:
+def _events(carried: FormatCase, change: Change) -> list[Image]:
     old = shown(carried, change.columns, {KEY: change.before[KEY]}) if change.before is not None else {}
     if change.after is None:
         return [(DELETE, old)]
@@ -110,11 +110,11 @@ def _events(carried: Carried, change: Change) -> list[Image]:
     return [(change.op, new)]
 
 
-def shown(carried: Carried, kinds: Mapping[str, str], row: Row) -> dict[str, Any]:
+def shown(carried: FormatCase, kinds: Mapping[str, str], row: Row) -> dict[str, Any]:
     return {n: as_read(carried.values, kinds[n], v) for n, v in row.items() if v is not None}
 
 
-def of_reader(carried: Carried, event: Parsed) -> Image:
+def of_reader(carried: FormatCase, event: Parsed) -> Image:
     """The same of an event that was read."""
     row = {n: plain(v) for n, v in event.row.items() if v is not None}
     return event.op or "", row

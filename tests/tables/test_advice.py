@@ -1,4 +1,4 @@
-"""Whoever follows the advice of an error gets a table that is right: each error's own words are taken literally."""
+"""Following the advice of an error gives a correct table: the advice is parsed from each error's text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ T = Table({"id": BIGINT, "n": INT})
 
 
 def advised(error: LakeError, option: str) -> dict[str, Any]:
-    """The declaration of an option that an error shows in backticks."""
-    (found,) = re.findall(rf"`({option}: [^`]+)`", str(error))
-    return yaml.safe_load(found)
+    """Return the declaration of an option that an error quotes in backticks."""
+    (advice,) = re.findall(rf"`({option}: [^`]+)`", str(error))
+    return yaml.safe_load(advice)
 
 
 def failure(stream: Stream, kind: type[LakeError], *lines: str | bytes) -> Any:
@@ -41,7 +41,7 @@ def failure(stream: Stream, kind: type[LakeError], *lines: str | bytes) -> Any:
     return caught.value
 
 
-def shown(stream: Stream, *columns: str) -> list[tuple[Any, ...]]:
+def stored_rows(stream: Stream, *columns: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(r[c] for c in columns) for r in stream.rows("final.items")), key=str)
 
 
@@ -59,11 +59,11 @@ def test_a_type_that_is_declared_after_a_conflict_is_that_of_all_values(lake: La
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, **also, **advised(error, "types")}])
     outcomes = stream.run()
     assert outcomes["staging.items"].strategy == outcomes["final.items"].strategy == "rebuild"
-    assert shown(stream, "id", "n") == [(1, "seven"), (2, "8"), (9, "9")]
+    assert stored_rows(stream, "id", "n") == [(1, "seven"), (2, "8"), (9, "9")]
     assert stream.rejected() == []
     assert {o.status for o in stream.run().values()} == {"nothing"}
     stream.run(v2(5, "U", id=TWO, n=("integer", 5)))
-    assert shown(stream, "id", "n") == [(1, "seven"), (2, "5"), (9, "9")]
+    assert stored_rows(stream, "id", "n") == [(1, "seven"), (2, "5"), (9, "9")]
 
 
 @pytest.mark.parametrize("policy", ["new-column", "reject"])
@@ -74,13 +74,13 @@ def test_a_policy_that_is_declared_after_a_conflict_lets_the_table_go_on(lake: L
     assert policy in str(error)
     stream.declare(format="wal2json-v2", on_conflict=policy)
     stream.run()
-    held = {"new-column": [(1, None), (2, None)], "reject": [(1, 7)]}[policy]
-    assert shown(stream, "id", "n") == held
+    expected = {"new-column": [(1, None), (2, None)], "reject": [(1, 7)]}[policy]
+    assert stored_rows(stream, "id", "n") == expected
     assert len(stream.rejected()) == {"new-column": 0, "reject": 2}[policy]
-    # The type comes last: what was put elsewhere, or rejected, is in the column with the others.
+    # The type is declared last: diverted or rejected values then are in the column as well.
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, **advised(error, "types")}], on_conflict=policy)
     stream.run()
-    assert shown(stream, "id", "n") == [(1, "seven"), (2, "8")]
+    assert stored_rows(stream, "id", "n") == [(1, "seven"), (2, "8")]
     assert "n__string" not in stream.rows("final.items")[0]
     assert stream.rejected() == []
 
@@ -92,7 +92,7 @@ def test_a_type_that_stored_values_can_be_widened_to_reads_nothing_again(lake: L
     assert {o.status for o in stream.run().values()} == {"nothing"}
     outcomes = stream.run(v2(2, "I", id=TWO, n=("bigint", 2**40)))
     assert outcomes["staging.items"].strategy == "append"
-    assert shown(stream, "id", "n") == [(1, 7), (2, 2**40)]
+    assert stored_rows(stream, "id", "n") == [(1, 7), (2, 2**40)]
 
 
 def told(n: str, at: int = 1) -> str:
@@ -100,7 +100,7 @@ def told(n: str, at: int = 1) -> str:
 
 
 @pytest.mark.parametrize(
-    ("before", "value", "after", "held"),
+    ("before", "value", "after", "expected"),
     [
         ({"types": {"n": "float"}}, "0.1", {"types": {"n": "double"}}, 0.1),
         ({"types": {"n": "decimal(20,2)"}}, "1234567890123.45", {"types": {"n": "decimal(12,2)"}}, None),
@@ -109,15 +109,15 @@ def told(n: str, at: int = 1) -> str:
     ids=["float", "decimal", "misfit"],
 )
 def test_values_are_what_the_last_declaration_makes_of_them(
-    lake: Lake, before: dict[str, Any], value: str, after: dict[str, Any], held: Any
+    lake: Lake, before: dict[str, Any], value: str, after: dict[str, Any], expected: Any
 ) -> None:
-    """Also where the new type could hold what the old one made of them; `held`: None for a reject."""
+    """Also if the new type could hold the values as converted to the old type; `expected`: None for a reject."""
     stream = Stream(lake, format="simplified", tables=[{"table": ITEMS, "key": "id", **before}])
     stream.run(told(value), told("7", 2))
     stream.declare(format="simplified", tables=[{"table": ITEMS, "key": "id", **after}])
     assert stream.run()["staging.items"].strategy == "rebuild"
-    assert shown(stream, "id", "n") == [*([("1", held)] if held else []), ("2", 7)]
-    assert [r[0] for r in stream.rejected()] == ([] if held else [0])
+    assert stored_rows(stream, "id", "n") == [*([("1", expected)] if expected else []), ("2", 7)]
+    assert [r[0] for r in stream.rejected()] == ([] if expected else [0])
     assert {o.status for o in stream.run().values()} == {"nothing"}
 
 
@@ -131,12 +131,12 @@ def test_all_values_as_the_key_declared_later_follow_the_source_from_its_beginni
     stream.declare(format="debezium", tables=[{"table": ITEMS, "key": "*"}])
     outcomes = stream.run()
     assert outcomes["staging.items"].strategy == "rebuild"
-    assert shown(stream, "n", "name") == [(1, "b")]
+    assert stored_rows(stream, "n", "name") == [(1, "b")]
     stream.run(*debezium(3, "c", None, old))
     # And back.
     stream.declare(format="debezium", tables=[{"table": ITEMS, "key": "n"}])
     stream.run()
-    assert shown(stream, "n", "name") == [(1, "a")]
+    assert stored_rows(stream, "n", "name") == [(1, "a")]
 
 
 def test_a_table_without_a_key_goes_on_as_its_error_says(lake: Lake) -> None:
@@ -148,14 +148,14 @@ def test_a_table_without_a_key_goes_on_as_its_error_says(lake: Lake) -> None:
     declared = advised(error, "on_change")
     stream.declare(format="debezium", tables=[{"table": ITEMS, **declared}])
     stream.run()
-    assert shown(stream, "n", "name") == [(1, "a")]
+    assert stored_rows(stream, "n", "name") == [(1, "a")]
     stream.declare(format="debezium", tables=[{"table": ITEMS, "key": "n"}])
     stream.run()
-    assert shown(stream, "n", "name") == [(1, "b")]
+    assert stored_rows(stream, "n", "name") == [(1, "b")]
 
 
 def old_and_new() -> tuple[list[Event], list[Event]]:
-    """A source table, and the one of the same name that was made after it was dropped."""
+    """Return a source table, and a table of the same name that was created after it was dropped."""
     old, new = Table({"id": BIGINT, "n": INT}), Table({"uid": TEXT, "n": TEXT}, key=("uid",))
     return (
         [Event(old, "c", (i, i + 1), {"id": i, "n": i}) for i in (10, 20)],
@@ -198,7 +198,7 @@ def test_a_named_format_says_as_well_where_another_key_begins(lake: Lake) -> Non
     error = failure(stream, DefinitionChangedError, *lines)
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, **advised(error, "start_position")}])
     stream.run()
-    assert shown(stream, "uid") == [("a",), ("b",)]
+    assert stored_rows(stream, "uid") == [("a",), ("b",)]
     assert stream.rejected() == []
 
 
@@ -246,7 +246,7 @@ def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> No
     with pytest.raises(RecordsGoneError, match="holds 1 events whose records"):
         feed.run()
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(1, 1): 1, (2, 2): 1})
-    # Either: undo it. Or: what is left.
+    # Either undo it, or use the remaining columns.
     feed.pipeline = pipeline({"table": "public.t"})
     feed.run()
     feed.pipeline = pipeline({"table": "public.t", "types": {"n": "string"}, "on_replaced": "rebuild"})
@@ -255,7 +255,7 @@ def test_records_that_are_gone_are_not_left_out_without_a_word(lake: Lake) -> No
     assert rows_of(feed.rows("final.t"), ["id", "n"]) == Counter({(2, "2"): 1})
 
 
-# --- tables that are other ones ---------------------------------------------------------------------------------
+# --- replaced tables --------------------------------------------------------------------------------------------
 
 
 def test_a_raw_table_that_was_made_again_is_followed_after_a_rebuild(lake: Lake) -> None:

@@ -1,4 +1,4 @@
-"""Audits: what does not pass is not published, by whatever way a table is written; then it is done again."""
+"""Audits: a failing batch is not published, however the table is written, and is absorbed again later."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Audited:
         self.declare(*(audits or (NOT_NULL,)))
 
     def declare(self, *audits: Any, **more: Any) -> None:
-        """Another declaration of the same pipeline."""
+        """Declare the same pipeline differently."""
         table: dict[str, Any] = {"table": "public.t", **KINDS.get(self.kind, {})}
         model: dict[str, Any] = {"name": "agg.m", "sql": MODELS.get(self.kind, "")}
         audited = table if self.kind in KINDS else model
@@ -87,7 +87,7 @@ class Audited:
         self.feed.land(events)
 
     def run(self) -> Outcome:
-        """Run everything; what the audited table did."""
+        """Run the pipeline; return the outcome of the audited table."""
         outcomes = self.feed.outcomes()
         for name, outcome in outcomes.items():
             assert name == self.name or not outcome.error, outcome.error
@@ -101,7 +101,7 @@ class Audited:
         return rows_of(self.feed.rows(self.name))
 
     def state(self) -> tuple[Any, ...]:
-        """Everything that readers and the next step see."""
+        """Return everything that readers and the next step see."""
         table = self.lake.table(self.name)
         return table.metadata.current_snapshot_id, read_marks(table), self.rows()
 
@@ -109,8 +109,8 @@ class Audited:
         return {n for n, r in self.lake.table(self.name).metadata.refs.items() if r.snapshot_ref_type == "branch"}
 
     def spec(self) -> Any:
-        (found,) = [s for s in self.feed.pipeline.specs(self.lake) if str(s.table) == self.name]
-        return found
+        (spec,) = [s for s in self.feed.pipeline.specs(self.lake) if str(s.table) == self.name]
+        return spec
 
 
 def failed(outcome: Outcome) -> AuditFailedError:
@@ -130,20 +130,20 @@ def test_what_does_not_pass_is_not_published_until_the_source_is_corrected(lake:
 
     error = failed(world.deliver(world.event("c", 3, None), world.event("c", 4, "c")))
     assert world.state() == before
-    for said in (world.name, "not_null_city: 1 rows", "city=NULL", "1 of 1 audits"):
-        assert said in str(error), str(error)
+    for text in (world.name, "not_null_city: 1 rows", "city=NULL", "1 of 1 audits"):
+        assert text in str(error), str(error)
     assert f"{world.name}.branch_{FAILED_BRANCH}" in str(error)
     held_back = rows_of(lake.spark().sql(f"SELECT city FROM {world.name}.branch_{FAILED_BRANCH}"))
     assert held_back[(None,)] == 1
     assert world.branches() == {"main", FAILED_BRANCH}
 
-    # Again, with nothing corrected: one branch is kept, not two.
+    # Run again without a correction: only one branch is kept.
     assert world.run().status == "failed"
     assert world.state() == before
     assert world.branches() == {"main", FAILED_BRANCH}
 
     if kind in ("scd2", "append"):
-        # What was once null stays so there: the declaration has to give in.
+        # An append table keeps the null: the declaration has to change.
         world.declare({"not_null": "id"})
         done = world.run()
     else:
@@ -183,7 +183,7 @@ def test_a_table_that_is_made_again_is_audited_before_it_is(lake: Lake, kind: st
     assert len(world.rows()) == 2
 
 
-# --- what is looked at ------------------------------------------------------------------------------------------
+# --- checked rows -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["scd1", "append"])
@@ -199,19 +199,19 @@ def test_a_batch_is_audited_by_what_it_wrote_as_long_as_nobody_else_wrote(lake: 
     whole, narrow = ["all rows"] * 3, ["rows that the batch wrote"] * 2 + ["all rows"]
     assert checked(world.deliver(world.event("c", 1, "a"))) == whole
     assert checked(world.deliver(world.event("c", 2, "b"))) == narrow
-    # Upkeep leaves the rows as they are.
+    # Upkeep does not change rows.
     lake.spark().sql(
         f"CALL lake.system.rewrite_data_files(table => '{world.name}', options => map('rewrite-all', 'true'))"
     )
     assert checked(world.deliver(world.event("c", 3, "c"))) == narrow
-    # A row that is alike an old one is found though only the new one was written.
+    # A duplicate of an old row is found although only the new row was written.
     before = world.state()
     error = failed(world.deliver(world.event("c", 4, "a")))
     assert "unique_city: 2 rows (rows that the batch wrote): city=a, rows=2" in str(error)
     assert world.state() == before
     world.declare(*audits[:1], audits[2])
     assert world.run().status == "absorbed"
-    # What somebody else writes was not audited.
+    # Rows of another writer were not audited.
     lake.spark().sql(f"UPDATE lake.{world.name} SET city = NULL WHERE id = 1")
     error = failed(world.deliver(world.event("c", 5, "e")))
     assert "not_null_city: 1 rows (all rows)" in str(error)
@@ -230,8 +230,8 @@ def test_every_audit_counts_and_shows_the_rows_that_violate_it(lake: Lake) -> No
     spark.sql(
         "INSERT INTO final.t VALUES (1, 0, 'a', DATE'2024-01-01'), (1, 0, 'x', DATE'2024-01-02'), (2, 9, NULL, NULL)"
     )
-    found = lake.find("final.t")
-    assert found is not None
+    table = lake.find("final.t")
+    assert table is not None
     other = Relationship(name="cities", column="city", table=TableId.parse("final.c"), other="code")
     gate = Gate(
         lake,
@@ -250,9 +250,9 @@ def test_every_audit_counts_and_shows_the_rows_that_violate_it(lake: Lake) -> No
         ("id",),
     )
     gate.check({"id": "int", "boss": "int", "city": "string", "day": "date"})
-    findings = gate.audit_published(found.metadata.current_snapshot_id, before)
-    told = {f.audit: (f.failing, [tuple(r.values()) for r in f.rows]) for f in findings}
-    assert told == {
+    findings = gate.audit_published(table.metadata.current_snapshot_id, before)
+    actual = {f.audit: (f.failing, [tuple(r.values()) for r in f.rows]) for f in findings}
+    assert actual == {
         "key": (2, [("1", "2")]),
         "pair": (0, []),
         "city": (1, [("2", "9", None, None)]),
@@ -299,7 +299,7 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
     world.deliver(world.event("c", 1, "a"))
     before = world.state()
     world.land(world.event("c", 2, "b"))
-    for audit, said in (
+    for audit, message in (
         ({"not_null": "town"}, "audit not_null_town names town, and the table has id, city"),
         ({"accepted_values": {"id": [1, "x"]}}, "audit accepted_values_id accepts x, and id is int"),
         ({"sql": "SELECT town FROM {table}", "name": "s"}, "audit s: Spark does not accept its SQL"),
@@ -307,12 +307,12 @@ def test_audits_that_do_not_go_with_the_table_are_refused_before_anything_is_wri
         world.declare(audit)
         outcome = world.run()
         assert isinstance(outcome.exception, PipelineError)
-        assert said in str(outcome.error)
+        assert message in str(outcome.error)
         assert world.state() == before
     world.declare({"sql": "SELECT 1 / (id - 2) FROM {table}", "name": "s"})
     assert "s: cannot be evaluated: [DIVIDE_BY_ZERO]" in str(failed(world.run()))
     assert world.state() == before
-    # Over two tables with columns of one name.
+    # Two tables have columns with the same name.
     world.declare({"sql": "SELECT * FROM {table} a JOIN {table} b ON a.id = b.id", "name": "s"})
     assert "s: 2 rows (all rows): id=" in str(failed(world.run()))
 
@@ -327,7 +327,7 @@ def test_a_warning_is_published_and_told_of(lake: Lake, points: Points, kind: st
     done = world.run()
     points.hook = None
     assert (done.status, [(f.failing, f.blocking) for f in done.audits]) == ("absorbed", [(1, False), (3, False)])
-    # Only a table with blocking audits pays for a branch; staging, and what adds to a model's groups, have one anyway.
+    # Only a table with blocking audits needs a branch; staging, and additions to groups of a model, have one anyway.
     branches = [c for c in crossed if c == "after CREATE BRANCH"]
     assert len(branches) == {"scd1": 1, "retract": 2}[kind]
     world.declare({**NOT_NULL, "severity": "warn"}, {"accepted_values": {"city": ["a", "b", "c"]}})
@@ -349,7 +349,7 @@ def test_what_an_audit_looks_at_comes_first(lake: Lake) -> None:
     assert world.deliver(world.city("b")).status == "absorbed"
 
 
-# --- killed, beside each other, disturbed -----------------------------------------------------------------------
+# --- killed steps, concurrent runs, other writers ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["scd1", "append", "keys"])
@@ -373,7 +373,7 @@ def test_a_step_that_is_killed_anywhere_is_done_again_and_audited_again(
     assert {"after CREATE BRANCH", "after publishing"} <= set(at)
     published = world.rows()
     assert sum(published.values()) == {"scd1": 3, "append": 3, "keys": 2}[kind]
-    # Readers saw the table before the batch and after it, nothing else.
+    # Readers saw the table only before and after the batch.
     assert before[2] in [s[2] for s in seen]
     assert all(s[2] in (before[2], published) for s in seen)
     world.land(world.event("c", 4, None))
@@ -426,7 +426,7 @@ def test_what_another_writer_commits_meanwhile_is_audited_as_well(
             other.spark().sql(f"UPDATE lake.{world.name} SET city = NULL WHERE city = 'a'")
 
     points.hook = meanwhile
-    # The race is lost; done again, the batch passes, and what the other one wrote does not.
+    # The step loses the race; repeated, the batch passes, and the rows of the other writer do not.
     with pytest.raises(AuditFailedError, match=r"not_null_city: 1 rows \(all rows\)"):
         absorb(lake, spec)
     assert (None,) in {r[1:] if kind == "scd1" else r[:1] for r in world.rows()}

@@ -1,4 +1,4 @@
-"""Where the window of a step ends, and how long a small one waits: from snapshots alone, without Spark."""
+"""The end of a step's window, and how long a small window waits: from snapshots alone, without Spark."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def table(plain_lake: Lake) -> Table:
 
 
 def history(table: Table, *sizes: int) -> list[int]:
-    """The ids of snapshots that append so many rows each."""
-    found: list[int] = []
+    """Return the ids of snapshots that append these numbers of rows."""
+    snapshots: list[int] = []
     for rows in sizes:
         append(table, rows)
-        found.append(table.metadata.current_snapshot_id or 0)
-    return found
+        snapshots.append(table.metadata.current_snapshot_id or 0)
+    return snapshots
 
 
 def window(table: Table, start: int | None = None) -> Window:
@@ -49,14 +49,14 @@ def window(table: Table, start: int | None = None) -> Window:
 
 
 @pytest.mark.parametrize(
-    ("size", "start", "end", "left"),
+    ("size", "start", "end", "remaining"),
     [
         (BatchSize(), None, 4, 0),
         (BatchSize(files=1), None, 0, 4),
         (BatchSize(files=3), None, 2, 2),
         (BatchSize(rows=11), None, 1, 3),
         (BatchSize(rows=10), 0, 1, 3),
-        # One snapshot at least, however large it is.
+        # At least one snapshot, however large it is.
         (BatchSize(rows=1), 1, 2, 2),
         # Whichever number is reached first.
         (BatchSize(files=4, rows=11), None, 1, 3),
@@ -65,22 +65,22 @@ def window(table: Table, start: int | None = None) -> Window:
     ],
 )
 def test_a_window_ends_with_the_snapshot_that_fills_a_batch(
-    table: Table, size: BatchSize, start: int | None, end: int, left: int
+    table: Table, size: BatchSize, start: int | None, end: int, remaining: int
 ) -> None:
     ids = history(table, 5, 10, 100, 1, 1)
-    found = cut(window(table, None if start is None else ids[start]), table, size)
-    assert (ids.index(found.head.snapshot or 0), found.left) == (end, left)
+    batch = cut(window(table, None if start is None else ids[start]), table, size)
+    assert (ids.index(batch.head.snapshot or 0), batch.left) == (end, remaining)
 
 
 def test_steps_of_any_size_come_to_the_end(table: Table) -> None:
     ids = history(table, 3, 1, 4, 1, 5, 9)
     for size in (BatchSize(files=1), BatchSize(files=4), BatchSize(rows=1), BatchSize(rows=8)):
-        at, steps = None, 0
-        while at != ids[-1]:
-            moved = cut(window(table, at), table, size).head.snapshot
-            assert moved is not None
-            assert at is None or ids.index(moved) > ids.index(at)
-            at, steps = moved, steps + 1
+        snapshot, steps = None, 0
+        while snapshot != ids[-1]:
+            head = cut(window(table, snapshot), table, size).head.snapshot
+            assert head is not None
+            assert snapshot is None or ids.index(head) > ids.index(snapshot)
+            snapshot, steps = head, steps + 1
         assert steps > 1
 
 
@@ -98,8 +98,8 @@ def test_a_window_over_a_rollback_is_not_cut(table: Table) -> None:
     with table.manage_snapshots() as change:
         change.rollback_to_snapshot(ids[0])
     history(table, 1, 1)
-    found = cut(window(table, ids[2]), table, BatchSize(files=1))
-    assert found.head == head_of(table)
+    batch = cut(window(table, ids[2]), table, BatchSize(files=1))
+    assert batch.head == head_of(table)
 
 
 def test_the_oldest_snapshot_that_is_left_stands_for_those_before_it(table: Table) -> None:
@@ -114,7 +114,7 @@ WAIT = BatchSize(rows=10, wait=60)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "passed", "left"),
+    ("sizes", "passed", "remaining"),
     [
         ((1,), 0, 60),
         ((1,), 45, 15),
@@ -127,13 +127,13 @@ WAIT = BatchSize(rows=10, wait=60)
         ((1,), -3600, 0),
     ],
 )
-def test_less_than_a_batch_waits_for_more(table: Table, sizes: Sequence[int], passed: float, left: float) -> None:
+def test_less_than_a_batch_waits_for_more(table: Table, sizes: Sequence[int], passed: float, remaining: float) -> None:
     (start,) = history(table, 3)
     (first, *_), end = history(table, *sizes), table.metadata.current_snapshot_id or 0
     snapshot = table.snapshot_by_id(first)
     assert snapshot is not None
     now = snapshot.timestamp_ms / 1000 + passed
-    assert seconds_left(table, start, end, WAIT, now) == pytest.approx(left)
+    assert seconds_left(table, start, end, WAIT, now) == pytest.approx(remaining)
     assert seconds_left(table, start, end, BatchSize(rows=10), now) == 0
 
 
@@ -155,5 +155,5 @@ def test_files_are_taken_in_in_commits_of_a_batch(
         write_lines(tmp_path / "in" / f"{n}.jsonl", to_lines(events))
     spec = RawSpec(TableId.parse("raw.e"), tmp_path / "in", "debezium", "p", batch=batch)
     assert (land(plain_lake, spec).files, land(plain_lake, spec).files) == (3, 0)
-    said = [s.summary.additional_properties for s in plain_lake.table("raw.e").metadata.snapshots if s.summary]
-    assert [int(s["added-records"] or 0) for s in said] == commits
+    summaries = [s.summary.additional_properties for s in plain_lake.table("raw.e").metadata.snapshots if s.summary]
+    assert [int(s["added-records"] or 0) for s in summaries] == commits

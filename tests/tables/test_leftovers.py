@@ -1,4 +1,4 @@
-"""What killed runs leave behind is removed, and nothing else: without Spark."""
+"""Leftovers of killed runs are removed, and nothing else; without Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def note(lake: Lake, process: str, began: float, *tables: TableId) -> Path:
 
 
 def stray(lake: Lake, name: str) -> Path:
-    """A file as a killed writer leaves it."""
+    """Create a file as a killed writer leaves it."""
     file = Path(lake.table(T).location().removeprefix("file://")) / name
     file.parent.mkdir(exist_ok=True, parents=True)
     file.write_bytes(b"PAR1")
@@ -58,12 +58,12 @@ def stray(lake: Lake, name: str) -> Path:
 
 
 def captured(lake: Lake) -> object:
-    """An ICDC table as a killed run leaves it; it is dropped with what is returned."""
+    """Create an ICDC table as a killed run leaves it; it is dropped with the returned object."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(icdc_metadata, "owner", lambda: GONE)
-        held = lake.capture(str(T)).icdc()
-        held.__enter__()
-        return held
+        table = lake.capture(str(T)).icdc()
+        table.__enter__()
+        return table
 
 
 def disk_is_full(file: Path, *_: object) -> None:
@@ -142,14 +142,14 @@ def test_a_file_that_was_restored_from_a_backup_stays_though_it_is_newer_than_wh
 
 def test_files_stay_until_nobody_can_be_at_work_on_them(plain_lake: Lake) -> None:
     make(plain_lake)
-    left = stray(plain_lake, "data/a.parquet")
+    stray_file = stray(plain_lake, "data/a.parquet")
     file = note(plain_lake, GONE, time.time() - 60)
-    assert sweep(plain_lake) == [], "a server may go on with the step, and commit it"
+    assert sweep(plain_lake) == [], "a server may continue the step, and commit it"
     file.unlink()
     for process in (owner(), ELSEWHERE):
         file = note(plain_lake, process, time.time() - 60)
         assert sweep(plain_lake, NOW) == []
-        assert left.exists()
+        assert stray_file.exists()
         other = note(plain_lake, GONE, time.time() - 60)
         assert sweep(plain_lake, NOW) == [], "another one is at work on the same table"
         other.unlink()
@@ -157,7 +157,7 @@ def test_files_stay_until_nobody_can_be_at_work_on_them(plain_lake: Lake) -> Non
     before = stray(plain_lake, "data/b.parquet")
     os.utime(before, (time.time() - 7200,) * 2)
     note(plain_lake, GONE, time.time() - 60)
-    assert sweep(plain_lake, NOW) == [str(left)], "what was there before the step is none of its"
+    assert sweep(plain_lake, NOW) == [str(stray_file)], "what was there before the step is none of its"
     assert before.exists()
     file = note(plain_lake, ELSEWHERE, time.time() - 90_000)
     os.utime(file, (time.time() - 90_000,) * 2)
@@ -193,27 +193,27 @@ def test_a_table_that_cannot_be_read_stops_neither_the_run_nor_the_sweep_of_othe
     plain_lake.catalog.create_table(other.parts, rows().schema)
     note(plain_lake, GONE, time.time(), other).rename(plain_lake.config.home / f"at-work/{GONE}-fedcba987654.json")
     note(plain_lake, GONE, time.time())
-    left = Path(plain_lake.table(other).location().removeprefix("file://")) / "data" / "left.parquet"
-    left.parent.mkdir(parents=True, exist_ok=True)
-    left.write_bytes(b"PAR1")
+    stray_file = Path(plain_lake.table(other).location().removeprefix("file://")) / "data" / "left.parquet"
+    stray_file.parent.mkdir(parents=True, exist_ok=True)
+    stray_file.write_bytes(b"PAR1")
     (broken,) = files_of(plain_lake, str(T), part)[-1:]
     if length is None:
         broken.unlink()
     else:
         broken.write_bytes(broken.read_bytes()[:length])
     monkeypatch.setattr(caching_catalog, "_cache", caching_catalog.MetadataCache())
-    assert sweep(plain_lake, NOW) == [str(left)]
+    assert sweep(plain_lake, NOW) == [str(stray_file)]
 
 
 def test_two_sweeps_beside_each_other_remove_everything_once(plain_lake: Lake) -> None:
     make(plain_lake)
-    held = [captured(plain_lake) for _ in range(10)]
-    assert len(plain_lake.tables(icdc.NAMESPACE)) == len(held)
+    tables = [captured(plain_lake) for _ in range(10)]
+    assert len(plain_lake.tables(icdc.NAMESPACE)) == len(tables)
     files = [stray(plain_lake, f"data/{n}.parquet") for n in range(20)]
     note(plain_lake, GONE, time.time() - 60)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda lake: sweep(lake, NOW), [Lake(plain_lake.config) for _ in range(4)]))
-    sweep(plain_lake, NOW)  # what one of them ran into another one has removed, or the next one does
+    sweep(plain_lake, NOW)  # files that one sweep could not remove, another one has removed, or the next sweep does
     assert plain_lake.tables(icdc.NAMESPACE) == []
     assert not [f for f in files if f.exists()]
     assert list((plain_lake.config.home / "at-work").iterdir()) == []
@@ -224,8 +224,8 @@ def test_two_sweeps_beside_each_other_remove_everything_once(plain_lake: Lake) -
 def test_a_note_that_was_cut_is_dropped(plain_lake: Lake, content: str) -> None:
     make(plain_lake)
     file, own = note(plain_lake, GONE, time.time()), note(plain_lake, owner(), time.time())
-    for written in (file, own):
-        written.write_text(content)
+    for cut_note in (file, own):
+        cut_note.write_text(content)
     assert sweep(plain_lake, NOW) == []
     assert not file.exists()
     assert own.exists(), "it is about to be written"
@@ -243,14 +243,14 @@ def test_branches_go_with_the_process_that_made_them(plain_lake: Lake, monkeypat
     assert head is not None
     own = leftovers.branch_name()
     monkeypatch.setattr(leftovers, "owner", lambda: GONE)
-    gone = leftovers.branch_name()
+    dead = leftovers.branch_name()
     monkeypatch.setattr(leftovers, "owner", lambda: ELSEWHERE)
     elsewhere = leftovers.branch_name()
-    for branch in (own, gone, elsewhere, "lake_assets_failed", "mine"):
+    for branch in (own, dead, elsewhere, "lake_assets_failed", "mine"):
         refs.create_branch(table, branch, head, days=1)
-    assert drop_branches(plain_lake, T, plain_lake.table(T)) == [gone]
-    left = set(plain_lake.table(T).metadata.refs)
-    assert left == {"main", own, elsewhere, "lake_assets_failed", "mine"}
+    assert drop_branches(plain_lake, T, plain_lake.table(T)) == [dead]
+    remaining = set(plain_lake.table(T).metadata.refs)
+    assert remaining == {"main", own, elsewhere, "lake_assets_failed", "mine"}
 
 
 def test_processes_are_told_apart() -> None:

@@ -1,4 +1,4 @@
-"""What a step finds where its source's history is lost, from metadata alone."""
+"""Windows of a step whose source's history is lost, from metadata alone."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 TARGET, SOURCE = TableId.parse("final.t"), TableId.parse("staging.t")
 FINAL = FinalSpec(TARGET, SOURCE, "p")
 MODEL = ModelSpec(TARGET, "SELECT id, count(*) AS n FROM staging.t GROUP BY id", (SOURCE,), "p")
-# Computed in full with each change.
+# Recomputed in full with each change.
 FULL = replace(MODEL, sql="SELECT id, row_number() OVER (ORDER BY id) AS n FROM staging.t")
 
 
-def made(lake: Lake, name: TableId, properties: dict[str, str] | None = None) -> Table:
+def create_table(lake: Lake, name: TableId, properties: dict[str, str] | None = None) -> Table:
     lake.ensure_namespace(name.namespace)
     return lake.catalog.create_table(name.parts, ROWS.schema, properties={PIPELINE_PROPERTY: "p", **(properties or {})})
 
 
 @pytest.fixture
 def tables(plain_lake: Lake) -> tuple[Table, Table]:
-    """A source with three snapshots, and a table that has absorbed the second."""
-    source, target = made(plain_lake, SOURCE), made(plain_lake, TARGET)
+    """Return a source with three snapshots, and a table that has absorbed the second."""
+    source, target = create_table(plain_lake, SOURCE), create_table(plain_lake, TARGET)
     for n in range(3):
         source.append(ROWS)
         if n == 1:
@@ -57,7 +57,7 @@ def expired(lake: Lake, source: Table, target: Table) -> tuple[Table, Table]:
 
 def replaced(lake: Lake, source: Table, target: Table) -> tuple[Table, Table]:
     lake.catalog.drop_table(SOURCE.parts)
-    made(lake, SOURCE).append(ROWS)
+    create_table(lake, SOURCE).append(ROWS)
     return lake.table(SOURCE), target
 
 
@@ -86,15 +86,15 @@ def test_lost_history_stops_a_table_or_has_it_rebuilt_as_declared(
     assert window_of(TARGET, tables[1], SOURCE, tables[0]).lost is None
     source, target = lose(plain_lake, *tables)
     everything = Window(SOURCE, None, head_of(source))
-    found = window_of(TARGET, target, SOURCE, source)
-    assert (found.mark, found.head, found.lost and found.lost.option) == (None, everything.head, option)
-    # Nothing is cut off a window whose records or rows have to be told from those that are known.
-    assert cut(found, source, BatchSize(files=1)) == found
+    window = window_of(TARGET, target, SOURCE, source)
+    assert (window.mark, window.head, window.lost and window.lost.option) == (None, everything.head, option)
+    # A window whose new records or rows have to be separated from absorbed ones is not cut.
+    assert cut(window, source, BatchSize(files=1)) == window
     advice = rf"`lake-assets rebuild final\.t`.*`{option}: rebuild`"
     with pytest.raises(error, match=advice):
         windows_of(MODEL, target, {SOURCE: source})
-    assert windows_of(replace(MODEL, **{option: "rebuild"}), target, {SOURCE: source}) == {SOURCE: found}
-    assert windows_of(FULL, target, {SOURCE: source}) == {SOURCE: found}
+    assert windows_of(replace(MODEL, **{option: "rebuild"}), target, {SOURCE: source}) == {SOURCE: window}
+    assert windows_of(FULL, target, {SOURCE: source}) == {SOURCE: window}
     with plain_lake.table(TARGET).transaction() as change:
         declared = {"key": [], "mode": "scd1"}
         change.set_properties({"lake-assets.final": json.dumps(declared)})

@@ -21,7 +21,7 @@ CASES = [
 
 @pytest.fixture
 def far_from_utc(lake: Lake) -> Lake:
-    """Between 01:00 and 02:00 local time came twice on 2024-11-03: no text of a moment is safe there."""
+    """The hour from 01:00 local time occurred twice on 2024-11-03, so texts of timestamps are ambiguous."""
     lake.spark().conf.set("spark.sql.session.timeZone", "America/New_York")
     return lake
 
@@ -39,18 +39,18 @@ def test_every_changed_key_meets_the_condition(
     far_from_utc.ensure_namespace(("final",))
     spark.sql(f"CREATE TABLE {table} (k {kind}) USING iceberg")
     spark.sql(f"INSERT INTO {table} SELECT CAST(k AS {kind}) FROM VALUES {', '.join(f'({k})' for k in keys)} AS s(k)")
-    found = prune(spark.table(table), ["k"], far_from_utc.table("final.t"))
-    assert ("hashes" in found.why) == (by == "hashes")
-    kept = spark.sql(f"SELECT * FROM {table} t WHERE {found.condition}", args=found.values)
-    assert kept.count() == len(keys)
-    # What Spark pushes into the scan is what files are skipped by.
-    plan = kept._jdf.queryExecution().executedPlan().toString() if hasattr(kept, "_jdf") else ""
+    pruning = prune(spark.table(table), ["k"], far_from_utc.table("final.t"))
+    assert ("hashes" in pruning.why) == (by == "hashes")
+    matching = spark.sql(f"SELECT * FROM {table} t WHERE {pruning.condition}", args=pruning.values)
+    assert matching.count() == len(keys)
+    # Files are skipped by the conditions that Spark pushes into the scan.
+    plan = matching._jdf.queryExecution().executedPlan().toString() if hasattr(matching, "_jdf") else ""
     assert "filters=" in plan
     assert "k >= " in plan or "k IN (" in plan or "k = " in plan
     if by != "range":
         values = ", ".join(f"({k})" for k in others)
         rest = f"SELECT count(*) FROM (SELECT CAST(k AS {kind}) AS k FROM VALUES {values} AS s(k)) t"
-        assert spark.sql(f"{rest} WHERE {found.condition}", args=found.values).collect()[0][0] == 0
+        assert spark.sql(f"{rest} WHERE {pruning.condition}", args=pruning.values).collect()[0][0] == 0
 
 
 def test_keys_of_several_columns_are_told_by_their_hashes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,31 +61,33 @@ def test_keys_of_several_columns_are_told_by_their_hashes(lake: Lake, monkeypatc
     spark.sql(f"INSERT INTO {table} SELECT id % 100, CAST(id DIV 100 AS STRING), 0 FROM range(40000)")
     keys = "SELECT CAST(id % 100 AS INT) AS a, CAST(id DIV 100 AS STRING) AS b FROM range(0, 40000, 100)"
     changed = spark.sql(f"{keys} UNION ALL SELECT NULL, 'x' UNION ALL SELECT 1, NULL").persist()
-    found = prune(changed, ["a", "b"], lake.table("final.t"))
-    assert found.why == "402 keys, pruned by their range and their hashes"
-    kept = spark.sql(f"SELECT a, b FROM {table} t WHERE {found.condition}", args=found.values)
-    assert kept.intersect(changed).count() == 400
-    assert kept.count() < 2_500  # the others that share a bit with a key
+    pruning = prune(changed, ["a", "b"], lake.table("final.t"))
+    assert pruning.why == "402 keys, pruned by their range and their hashes"
+    matching = spark.sql(f"SELECT a, b FROM {table} t WHERE {pruning.condition}", args=pruning.values)
+    assert matching.intersect(changed).count() == 400
+    assert matching.count() < 2_500  # other rows share a bit with a key
     changed.createOrReplaceTempView("changed")
     values = "SELECT a, b, 1 AS v FROM changed"
     nulls = "(a IS NULL OR b IS NULL)"
-    assert spark.sql(f"SELECT * FROM ({values}) t WHERE {nulls} AND {found.condition}", args=found.values).count() == 2
+    assert (
+        spark.sql(f"SELECT * FROM ({values}) t WHERE {nulls} AND {pruning.condition}", args=pruning.values).count() == 2
+    )
 
 
 def test_null_keys_are_kept(spark_lake: Lake) -> None:
     spark = spark_lake.spark()
     rows = spark.sql("SELECT * FROM VALUES (1, 'a'), (NULL, 'b'), (3, NULL) AS t(x, y)")
-    found = prune(rows, ["x", "y"])
+    pruning = prune(rows, ["x", "y"])
     rows.createOrReplaceTempView("nulls")
-    assert spark.sql(f"SELECT * FROM nulls t WHERE {found.condition}", args=found.values).count() == 3
+    assert spark.sql(f"SELECT * FROM nulls t WHERE {pruning.condition}", args=pruning.values).count() == 3
 
 
 def test_no_key_means_no_row(spark_lake: Lake) -> None:
-    found = prune(spark_lake.spark().sql("SELECT 1 AS x WHERE false"), ["x"])
-    assert found.condition == "1 = 0"
+    pruning = prune(spark_lake.spark().sql("SELECT 1 AS x WHERE false"), ["x"])
+    assert pruning.condition == "1 = 0"
 
 
 @pytest.mark.parametrize("kind", ["double", "boolean", "binary", "array<int>"])
 def test_keys_without_an_order_are_not_pruned_by(spark_lake: Lake, kind: str) -> None:
-    found = prune(spark_lake.spark().sql(f"SELECT CAST(NULL AS {kind}) AS x"), ["x"])
-    assert (found.condition, found.values) == ("", {})
+    pruning = prune(spark_lake.spark().sql(f"SELECT CAST(NULL AS {kind}) AS x"), ["x"])
+    assert (pruning.condition, pruning.values) == ("", {})

@@ -41,7 +41,7 @@ def test_what_has_no_common_type_names_table_column_and_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("existing", "wanted", "rename", "changes"),
+    ("existing", "stream", "rename", "changes"),
     [
         ({"id": "int"}, {"id": "int"}, {}, []),
         ({"id": "int"}, {"id": "int", "a": "string"}, {}, [Change("add", "a", "string")]),
@@ -64,7 +64,7 @@ def test_what_has_no_common_type_names_table_column_and_types() -> None:
             [Change("replace", "d", "decimal(9,3)", "decimal(8,2)")],
         ),
         ({"d": "decimal(9,3)"}, {"d": "decimal(8,2)"}, {}, []),
-        # Renames: declared by the owner, because no stream reports them.
+        # Renames are declared, because no stream reports them.
         ({"a": "string"}, {"b": "string"}, {"a": "b"}, [Change("rename", "b", "string", was="a")]),
         (
             {"a": "int"},
@@ -78,9 +78,9 @@ def test_what_has_no_common_type_names_table_column_and_types() -> None:
     ],
 )  # fmt: skip
 def test_a_table_follows_its_stream(
-    existing: dict[str, str], wanted: dict[str, str], rename: dict[str, str], changes: list[Change]
+    existing: dict[str, str], stream: dict[str, str], rename: dict[str, str], changes: list[Change]
 ) -> None:
-    assert evolve("t", existing, wanted, rename) == changes
+    assert evolve("t", existing, stream, rename) == changes
 
 
 def test_a_fold_of_two_types_that_do_not_meet_is_refused() -> None:
@@ -94,4 +94,4 @@ def test_values_of_an_earlier_type_are_found_again_by_name() -> None:
     assert formers("price", columns) == [old]
     assert is_former(old, columns)
     assert not is_former("price", columns)
-    assert not is_former("other__was_int", columns)  # the source's own: there is no column `other`
+    assert not is_former("other__was_int", columns)  # a column of the source: no column `other` exists

@@ -1,4 +1,4 @@
-"""Whoever expires snapshots, a pipeline goes on from where it was."""
+"""A pipeline continues from its watermark after any expiry of snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as little data: all that is read, or the share that goes on where the rest is skipped."""
+"""Small inputs: by the size of everything read, or of the used share if the rest is skipped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lake_assets.tables.spark_tuning import SMALL_BYTES, SMALL_ROWS, in_one_piec
 
 
 class Rows:
-    """A DataFrame that says whether it was made one partition."""
+    """A DataFrame that records whether it was coalesced to one partition."""
 
     pieces = 8
 
     def coalesce(self, n: int) -> Rows:
-        found = Rows()
-        found.pieces = n
-        return found
+        rows = Rows()
+        rows.pieces = n
+        return rows
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ class Rows:
         # The share is as large as the rest of the file is small.
         (SMALL_BYTES * 9, SMALL_ROWS, SMALL_ROWS // 2, False),
         (SMALL_BYTES, SMALL_ROWS * 2, SMALL_ROWS + 1, False),
-        # More than is captured: a record may be about many tables, and that is told by the commits.
+        # More than the captured rows: commits count a record for each of its tables.
         (SMALL_BYTES, SMALL_ROWS, SMALL_ROWS * 5, True),
-        # To skip very much takes long as well.
+        # Skipping very many rows takes long as well.
         (SMALL_BYTES, SMALL_ROWS * 11, 1, False),
         (SMALL_BYTES * 11, SMALL_ROWS, 1, False),
         (0, 0, 0, True),
@@ -51,7 +51,7 @@ def test_a_share_is_small_where_the_rest_is_not_too_large(
 
 
 class Conf:
-    """A session's settings."""
+    """Settings of a session."""
 
     def __init__(self, **settings: str) -> None:
         self.settings, self.messages = settings, 0
@@ -98,10 +98,10 @@ def test_within_a_body_that_fits_nothing_is_set() -> None:
     conf = Conf()
     lake = lake_with(conf)
     with tuned_for(lake, (), captured(1)):
-        said = conf.messages
+        messages = conf.messages
         with tuned_for(lake, (), captured(2)):
             assert conf.settings == SMALL
-        assert conf.messages == said
+        assert conf.messages == messages
 
 
 def test_settings_of_the_lake_are_not_touched() -> None:

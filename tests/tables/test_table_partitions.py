@@ -1,4 +1,4 @@
-"""Partitions as they are declared: keys, the rows that they stand for, and what does not fit."""
+"""Declared partitions: keys, the rows of each key, and refused declarations."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_a_moment_has_the_key_that_dagster_gives_it(every: Every, zone: str) -> 
 
 
 def _changes(zone: str) -> list[datetime]:
-    tz, found = zone_of(zone), list[datetime]()
+    tz, moments = zone_of(zone), list[datetime]()
     at = datetime(2011, 1, 1, tzinfo=UTC)
     while at < datetime(2012, 12, 31, tzinfo=UTC):
         later = at + timedelta(hours=1)
         if at.astimezone(tz).utcoffset() != later.astimezone(tz).utcoffset():
-            found.append(later)
+            moments.append(later)
         at = later
-    return found
+    return moments
 
 
 @settings(max_examples=300)
@@ -117,7 +117,7 @@ TYPES = {"id": "int", "at": "timestamp", "wall": "timestamp_ntz", "day": "date",
 
 
 @pytest.mark.parametrize(
-    ("partitions", "said"),
+    ("partitions", "message"),
     [
         (Partitions("nowhere"), "names nowhere, and the table has id"),
         (Partitions("c", "day", start=START), "`every: day` is for dates and timestamps, and c is string"),
@@ -129,10 +129,10 @@ TYPES = {"id": "int", "at": "timestamp", "wall": "timestamp_ntz", "day": "date",
         (Partitions("day", values=("2024-1-1",)), "'2024-1-1', and day is date"),
     ],
 )
-def test_what_does_not_go_with_the_table_is_named(partitions: Partitions, said: str) -> None:
+def test_what_does_not_go_with_the_table_is_named(partitions: Partitions, message: str) -> None:
     with pytest.raises(PipelineError, match="final.t: `partitions`") as error:
         partitions.check(T, TYPES)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_what_goes_with_the_table_passes() -> None:
@@ -201,6 +201,6 @@ def test_a_condition_selects_the_rows_of_its_keys_and_no_others(spark_lake: Lake
         by_id = {r[0]: partitions.key_of(r[column]) for r in rows}
         keys = sorted({k for k in by_id.values() if k is not None})
         for chosen in ([keys[0]], keys[-2:], keys[::2], keys):
-            found = {r.id for r in frame.where(partitions.condition(chosen, kinds[partitions.by])).collect()}
-            assert found == {i for i, k in by_id.items() if k in chosen}, (partitions, chosen)
+            selected = {r.id for r in frame.where(partitions.condition(chosen, kinds[partitions.by])).collect()}
+            assert selected == {i for i, k in by_id.items() if k in chosen}, (partitions, chosen)
         assert not frame.where(partitions.condition([], kinds[partitions.by])).count()

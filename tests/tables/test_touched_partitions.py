@@ -1,4 +1,4 @@
-"""Which partitions commits touched, as their metadata tells: those of the rows that are not as they were, and no others."""
+"""Partitions touched by commits, according to metadata: exactly the partitions of changed rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOMENT = "CAST(timestamp_seconds(1729893600 + {n} * 5400) AS TIMESTAMP)"
 
 
 def statement(choose: random.Random) -> str:
-    """Something that somebody does to the table; a row that it writes is another one than before."""
+    """Return a random statement that changes the table; written rows differ from earlier ones."""
     id_, n, c = choose.randrange(30), choose.randrange(60), choose.choice(["'x'", "'y'", "''", "NULL", "'a,b'"])
     at = choose.choice([MOMENT.format(n=n)] * 6 + ["NULL"])
     return choose.choice(
@@ -50,18 +50,18 @@ def rows(lake: Lake) -> Counter[tuple[Any, ...]]:
 
 
 def keys(by: Partitions, changed: Counter[tuple[Any, ...]]) -> Counter[str | None]:
-    found: Counter[str | None] = Counter()
+    counts: Counter[str | None] = Counter()
     for row, n in changed.items():
         value = row[1] if by.by == "at" else row[2]
-        found[by.key_of(value.replace(tzinfo=UTC) if isinstance(value, datetime) else value)] += n
-    return found
+        counts[by.key_of(value.replace(tzinfo=UTC) if isinstance(value, datetime) else value)] += n
+    return counts
 
 
 def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
     choose, by, sql = random.Random(seed), DECLARED[name], lake.spark().sql
     lake.ensure_namespace(("final",))
     modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
-    # Some files are of the time before there were partitions.
+    # Some files are older than the partitions.
     early = choose.random() < 0.3
     field = "" if early else f"PARTITIONED BY ({by.field.sql})"
     sql(f"CREATE TABLE final.t (id INT, at TIMESTAMP, c STRING, v INT) USING iceberg {field} "
@@ -81,14 +81,14 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
             sql(history[-1])
             now = rows(lake)
             came, went = came + keys(by, now - before), went + keys(by, before - now)
-        found = touched(lake, T, by, start)
-        assert set(found) == set(came | went), (name, mode, history)
-        for key, part in found.items():
+        changes = touched(lake, T, by, start)
+        assert set(changes) == set(came | went), (name, mode, history)
+        for key, part in changes.items():
             assert part.came in (None, came[key]), (key, history)
             assert part.went in (None, went[key]), (key, history)
         if mode == "merge-on-read" and by.every is None and not early:
-            # Nothing but metadata was needed: it says how many rows there are.
-            assert all(None not in (p.came, p.went, p.files) for p in found.values())
+            # Metadata was sufficient, so the counts are known.
+            assert all(None not in (p.came, p.went, p.files) for p in changes.values())
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def moment(day: int, hour: int) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("name", "range_", "found"),
+    ("name", "range_", "expected"),
     [
         ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, False), {"2024-05-01"}),
         ("days of Berlin", FieldRange(moment(1, 0), moment(1, 21), True, False), {"2024-05-01"}),
-        # 22:00 of UTC is midnight of Berlin.
+        # 22:00 UTC is midnight in Berlin.
         ("days of Berlin", FieldRange(moment(1, 0), moment(1, 22), True, False), None),
         ("days of UTC", FieldRange(moment(1, 0), moment(1, 23), True, True), None),
         ("days of UTC", FieldRange(None, moment(1, 23), False, False), None),
@@ -129,13 +129,13 @@ def moment(day: int, hour: int) -> datetime:
     ],
 )
 def test_a_file_has_a_key_where_all_that_it_may_hold_has_it(
-    name: str, range_: FieldRange, found: set[str | None] | None
+    name: str, range_: FieldRange, expected: set[str | None] | None
 ) -> None:
-    assert keys_in(DECLARED[name], range_) == found
+    assert keys_in(DECLARED[name], range_) == expected
 
 
 @pytest.mark.parametrize(
-    ("part", "updated", "said"),
+    ("part", "updated", "expected"),
     [
         (Touched(3, 1), 0, {"rows_inserted": 3, "rows_updated": 0, "rows_deleted": 1}),
         (Touched(3, 1), 1, {}),
@@ -144,5 +144,5 @@ def test_a_file_has_a_key_where_all_that_it_may_hold_has_it(
         (Touched(None, None, None, None), 0, {}),
     ],
 )
-def test_what_is_not_known_of_a_partition_is_not_said(part: Touched, updated: int, said: dict[str, int]) -> None:
-    assert counted(part, updated) == said
+def test_what_is_not_known_of_a_partition_is_not_said(part: Touched, updated: int, expected: dict[str, int]) -> None:
+    assert counted(part, updated) == expected

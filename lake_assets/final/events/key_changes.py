@@ -132,7 +132,7 @@ def states(
     columns: Sequence[str],
     ordering: Ordering,
     *,
-    moved: bool,
+    omits_values: bool,
 ) -> DataFrame:
     """Return each event with the whole row of its key after the event; `_present` is whether the row exists.
 
@@ -143,7 +143,7 @@ def states(
         key: columns that identify a row.
         columns: all columns of the row.
         ordering: properties of the sequences.
-        moved: whether some inserts omit values.
+        omits_values: whether some inserts omit values.
     """
     keys = [F.col(quote(k)) for k in key]
     rest = [c for c in columns if c not in key]
@@ -165,7 +165,7 @@ def states(
     full = numbered.select(
         *keys, *others, _ROW, _GONE, PRESENT, *(value.alias(name) for name, value in values.items())
     )  # fmt: skip
-    if moved and rest:
+    if omits_values and rest:
         full = _with_moved(checkpoint(full), key, len(rest), ordering)
     return full.select(
         *(

@@ -28,7 +28,7 @@ class Needs:
         late: keys whose state has to be computed from all their events in staging; None: no keys.
         tied: other keys whose stored rows are needed; None: no keys.
         history: all events of staging; None: not needed.
-        moved: whether some inserts omit values because the row's key changed.
+        omits_values: whether some inserts omit values because the row's key changed.
         lost: the number of such inserts without a matching delete that has the values.
         why: reasons, as text for the outcome.
     """
@@ -36,7 +36,7 @@ class Needs:
     late: DataFrame | None
     tied: DataFrame | None
     history: DataFrame | None
-    moved: bool
+    omits_values: bool
     lost: int
     why: tuple[str, ...]
 
@@ -46,7 +46,7 @@ def needs(target: Target, batch: Batch) -> Needs:
     key, stats, why = target.key, batch.stats, list[str]()
     late = keys_of(target, batch.events.where(is_late(target, batch.before))) if stats.late else None
     tied: DataFrame | None = None
-    if stats.moved:
+    if stats.partial_inserts:
         why.append("keys changed: omitted values come from the rows under the old keys")
         pairs = checkpoint(halves(batch.events, key, target.ordering))
         tied = key_side(pairs, "old", key).union(key_side(pairs, "new", key))
@@ -65,18 +65,23 @@ def needs(target: Target, batch: Batch) -> Needs:
         late, tied = (late.union(tied) if late is not None else tied), None
     if late is None:
         return Needs(
-            None, checkpoint(tied.distinct()) if tied is not None else None, None, bool(stats.moved), 0, tuple(why)
+            None,
+            checkpoint(tied.distinct()) if tied is not None else None,
+            None,
+            bool(stats.partial_inserts),
+            0,
+            tuple(why),
         )
     why.append("late or repeated events: their keys are computed from their whole history")
     history = history_of(target, batch.head.snapshot)
-    late, lost, moved = checkpoint(late.distinct()), 0, bool(history.where(is_moved()).limit(1).count())
-    if moved:
+    late, lost, omits_values = checkpoint(late.distinct()), 0, bool(history.where(is_moved()).limit(1).count())
+    if omits_values:
         pairs = checkpoint(halves(history, key, target.ordering))
         late = _connected(late, pairs, key, batch)
         lost = _alone(history.where(is_moved()).join(late, list(key), "left_semi"), pairs).count()
     if tied is not None:
         tied = checkpoint(tied.distinct().join(late, list(key), "left_anti"))
-    return Needs(late, tied, history, moved, lost, tuple(why))
+    return Needs(late, tied, history, omits_values, lost, tuple(why))
 
 
 def _alone(events: DataFrame, pairs: DataFrame) -> DataFrame:

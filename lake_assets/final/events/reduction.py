@@ -53,7 +53,7 @@ def latest(
     image = f"struct({', '.join(map(quote, columns))}, {OP}, {UNAVAILABLE})"
     is_write = f"{OP} <> '{DELETE}'"
     at_written, at_deleted = f"if({is_write}, {ORDER}, NULL)", f"if({is_write}, NULL, {ORDER})"
-    # Underscored names, so that they differ from the key columns beside them.
+    # Underscored names, distinct from the names of the key columns.
     aggregates = [
         f"max_by({image}, {at_written if with_deleted else ORDER}) AS __last",
         f"max_by({OP}, {ORDER}) AS __op",
@@ -65,7 +65,7 @@ def latest(
             has_value = f"coalesce(NOT array_contains({UNAVAILABLE}, {literal(column)}), true) AND {is_write}"
             value = f"struct({quote(column)} AS value, {ORDER} AS at)"
             aggregates.append(f"max_by(if({has_value}, {value}, NULL), if({has_value}, {ORDER}, NULL)) AS __v{i}")
-    # An update after a delete creates a new row: omitted values are not those of the deleted row.
+    # An update after a delete creates a new row, which does not inherit omitted values from the deleted row.
     aggregates.append(f"max({at_deleted}) AS __deleted")
     last = rows.groupBy(*keys).agg(*map(F.expr, aggregates))
     known = f"__last IS NOT NULL AS {KNOWN}"

@@ -74,18 +74,18 @@ def keys_of(target: Target, events: DataFrame) -> DataFrame:
     return events.where(F.col(OP) != TRUNCATE).select(*(F.col(quote(k)) for k in target.key)).distinct()
 
 
-def states_of(target: Target, events: DataFrame, *, moved: bool, of_source: bool = False) -> DataFrame:
+def states_of(target: Target, events: DataFrame, *, omits_values: bool, of_source: bool = False) -> DataFrame:
     """Return each event with the whole row of its key after it (see `key_changes.states`).
 
     Args:
         events: events of the table, or of its source.
-        moved: whether some inserts omit values.
+        omits_values: whether some inserts omit values.
         of_source: whether they are events of the source (see `history_of`).
     """
     if not of_source:
-        return states(events, target.key, target.columns, target.ordering, moved=moved)
+        return states(events, target.key, target.columns, target.ordering, omits_values=omits_values)
     source_columns = [c for c in events.columns if c.startswith(source_name(""))]
-    rows = states(events, target.key, [*target.key, *source_columns], target.ordering, moved=moved)
+    rows = states(events, target.key, [*target.key, *source_columns], target.ordering, omits_values=omits_values)
     values = (
         F.col(quote(name)) if name in target.key else F.expr(item.sql(source_name)).alias(name)
         for name, item in target.items.items()

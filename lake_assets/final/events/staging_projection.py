@@ -36,7 +36,7 @@ PARTIAL = "_partial"
 
 
 def source_name(name: str) -> str:
-    """Return the name of a source column where it stands beside the table's columns."""
+    """Return the name of a source column among the table's columns."""
     return f"_of_{name}"
 
 

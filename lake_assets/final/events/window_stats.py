@@ -44,7 +44,7 @@ class Stats:
             omit some source columns of a computed column.
         old: events older than the horizon.
         unavailable: events that omit values.
-        moved: inserts that omit values.
+        partial_inserts: inserts that omit values.
         inserts, deletes: inserts, deletes.
         others: events other than inserts.
         truncated: position of the last truncate in the order of events; None: no truncate.
@@ -59,7 +59,7 @@ class Stats:
     late: int
     old: int
     unavailable: int
-    moved: int
+    partial_inserts: int
     inserts: int
     deletes: int
     others: int

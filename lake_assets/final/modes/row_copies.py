@@ -60,7 +60,7 @@ def _rows_of(events: DataFrame) -> DataFrame:
 
 def _once(target: Target, events: DataFrame) -> DataFrame:
     """Return the events without repeated deliveries."""
-    is_numbered = F.expr(f"({target.same_again}) AND {OP} <> '{TRUNCATE}'")
+    may_repeat = F.expr(f"({target.same_again}) AND {OP} <> '{TRUNCATE}'")
     stream = Window.orderBy(POSITION, INDEX)
     begins = ~F.lag(SEQUENCE).over(stream).eqNullSafe(F.col(SEQUENCE))
     so_far = stream.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -70,12 +70,12 @@ def _once(target: Target, events: DataFrame) -> DataFrame:
     content = F.struct(F.count("*").over(part), F.sum(F.xxhash64(ROW, OP).cast("decimal(38,0)")).over(part))
     rows = rows.withColumn("_part", content)
     repeated = F.dense_rank().over(Window.partitionBy("_run", "_part").orderBy(ARRIVED_AT)) > 1
-    rows = rows.withColumn("_again", repeated).where(~is_numbered | ~F.col("_again"))
+    rows = rows.withColumn("_again", repeated).where(~may_repeat | ~F.col("_again"))
     equal = [ROW, OP, SEQUENCE]
     nth = F.row_number().over(Window.partitionBy(*equal, "_run").orderBy(POSITION, INDEX))
     first = F.row_number().over(Window.partitionBy(*equal, "_nth").orderBy(POSITION, INDEX))
     rows = rows.withColumn("_nth", nth).withColumn("_first", first)
-    return rows.where(~is_numbered | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
+    return rows.where(~may_repeat | (F.col("_first") == 1)).drop("_run", "_part", "_again", "_nth", "_first")
 
 
 def _count(target: Target, events: DataFrame, late: DataFrame | None, batch: Batch, *, emptied: bool) -> DataFrame:

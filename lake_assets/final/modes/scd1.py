@@ -109,7 +109,7 @@ def _rows(target: Target, batch: Batch, needed: Needs) -> DataFrame:
     if late is not None and history is not None:
         key_events = _with_truncates(target, history.join(late, list(key), "left_semi"), history, truncated)
         if target.projection.is_computed_late:
-            states.append(states_of(target, key_events, moved=needed.moved, of_source=True))
+            states.append(states_of(target, key_events, omits_values=needed.omits_values, of_source=True))
         else:
             special.append(key_events)
     if tied is not None:
@@ -134,7 +134,7 @@ def _rows(target: Target, batch: Batch, needed: Needs) -> DataFrame:
             simple = cut.withColumn(OP, F.when(F.col(OP) == TRUNCATE, DELETE).otherwise(F.col(OP)))
         parts.append(latest(simple, key, names, with_unavailable=bool(stats.unavailable), with_deleted=soft))
     if special:
-        states.append(states_of(target, together(special), moved=needed.moved))
+        states.append(states_of(target, together(special), omits_values=needed.omits_values))
     if states:
         parts.append(_last(target, together(states)))
     return together(parts)

@@ -85,7 +85,7 @@ def _states(target: Target, batch: Batch, needed: Needs) -> tuple[DataFrame, Dat
     if late is not None and history is not None:
         key_events = with_truncates(history.join(late, key, "left_semi"), late, history, key)
         if target.projection.is_computed_late:
-            separate.append(states_of(target, key_events, moved=needed.moved, of_source=True))
+            separate.append(states_of(target, key_events, omits_values=needed.omits_values, of_source=True))
         else:
             parts.append(key_events)
         keys = keys.join(late, key, "left_anti")
@@ -93,7 +93,7 @@ def _states(target: Target, batch: Batch, needed: Needs) -> tuple[DataFrame, Dat
     parts.append(_as_events(target, stored_rows(target, keys)))
     key_events = batch.events.join(keys, key, "left_semi")
     parts.append(with_truncates(key_events, keys, truncates, key) if everything else key_events)
-    rows = together([*separate, states_of(target, together(parts), moved=needed.moved)])
+    rows = together([*separate, states_of(target, together(parts), omits_values=needed.omits_values)])
     if everything:
         return rows, None
     return rows, checkpoint(keys.union(late)) if late is not None else keys

@@ -56,6 +56,7 @@ class Changes:
     _spark: SparkSession = field(repr=False)
     _table: DataFrame = field(repr=False)
     _affected: Callable[[], Affected] = field(repr=False)
+    _expressions: Mapping[str, str] = field(repr=False)
 
     @property
     def is_empty(self) -> bool:
@@ -113,7 +114,7 @@ class Changes:
         For `replace-ranges` with `back` or `forward`, also the rows that these reach.
         """
         affected = self._affected()
-        return affected.of(self.table, **affected.expressions[self.name])
+        return affected.of(self.table, **self._expressions)
 
     def _range(self, column: str) -> FieldRange:
         if column not in self.ranges:
@@ -127,11 +128,9 @@ class Affected:
 
     Attributes:
         keys: the distinct affected values, one column per column in `replace`; None: everything is computed.
-        expressions: by input, the expression for each of these columns.
     """
 
     keys: DataFrame | None
-    expressions: Mapping[TableId, Mapping[str, str]]
     _frame: Frame | None = field(default=None, repr=False)
     _span: Span | None = field(default=None, repr=False)
 
@@ -140,7 +139,7 @@ class Affected:
         """Whether the whole table is computed: a first run, or a rebuild."""
         return self.keys is None
 
-    def of(self, rows: DataFrame, **expressions: str) -> DataFrame:
+    def of(self, rows: DataFrame, /, **expressions: str) -> DataFrame:
         """Return the rows that belong to the affected keys or range.
 
         Args:

@@ -171,7 +171,7 @@ def _absorb_changes(spec: PythonModelSpec, call: _Call, writer: ResultWriter, ty
     """Apply the changes of the inputs to an existing table."""
     if all(c.is_empty for c in call.captures.values()):
         return writer.nothing("no row of its inputs changed")
-    if any(not call.captures[t].is_empty for t in spec.lookups if t in call.captures):
+    if any(not call.captures[t].is_empty for t in spec.watched_lookups):
         return writer.everything(call.from_the_beginning().rows(), "a lookup changed", again=True)
     if spec.model.replace:
         call.find_affected(types)
@@ -293,8 +293,16 @@ class _Call:
         table = self._spec.names[parameter]
         if kind is Lookup:
             return Lookup(table, self._pinned[table], self._at(table))
+        model = self._spec.model
+        expressions = {c: e for c in model.replace if (e := model.expression(c, parameter))}
         return Changes(
-            table, self._windows[table], self.captures[table], self._lake.spark(), self._at(table), self._affected
+            table,
+            self._windows[table],
+            self.captures[table],
+            self._lake.spark(),
+            self._at(table),
+            self._affected,
+            expressions,
         )
 
     def _affected(self) -> Affected:
@@ -304,10 +312,7 @@ class _Call:
                 f"{model.where}: model {model.table}: only `replace-keys` and `replace-ranges` have affected rows, and "
                 f"its `write` is {model.write}"
             )
-        expressions = {
-            t: {c: e for c in model.replace if (e := model.expression(c, p))} for p, t in self._spec.inputs.items()
-        }
-        return Affected(self.frame.frame if self.frame else None, expressions, self.frame, self.span)
+        return Affected(self.frame.frame if self.frame else None, self.frame, self.span)
 
     def _at(self, table: TableId) -> DataFrame:
         spark, name, snapshot = self._lake.spark(), self._lake.sql_name(table), self._pinned[table]

@@ -62,10 +62,16 @@ class PythonModelSpec:
         return tuple(dict.fromkeys(self._of_kind(Lookup).values()))
 
     @property
+    def watched_lookups(self) -> tuple[TableId, ...]:
+        """The lookups whose changes recompute the table."""
+        if self.model.on_lookup_change == "ignore":
+            return ()
+        return tuple(t for t in self.lookups if t not in self.inputs.values())
+
+    @property
     def sources(self) -> tuple[TableId, ...]:
         """The tables whose changes trigger runs, each once."""
-        watched = self.lookups if self.model.on_lookup_change == "rebuild" else ()
-        return tuple(dict.fromkeys((*self.inputs.values(), *watched)))
+        return tuple(dict.fromkeys((*self.inputs.values(), *self.watched_lookups)))
 
     @property
     def names_columns_in(self) -> list[str]:

@@ -226,10 +226,13 @@ class ResultWriter:
         if self.spec.model.key:
             self._check_key(new)
         if incomparable(types):
-            if where:
-                writer.overwrite(new, where, exclusive=True)
-            else:
-                writer.overwrite(matching(stored, affected, names, are_not=True).unionByName(new), exclusive=True)
+            # Iceberg deletes by a condition only whole files: all rows are written again.
+            others = (
+                stored.where(f"NOT coalesce({where}, false)")
+                if where
+                else matching(stored, affected, names, are_not=True)
+            )
+            writer.overwrite(others.unionByName(new), exclusive=True)
             return
         listed = ", ".join(map(quote, types))
         delta = (

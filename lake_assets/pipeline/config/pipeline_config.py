@@ -172,7 +172,7 @@ class SqlModel(Batches, TableSettings):
     )
     on_lookup_change: Literal["ignore", "rebuild"] = Field(
         default="ignore",
-        description="with write: if a table changes that the SELECT reads as it is: keep the rows, or compute all",
+        description="with write: if a table changes that the SELECT reads as a lookup: keep the rows, or recompute all",
     )
     sql: str = Field(default="", description="one SELECT in Spark SQL; tables are named with their layer")
     sql_file: LocalPath | None = Field(

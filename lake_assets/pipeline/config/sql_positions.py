@@ -123,9 +123,7 @@ def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId,
             sql, origin = texts[reader]
             arrows = " -> ".join(str(t) for t in circle)
             position = origin.at(line_of_table(sql, source))
-            circles.append(
-                f"{position}: models depend on each other in a circle: {arrows} (an arrow goes to what is read)"
-            )
+            circles.append(f"{position}: models depend on each other in a circle: {arrows} (each reads the next)")
             remaining = {
                 t: [s for s in sources if s not in circle] for t, sources in remaining.items() if t not in circle
             }
