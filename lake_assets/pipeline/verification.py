@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 from pyiceberg.table import Table
@@ -43,15 +41,21 @@ from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.model_runs import is_same_query, keys_of
+from lake_assets.pipeline.row_comparison import (
+    EXPECTED,
+    FOUND,
+    beyond_rounding,
+    counted_rows,
+    differ,
+    orderable,
+    totals,
+)
 from lake_assets.pipeline.table_graph import ComputedSpec
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
 
-_EXPECTED, _FOUND = "_expected", "_found"
 _PARTS = 1_000_000
-# Spark adds floats in any order, so the last digits differ between two runs of one query.
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -152,8 +156,8 @@ def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> 
         if sample < 1:
             in_sample = _in_sample(table, stored, sample)
             expected, stored = expected.where(in_sample), stored.where(in_sample)
-        counts = _counted(expected, stored)
-        rows_expected, rows_found, different = _totals(counts)
+        counts = counted_rows(expected, stored)
+        rows_expected, rows_found, different = totals(counts)
         differences: tuple[Difference, ...] = ()
         if different and is_all_in_doubt:
             why = "; ".join(dict.fromkeys(not_compared.values()))
@@ -163,11 +167,11 @@ def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> 
                 "rows, such as a count"
             )
         if different:
-            differing = _beyond_rounding(counts.where(_differ()), stored)
+            differing = beyond_rounding(counts.where(differ()), stored)
             different = differing.count()
             differences = tuple(
-                Difference({c: row[c] for c in columns}, row[_EXPECTED], row[_FOUND])
-                for row in differing.orderBy(*_orderable(stored)).limit(limit).collect()
+                Difference({c: row[c] for c in columns}, row[EXPECTED], row[FOUND])
+                for row in differing.orderBy(*orderable(stored)).limit(limit).collect()
             )
     return Verification(
         str(spec.table), current, {str(t): s for t, s in pinned.items()}, rows_expected, rows_found, different,
@@ -356,66 +360,3 @@ def _in_sample(table: Table, rows: DataFrame, sample: float) -> Column:
         return F.lit(True)
     place = F.pmod(F.xxhash64(*(F.col(quote(n)) for n in hashed)), F.lit(_PARTS))
     return place < F.lit(round(sample * _PARTS))
-
-
-def _counted(expected: DataFrame, stored: DataFrame) -> DataFrame:
-    """Return every distinct row with its count on each side."""
-    one, none = F.lit(1).cast("bigint"), F.lit(0).cast("bigint")
-    both = expected.withColumns({_EXPECTED: one, _FOUND: none}).unionAll(
-        stored.withColumns({_EXPECTED: none, _FOUND: one})
-    )
-    sums = [F.sum(side).alias(side) for side in (_EXPECTED, _FOUND)]
-    return both.groupBy(*(F.col(quote(c)) for c in stored.columns)).agg(*sums)
-
-
-def _differ() -> Column:
-    return F.col(_EXPECTED) != F.col(_FOUND)
-
-
-def _totals(counted: DataFrame) -> tuple[int, int, int]:
-    sums = [F.coalesce(F.sum(side), F.lit(0)).alias(side) for side in (_EXPECTED, _FOUND)]
-    (row,) = counted.agg(*sums, F.count_if(_differ()).alias("_different")).collect()
-    return row[_EXPECTED], row[_FOUND], row["_different"]
-
-
-def _beyond_rounding(differing: DataFrame, rows: DataFrame) -> DataFrame:
-    """Drop differing rows that differ only in the last digits of floats.
-
-    Rows that are equal in all other columns are paired in the order of their floats; if all pairs agree up to rounding,
-    none of them differs.
-    """
-    floats = [f.name for f in rows.schema.fields if isinstance(f.dataType, FloatType | DoubleType)]
-    if not floats:
-        return differing
-    others = [c for c in rows.columns if c not in floats]
-    values = F.struct(*(F.col(quote(c)).alias(f"f{n}") for n, c in enumerate(floats)))
-
-    def side(more: str, less: str) -> Column:
-        times = F.greatest(F.col(more) - F.col(less), F.lit(0)).cast("int")
-        return F.sort_array(F.flatten(F.collect_list(F.array_repeat(values, times))))
-
-    def near(a: Column, b: Column) -> Column:
-        size = F.greatest(F.abs(a), F.abs(b))
-        # In Spark, NaN is greater than infinity and equal to itself.
-        return a.eqNullSafe(b) | ((size < F.lit(math.inf)) & (F.abs(a - b) <= F.lit(TOLERANCE) * size))
-
-    def all_near(a: Column, b: Column) -> Column:
-        return reduce(Column.__and__, (near(a[f"f{n}"], b[f"f{n}"]) for n in range(len(floats))))
-
-    sides = differing.groupBy(*(F.col(quote(c)).alias(f"k{n}") for n, c in enumerate(others))).agg(
-        side(_EXPECTED, _FOUND).alias("_e"), side(_FOUND, _EXPECTED).alias("_f")
-    )
-    is_equal = (F.size("_e") == F.size("_f")) & F.forall(
-        F.arrays_zip("_e", "_f"), lambda both: F.coalesce(all_near(both["_e"], both["_f"]), F.lit(False))
-    )
-    unequal = sides.where(~is_equal)
-    matches = reduce(
-        Column.__and__,
-        (F.col(quote(c)).eqNullSafe(F.col(f"k{n}")) for n, c in enumerate(others)),
-        F.lit(True),
-    )
-    return differing.join(unequal, matches, "left_semi")
-
-
-def _orderable(rows: DataFrame) -> Sequence[Column]:
-    return [F.col(quote(f.name)) for f in rows.schema.fields if not isinstance(f.dataType, MapType | VariantType)]
