@@ -11,7 +11,7 @@ from tests.models.test_python_models import rows_in, run
 
 
 def test_each_form_of_the_job_equals_the_events_after_each_day(lake: Lake) -> None:
-    arrivals, p = list(islice(playback.days(60), 4)), Pipeline.load(playback.PIPELINE)
+    arrivals, p = list(islice(playback.days(60), 3)), Pipeline.load(playback.PIPELINE)
     playback.prepare(lake)
     for n, day in enumerate(arrivals, 1):
         playback.arrive(lake, day)
