@@ -6,7 +6,9 @@ import json
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
-from lake_assets.examples import shop
+from lake_assets.examples import playback, shop
 from lake_assets.lake import SparkConfig, connect_server
 from tests.conftest import JVM_OF_TESTS, SMALL
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
@@ -78,6 +80,19 @@ def test_the_shop_equals_postgres_over_spark_connect(
         assert run_over(remote, lake.config.home, Path(shop.PIPELINE), log) == 0, log.read_text()
         assert {c.table: c.differences[:3] for c in shop.compare(lake, checkpoint) if not c.equal} == {}
         assert rows_of(lake.spark().table("agg.city_population")) == rows_of(lake.spark().sql(QUERY))
+
+
+def test_own_code_equals_its_events_over_spark_connect(
+    remote: str, new_lake: Callable[[str], Lake], tmp_path: Path
+) -> None:
+    lake, arrivals = new_lake("lake"), list(islice(playback.days(60), 2))
+    playback.prepare(lake)
+    for n, day in enumerate(arrivals, 1):
+        playback.arrive(lake, day)
+        log = tmp_path / "run.log"
+        assert run_over(remote, lake.config.home, playback.PIPELINE, log) == 0, log.read_text()
+        for table, rows in playback.expected(playback.after(arrivals[:n])).items():
+            assert Counter(map(tuple, lake.spark().table(table).collect())) == rows, table
 
 
 @pytest.mark.parametrize("with_what", ["", "/;token=guessed"])
