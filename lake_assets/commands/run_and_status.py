@@ -42,7 +42,7 @@ from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline, own_pipelines
-from lake_assets.pipeline.table_graph import ComputedSpec
+from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
 
@@ -94,6 +94,11 @@ def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSp
             declared.append(str(spec.table))
             if spec.table == requested and isinstance(spec, ComputedSpec):
                 return spec
+            if spec.table == requested and isinstance(spec, JobSpec):
+                raise PipelineError(
+                    f"{requested} is written by a job, and only the job knows which rows it should have: declare "
+                    "`audits` for the job, such as SQL that compares it with its sources"
+                )
             if spec.table == requested:
                 raise PipelineError(
                     f"{requested} holds records and events as they arrived, so there is nothing to compare them with: "

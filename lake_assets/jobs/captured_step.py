@@ -29,6 +29,7 @@ from lake_assets.jobs.step_values import changed_keys, united_ranges
 from lake_assets.jobs.step_windows import Choose, pending_windows, settled
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
+from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, find_property, to_properties
 from lake_assets.runtime.processes import owner
 from lake_assets.tables.leftovers import sweep
@@ -213,7 +214,7 @@ class CapturedStep:
 
         Raises:
             ConcurrentWriteError: another writer moved the watermark, or another step took this one's place.
-            JobError: the job made no table.
+            JobError: the job made no table; or another step, which counted as ended, committed meanwhile.
         """
         lake, target = self.lake, self.lake.find(self.table)
         if not step_notes.is_current(lake, self._note):
@@ -227,6 +228,11 @@ class CapturedStep:
         step_notes.remove(lake, self._note)
 
     def _move(self, target: Table | None) -> Literal["job", "step", "nobody"]:
+        if target is not None and (others := _other_steps(target, self._note)):
+            raise JobError(
+                f"{self.table}: step {', '.join(others)}, which counted as ended, committed to it during this step, so "
+                "both may have written the same changes. Compare its rows with its sources, and correct or rebuild them"
+            )
         carried = find_property(target, STEP_ID) if target is not None else None
         if carried and carried[0] == self.id:
             return "job"
@@ -252,6 +258,18 @@ class CapturedStep:
     def close(self) -> None:
         """Drop the ICDC tables without a lifetime."""
         self._scope.close()
+
+
+def _other_steps(target: Table, note: StepNote) -> list[str]:
+    """Return the other steps whose commits are in the target since a step began."""
+    found: dict[str, None] = {}
+    for snapshot in ancestors(target):
+        if snapshot.snapshot_id == note.snapshot:
+            break
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        if (step := said.get(STEP_ID, note.id)) != note.id:
+            found[step] = None
+    return [*found]
 
 
 @contextlib.contextmanager

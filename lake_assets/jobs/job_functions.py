@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from pyspark import cloudpickle
 
 from lake_assets.errors import JobError, JobNotStartedError, LakeError
 from lake_assets.jobs.captured_step import CapturedStep
@@ -21,7 +26,7 @@ class FunctionJob:
 
     Attributes:
         function: called with the step; with Dagster's context too, if it has a second parameter.
-        folder: searched for the module before the Python path.
+        folder: searched for the module's file before the Python path.
     """
 
     function: str | Callable[..., Any]
@@ -56,20 +61,35 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., Any]:
+    """Return a function of a file in the folder, or of a module on the Python path."""
     module_name, _, name = reference.partition(":")
-    path = str(folder.resolve())
-    sys.path.insert(0, path)
+    file = folder.resolve().joinpath(*module_name.split(".")).with_suffix(".py")
     try:
-        importlib.invalidate_caches()
-        module = importlib.import_module(module_name)
+        module = _of_file(file) if file.is_file() else importlib.import_module(module_name)
     except Exception as e:  # users' code: it may raise anything
         raise JobNotStartedError(
-            f"{step.table}: `python: {reference}`: {module_name} cannot be imported from {path} or the Python path: "
-            f"{type(e).__name__}: {e}"
+            f"{step.table}: `python: {reference}`: {module_name} cannot be imported from {folder.resolve()} or the "
+            f"Python path: {type(e).__name__}: {e}"
         ) from e
-    finally:
-        sys.path.remove(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise JobNotStartedError(f"{step.table}: `python: {reference}`: {module.__file__} has no function {name!r}")
     return function
+
+
+def _of_file(file: Path) -> ModuleType:
+    """Import a file, with its folder on the path meanwhile, under a name that no other folder's file has."""
+    name = f"lake_assets_job_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
+    # Python workers of Spark cannot import it: functions that they run bring their code along.
+    cloudpickle.register_pickle_by_value(module)
+    return module

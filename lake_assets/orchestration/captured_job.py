@@ -9,12 +9,14 @@ from pydantic import BaseModel
 
 from lake_assets.orchestration.build import build_definitions
 from lake_assets.orchestration.component import filled, path_of
+from lake_assets.orchestration.scaffold import JobScaffolder
 from lake_assets.pipeline import CapturedJobConfig, Pipeline, pipeline_of_job
 
 if TYPE_CHECKING:
     from dagster import ComponentLoadContext, ResolutionContext
 
 
+@dg.scaffold_with(JobScaffolder)
 class CapturedJob(dg.Component, dg.Model, dg.Resolvable, CapturedJobConfig):
     """A job of your own over what changed in its inputs: a command, a Python function, a notebook or a dbt selection.
 

@@ -1,6 +1,8 @@
-"""`dg scaffold defs lake_assets.LakePipeline NAME`: write a valid file to start from."""
+"""`dg scaffold defs lake_assets.LakePipeline NAME` (or `CapturedJob`): write a valid file to start from."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import dagster as dg
 
@@ -33,8 +35,29 @@ attributes:
 """
 
 
+_JOB = """\
+# A job of your own over what changed. `dg check yaml` checks this file, `dg list defs` shows its definitions.
+type: {type}
+
+attributes:
+  table: agg.{name}            # the table that the job writes; its snapshots say what it has absorbed
+  inputs: [final.users]        # their changes trigger the job
+  # lookups: [final.cities]      # read as they are
+  # ranges: [day]                # the changed range of a column: {{low.day}}, {{high.day}}
+  # on_unknown: rerun            # for jobs that may run twice over the same changes
+
+  # Exactly one of these; the job gets LAKE_STEP_* variables:
+  command: [python, job.py]
+  # python: job:run              # a function that is called with the step
+  # notebook: job.ipynb          # by papermill
+  # dbt: {{project: shop, select: daily+}}
+"""
+
+
 class PipelineScaffolder(dg.Scaffolder):
     """Writes defs.yaml with comments."""
+
+    starter: ClassVar[str] = _STARTER
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
         """Write the YAML file, or Python if that was requested."""
@@ -43,9 +66,15 @@ class PipelineScaffolder(dg.Scaffolder):
             return
         folder = request.target_path.parent if request.append else request.target_path
         name = "".join(c if c.isalnum() or c == "_" else "_" for c in folder.name)
-        text = _STARTER.format(type=request.type_name, name=name)
+        text = self.starter.format(type=request.type_name, name=name)
         if request.append:
             with request.target_path.open("a", encoding="utf-8") as file:
                 file.write(f"---\n{text}")
         else:
             (request.target_path / "defs.yaml").write_text(text, encoding="utf-8")
+
+
+class JobScaffolder(PipelineScaffolder):
+    """Writes the defs.yaml of a job."""
+
+    starter: ClassVar[str] = _JOB

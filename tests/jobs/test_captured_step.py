@@ -414,3 +414,17 @@ def test_a_watermark_moved_by_others_is_not_overwritten(media: Lake) -> None:
 
     with pytest.raises(ConcurrentWriteError, match="moved its watermark"):
         step_with_another_writer()
+
+
+def test_a_commit_of_a_step_that_counted_as_ended_is_reported(media: Lake) -> None:
+    """Given the job of an earlier step that commits late, as a server may for a client that was killed."""
+
+    def step_with_a_late_commit() -> None:
+        with media.step(DAILY, [PLAYS]) as step:
+            rows = new_rows(media, step)
+            append(media, rows, {**step.properties, step_notes.STEP_ID: "earlier"})
+            append(media, rows, step.properties)
+
+    with pytest.raises(JobError, match="step earlier, which counted as ended"):
+        step_with_a_late_commit()
+    assert note(media) is None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lake_assets import Lake
+from lake_assets import Lake, Pipeline
 from lake_assets.errors import JobError, PipelineError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.lake.metadata.watermark import read_marks
+from lake_assets.pipeline.pipeline_checks import check
 from tests.jobs.playback import DAILY, PLAYS, SCHEMA
 
 NAMES = ", ".join(SCHEMA.names)
@@ -114,3 +116,34 @@ def test_wrong_keys_are_errors(media: Lake) -> None:
         media.step(DAILY, [PLAYS, "raw.other"], keys=keys) as step,
     ):
         _ = step.keys
+
+
+FUNCTION = f"""
+def daily(step):
+    spark = step.lake.spark()
+    rows = spark.sql("SELECT account, day, sum(seconds) AS seconds FROM lake.{PLAYS} GROUP BY account, day")
+    with step.committing(spark):
+        rows.writeTo("lake.{DAILY}").overwritePartitions()
+"""
+
+
+def test_a_job_of_a_pipeline_is_checked_rebuilt_and_run(media: Lake, tmp_path: Path) -> None:
+    """Given rows that somebody damaged; when the table is rebuilt; then its job computes everything again."""
+    (tmp_path / "spark_job.py").write_text(FUNCTION)
+    file = tmp_path / "defs.yaml"
+    file.write_text(
+        "type: lake_assets.CapturedJob\n"
+        f"attributes: {{table: {DAILY}, inputs: [{PLAYS}], python: 'spark_job:daily', audits: [{{not_null: day}}]}}\n"
+    )
+    pipeline = Pipeline.load(file)
+    assert check(pipeline, media).mistakes == ()
+    (outcome,) = pipeline.run(media)
+    assert outcome.error is None
+    assert [f.passed for f in outcome.audits] == [True]
+    assert stored(media) == totals(media)
+    media.spark().sql(f"UPDATE lake.{DAILY} SET seconds = -1 WHERE account = 1")
+    assert pipeline.run(media)[0].status == "nothing"
+    rebuilt = pipeline.rebuild(media, DAILY)
+    assert rebuilt.details["rows_after"] == 9
+    assert stored(media) == totals(media)
+    assert check(pipeline, media).mistakes == ()

@@ -11,6 +11,7 @@ import pytest
 
 from lake_assets import CapturedJob, Lake, Pipeline
 from lake_assets.orchestration import build_definitions
+from lake_assets.orchestration.scaffold import JobScaffolder
 from tests.jobs.playback import DAILY, PLAYS, play, rows_of
 from tests.orchestration.conftest import Harness, OtherSession, selected
 
@@ -27,6 +28,7 @@ attributes:
   group: media
 """
 FUNCTION = """
+from lake_assets.orchestration.scaffold import JobScaffolder
 from tests.jobs.playback import append, new_rows
 
 def daily(step, context):
@@ -155,3 +157,15 @@ def test_its_audits_are_checks_of_the_published_rows(lake: Lake, declared: Path,
         dg.RunRequest(asset_selection=[], asset_check_keys=[failed.asset_check_key])
     ).get_asset_check_evaluations()
     assert not alone.passed
+
+
+def test_the_starter_file_is_a_valid_job(tmp_path: Path) -> None:
+    folder = tmp_path / "daily-plays"
+    folder.mkdir()
+    JobScaffolder().scaffold(
+        dg.ScaffoldRequest(
+            type_name="lake_assets.CapturedJob", target_path=folder, scaffold_format="yaml", project_root=tmp_path,
+            params=JobScaffolder.get_scaffold_params()(),
+        )
+    )  # fmt: skip
+    assert Pipeline.load(folder / "defs.yaml").name == "agg_daily_plays"
