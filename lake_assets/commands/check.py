@@ -30,6 +30,7 @@ def check(
         console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
     if result.mistakes:
         raise typer.Exit(1)
-    streams, models = len(loaded.config.streams), len(loaded.config.models)
+    streams, models, jobs = (len(c) for c in (loaded.config.streams, loaded.config.models, loaded.config.jobs))
     parts = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((streams, "stream"), (models, "model"))]
+    parts += [f"{jobs} job{'s' if jobs != 1 else ''}"] if jobs else []
     console.print(f"pipeline {loaded.name}: {' and '.join(parts)}, no mistake found", markup=False)

@@ -99,7 +99,7 @@ def _outcome(
     moved = {"job": "with the job's commit", "step": "after the job", "nobody": "nothing to move"}[step.moved_by]
     return Outcome(
         str(spec.table), "absorbed", absorbed, inserted, updated, deleted, how,
-        "no row of its sources changed" if step.is_empty else "rebuild" if step.is_initial else "changes",
+        "no row of its sources changed" if step.is_empty else "everything" if step.is_initial else "changes",
         time.monotonic() - began, at,
         {**details, "watermark": moved}, audits=audits,
     )  # fmt: skip
