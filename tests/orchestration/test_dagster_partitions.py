@@ -177,7 +177,7 @@ def test_the_next_run_marks_what_a_killed_run_did_not(
     days = Days(lake, instance, 3, models=[])
     days.land(30)
     with monkeypatch.context() as patch:
-        patch.setattr(dagster_partitions, "_text", killed)
+        patch.setattr(dagster_partitions, "_progress_json", killed)
         assert not days.harness.run(days.harness.request()).success
     whole = days.changed("final.orders", Counter(), days.rows("final.orders"))
     assert mark_progress(instance, TableId.parse("final.orders")) is None
