@@ -80,6 +80,8 @@ def test_tables_of_any_name_are_readable(lake: Lake, form: str, names: tuple[str
 def test_columns_of_any_name_are_readable_or_named(lake: Lake, form: str) -> None:
     """One table has them all; where records name their table, others have those that are refused, with advice."""
     wide = {"id": 1, **{n: f"<{n}>" for n in (*NAMES, *COLUMN_NAMES)}}
+    if form.startswith("debezium-flat"):
+        del wide["__deleted"]  # Debezium's own mark in flattened events: they have no other column of that name
     inserts: list[tuple[str, Row]] = [("items", wide)]
     if form not in ROWS_ALONE:
         inserts += [("taken", REFUSED), (BESIDE, {"id": 2, "v": BESIDE})]
