@@ -116,15 +116,15 @@ def expected(plays: dict[int, Play]) -> dict[str, Counter[tuple[Any, ...]]]:
         cumulative[account, day, sums[account]] += 1
     weeks = {d: sum(of_day[d - timedelta(days=n)] for n in range(7)) for d in list(of_day)}
     return {
-        "agg.playback_plays": Counter(
+        "agg.watching_plays": Counter(
             (p.id, p.account, p.title, genre_of(p.title), p.seconds, p.day) for p in plays.values()
         ),
-        "agg.playback_daily": daily,
-        "agg.playback_daily_by_sql": daily,
-        "agg.playback_daily_by_query": daily,
-        "agg.playback_cumulative": cumulative,
-        "agg.playback_days": Counter((d, of_day[d], week) for d, week in weeks.items()),
-        "agg.playback_genres": Counter((g, sum(s), len(s)) for g, s in genres.items()),
+        "agg.watching_daily": daily,
+        "agg.watching_daily_by_sql": daily,
+        "agg.watching_daily_by_query": daily,
+        "agg.watching_cumulative": cumulative,
+        "agg.watching_days": Counter((d, of_day[d], week) for d, week in weeks.items()),
+        "agg.watching_genres": Counter((g, sum(s), len(s)) for g, s in genres.items()),
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ def totals(rows: DataFrame, *by: str) -> DataFrame:
     return rows.groupBy(*map(F.expr, by)).agg(F.sum("seconds").alias("seconds"), F.count("*").alias("plays"))
 
 
-@model("agg.playback_plays", write="merge", key="id", inputs={"playback": "raw.playback", "titles": "raw.titles"})
+@model("agg.watching_plays", write="merge", key="id", inputs={"playback": "raw.playback", "titles": "raw.titles"})
 def plays(playback: Changes, titles: Lookup) -> DataFrame:
     """Each play with its title's genre: changed rows are computed and merged; deleted ones go."""
     rows = playback.feed(["id"]).where("_change_type <> 'update_before'")
@@ -23,7 +23,7 @@ def plays(playback: Changes, titles: Lookup) -> DataFrame:
 
 
 @model(
-    "agg.playback_daily",
+    "agg.watching_daily",
     write="replace-keys",
     key=["account", "day"],
     replace={"account": "account", "day": "to_date(started_at)"},
@@ -35,11 +35,11 @@ def daily(playback: Changes) -> DataFrame:
 
 
 @model(
-    "agg.playback_cumulative",
+    "agg.watching_cumulative",
     write="replace-keys",
     key=["account", "day"],
     replace="account",
-    inputs={"daily": "agg.playback_daily"},
+    inputs={"daily": "agg.watching_daily"},
 )
 def cumulative(daily: Changes) -> DataFrame:
     """Seconds of each account up to each day: a late row moves all later days of its account."""
@@ -49,7 +49,7 @@ def cumulative(daily: Changes) -> DataFrame:
 
 
 @model(
-    "agg.playback_days",
+    "agg.watching_days",
     write="replace-ranges",
     key="day",
     replace={"day": "to_date(started_at)"},
@@ -63,7 +63,7 @@ def days(playback: Changes, changed: Affected) -> DataFrame:
     return by_day.selectExpr("day", "plays", f"sum(plays) {week} AS plays_of_week")
 
 
-@model("agg.playback_genres", write="overwrite", inputs={"plays": "agg.playback_plays"})
+@model("agg.watching_genres", write="overwrite", inputs={"plays": "agg.watching_plays"})
 def genres(plays: Changes) -> DataFrame:
     """An ordinary job: everything is computed whenever something changed."""
     return totals(plays.table, "genre")
