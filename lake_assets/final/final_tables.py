@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.errors import CorruptMetadataError, LostEventsError, MissingDataFileError, NotRunError
+from lake_assets.errors import NotRunError
 from lake_assets.final.declaration import pending_of
 from lake_assets.final.events.staging_events import has_other_keys, window_events
 from lake_assets.final.events.window_stats import Batch, Stats, check_stats, stats_of
@@ -27,13 +27,13 @@ from lake_assets.final.modes import append, scd1, scd2
 from lake_assets.final.target import Target
 from lake_assets.ingest.staging import exactness
 from lake_assets.lake import LakeBase, quote
-from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks, read_marks
 from lake_assets.tables.audits.audit_gate import forget_failed
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks
+from lake_assets.tables.lost_history import rebuilt_if_lost
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice
+from lake_assets.tables.pending_windows import Window, head_of, known_marks
 from lake_assets.tables.published import published
 from lake_assets.tables.schema_changes import Change
 from lake_assets.tables.spark_tuning import in_one_piece, tuned_for
@@ -61,17 +61,7 @@ def absorb_changes(lake: LakeBase, spec: FinalSpec, *, rebuild: str = "") -> Out
         ConcurrentWriteError: another run wrote to the table at the same time.
         AuditFailedError: the table with the window's changes fails its audits. Nothing is published.
     """
-    try:
-        with named_errors(spec.table):
-            return _absorb(lake, spec, rebuild)
-    except (LostEventsError, MissingDataFileError, CorruptMetadataError) as e:
-        # A rebuild would read the same broken table metadata.
-        if rebuild or ".metadata.json" in str(e):
-            raise
-        if spec.on_gap == "stop":
-            raise type(e)(f"{e}. {rebuild_advice(spec.table, spec.staging, option='on_gap')}") from e
-        log.warning("%s: rebuilt: %s", spec.table, e)
-        return _absorb(lake, spec, f"the history of {spec.staging} is lost ({e})")
+    return rebuilt_if_lost(spec, lambda reason: _absorb(lake, spec, reason), rebuild)
 
 
 def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-from pyspark import cloudpickle
 
 from lake_assets.errors import JobError, JobNotStartedError, LakeError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.jobs.job_spec import current_context
+from lake_assets.lake.user_modules import import_file
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., A
     module_name, _, name = reference.partition(":")
     file = folder.resolve().joinpath(*module_name.split(".")).with_suffix(".py")
     try:
-        module = _of_file(file) if file.is_file() else importlib.import_module(module_name)
+        module = import_file(file) if file.is_file() else importlib.import_module(module_name)
     except Exception as e:  # users' code: it may raise anything
         raise JobNotStartedError(
             f"{step.table}: `python: {reference}`: {module_name} cannot be imported from {folder.resolve()} or the "
@@ -75,21 +70,3 @@ def _loaded(reference: str, folder: Path, step: CapturedStep) -> Callable[..., A
     if not callable(function):
         raise JobNotStartedError(f"{step.table}: `python: {reference}`: {module.__file__} has no function {name!r}")
     return function
-
-
-def _of_file(file: Path) -> ModuleType:
-    """Import a file, with its folder on the path meanwhile, under a name that no other folder's file has."""
-    name = f"lake_assets_job_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(file.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(file.parent))
-    # Python workers of Spark cannot import it: functions that they run bring their code along.
-    cloudpickle.register_pickle_by_value(module)
-    return module

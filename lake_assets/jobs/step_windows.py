@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -11,6 +10,7 @@ from lake_assets.jobs.step_notes import StepNote
 from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import Watermark
+from lake_assets.tables.lost_history import started_again
 from lake_assets.tables.pending_windows import Window, window_of
 
 Choose = Callable[[dict[TableId, Window], dict[TableId, Table]], dict[TableId, Window]]
@@ -47,16 +47,13 @@ def pending_windows(
     Raises:
         HistoryError: the history of a source is lost, and the step is declared to stop.
     """
-    found = {s: window_of(settings.table, target, s, table) for s, table in sources.items()}
-    for source, window in found.items():
+    windows = {s: window_of(settings.table, target, s, table) for s, table in sources.items()}
+    for source, window in windows.items():
         if again and (noted := again.windows.get(str(source))) and noted.uuid == window.head.uuid:
             mark = Watermark(noted.uuid, noted.start) if noted.start is not None else None
-            found[source] = Window(source, mark, noted.head)
-    lost = [w.lost for w in found.values() if w.lost]
-    for why in lost:
-        if getattr(settings, why.option) == "stop":
-            raise why.error(
-                f"With `{why.option}: rebuild` declared, the next step gives the job all that its sources hold; or "
-                f"drop {settings.table}, if the job makes it again"
-            )
-    return {s: replace(w, mark=None) for s, w in found.items()} if lost else found
+            windows[source] = Window(source, mark, noted.head)
+    advice = (
+        "With `{option}: rebuild` declared, the next step gives the job all that its sources hold; or drop "
+        f"{settings.table}, if the job makes it again"
+    )
+    return started_again(settings, windows, advice=advice)

@@ -20,8 +20,6 @@ from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.steps.kept_frames import MAX_BROADCAST, Frame
 from lake_assets.tables.pending_windows import Window
 
-_DAY = 86_400
-
 
 @dataclass(frozen=True)
 class Lookup:

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from lake_assets.capture import Capture, capture
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
-from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
@@ -27,8 +26,9 @@ from lake_assets.models.steps.kept_frames import Bounds, Frame, Frames
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
+from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
+from lake_assets.tables.pending_windows import Window, head_of, known_marks, window_of
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
@@ -51,17 +51,14 @@ class _Due:
 def windows_of(spec: PythonModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
     """Return the pending windows of a model's sources. Reads metadata only.
 
-    If the history of one is lost and the model is declared to be rebuilt, all windows start at the beginning.
+    If the history of one is lost and the model is declared to be rebuilt, or replaces all rows in any case, all windows
+    start at the beginning.
 
     Raises:
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
     """
     windows = {s: window_of(spec.table, target, s, tables[s]) for s in spec.sources if s in tables}
-    lost = [w.lost for w in windows.values() if w.lost]
-    for why in lost:
-        if getattr(spec, why.option) == "stop":
-            raise why.error(rebuild_advice(spec.table, *spec.sources, option=why.option))
-    return {s: replace(w, mark=None) for s, w in windows.items()} if lost else windows
+    return started_again(spec, windows, may_stop=spec.model.write != "overwrite")
 
 
 def next_of(
@@ -112,15 +109,19 @@ def absorb_inputs(
         rebuild: why the table is computed from all rows of its inputs; empty if it is computed from their changes.
 
     Raises:
-        SnapshotExpiredError, TableReplacedError: the history of an input is lost.
+        SnapshotExpiredError, TableReplacedError, MissingDataFileError: the history of an input is lost.
         ModelError: the function fails, or what it returns cannot be applied. Nothing is written.
         KeyMissingError: two of its rows share a declared key.
         ConcurrentWriteError: the step lost a race to another run.
         AuditFailedError: the new rows do not pass the audits. Nothing is published.
     """
-    with named_errors(spec.table):
-        began, due = time.monotonic(), _due(lake, spec, pins or SnapshotPins(), rebuild)
-        return due if isinstance(due, Outcome) else _absorb(lake, spec, due, rebuild, began)
+    pins = pins or SnapshotPins()
+
+    def absorb(reason: str) -> Outcome:
+        began, due = time.monotonic(), _due(lake, spec, pins, reason)
+        return due if isinstance(due, Outcome) else _absorb(lake, spec, due, reason, began)
+
+    return rebuilt_if_lost(spec, absorb, rebuild)
 
 
 def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str) -> _Due | Outcome:

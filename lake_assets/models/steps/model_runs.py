@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 from pyspark.errors import (
@@ -22,14 +22,11 @@ from pyspark.errors import (
 from lake_assets.capture import Capture, capture
 from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import (
-    CorruptMetadataError,
     DefinitionChangedError,
     HistoryError,
-    MissingDataFileError,
     UnsupportedCaptureError,
 )
 from lake_assets.lake import LakeBase, TableId
-from lake_assets.lake.foreign_errors import named_errors
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
@@ -43,8 +40,9 @@ from lake_assets.models.steps.model_sources import Sources, needed_columns
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
+from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
 from lake_assets.tables.outcome import Absorbed, Outcome
-from lake_assets.tables.pending_windows import Window, head_of, known_marks, rebuild_advice, window_of
+from lake_assets.tables.pending_windows import Window, head_of, known_marks, window_of
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
@@ -73,17 +71,7 @@ def absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins | None = 
         AuditFailedError: the new rows do not pass the audits. Nothing is published.
     """
     pins = pins or SnapshotPins()
-    try:
-        with named_errors(spec.table):
-            return _absorb_sources(lake, spec, pins, rebuild)
-    except (MissingDataFileError, CorruptMetadataError) as e:
-        # Broken metadata would break a rebuild as well.
-        if rebuild or ".metadata.json" in str(e):
-            raise
-        if spec.on_gap == "stop":
-            raise type(e)(f"{e}. {rebuild_advice(spec.table, *spec.sources, option='on_gap')}") from e
-        log.warning("%s: rebuilt: %s", spec.table, e)
-        return _absorb_sources(lake, spec, pins, f"the history of a source is lost ({e})")
+    return rebuilt_if_lost(spec, lambda reason: _absorb_sources(lake, spec, pins, reason), rebuild)
 
 
 @dataclass(frozen=True)
@@ -241,14 +229,10 @@ def windows_of(spec: ModelSpec, target: Table | None, tables: Mapping[TableId, T
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
     """
     windows = {s: window_of(spec.table, target, s, table) for s, table in tables.items()}
-    lost = [w.lost for w in windows.values() if w.lost]
-    if not lost:
+    if not any(w.lost for w in windows.values()):
         return windows
-    if len(tables) == len(spec.sources) and planned(spec, tables).strategy != "full":
-        for lost_history in lost:
-            if getattr(spec, lost_history.option) == "stop":
-                raise lost_history.error(rebuild_advice(spec.table, *spec.sources, option=lost_history.option))
-    return {s: replace(w, mark=None) for s, w in windows.items()}
+    is_incremental = len(tables) == len(spec.sources) and planned(spec, tables).strategy != "full"
+    return started_again(spec, windows, may_stop=is_incremental)
 
 
 def _batch(spec: ModelSpec, tables: Mapping[TableId, Table]) -> BatchSize:

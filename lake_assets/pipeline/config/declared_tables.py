@@ -22,14 +22,14 @@ from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
 from lake_assets.pipeline.config.job_settings import job_specs
-from lake_assets.pipeline.config.layer_tables import Batches, LayerTables
+from lake_assets.pipeline.config.layer_tables import LayerTables, batch_size
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_specs
 from lake_assets.pipeline.config.shared_names import Claim, refused
 from lake_assets.pipeline.config.sql_positions import ModelText, line_of_table
 from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
 from lake_assets.tables.partitioning.partition_fields import PartitionField
-from lake_assets.tables.specs import BatchSize, Limit
+from lake_assets.tables.specs import Limit
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class DeclaredTables:
             yield Claim(source, raw.table, TableId(("staging", *below), name), final, declared.is_pattern), declared
 
     def _staging(self, stream: Stream, raw: RawSpec, claim: Claim, declared: LayerTables) -> StagingSpec:
-        batch = _batch(declared.max_wait, declared, stream, self.config)
+        batch = batch_size(declared.max_wait, declared, stream, self.config)
         rename = {old: new for old, new in declared.rename.items() if old != new}
         return StagingSpec(
             claim.staging,
@@ -156,7 +156,7 @@ class DeclaredTables:
             write=declared.write,
             keys=staging.keys,
             order_by=tuple(declared.order_by),
-            batch=_batch(declared.max_wait, declared, stream, self.config),
+            batch=batch_size(declared.max_wait, declared, stream, self.config),
             shown=combined_settings([declared, stream, self.config]),
             audits=read_audits(table, declared.audits),
             partitions=by,
@@ -184,7 +184,7 @@ class DeclaredTables:
                 model.span,
                 on_gap=model.on_gap,
                 on_replaced=model.on_replaced,
-                batch=_batch(wait, model, self.config),
+                batch=batch_size(wait, model, self.config),
                 shown=combined_settings([model, self.config]),
                 audits=read_audits(TableId.parse(model.name), model.audits),
                 comparisons=read_comparisons(model.audits),
@@ -206,7 +206,7 @@ class DeclaredTables:
             about=SourceTable.parse(stream.about) if stream.about else None,
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
-            batch=_batch(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
+            batch=batch_size(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
             shown=combined_settings([stream, self.config]),
         )
 
@@ -269,14 +269,6 @@ def _read_at(spec: Spec, source: TableId) -> str:
     if not isinstance(spec, ModelSpec) or spec.origin is None:
         return ""
     return f"{spec.origin.at(line_of_table(spec.sql, source))}: "
-
-
-def _batch(wait: str | float | None, *declared: Batches) -> BatchSize:
-    """Combine the declared limits, innermost first."""
-    files, rows = (
-        next((n for d in declared if (n := getattr(d, what)) is not None), None) for what in ("max_files", "max_rows")
-    )
-    return BatchSize(files, rows, seconds_of(wait or 0))
 
 
 def _landing(lake: LakeBase, stream: Stream) -> Path:

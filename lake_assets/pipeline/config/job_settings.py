@@ -20,9 +20,8 @@ from lake_assets.lake.names import nearest
 from lake_assets.lake.paths import LocalPath
 from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.layer_tables import Batches
+from lake_assets.pipeline.config.layer_tables import Batches, batch_size
 from lake_assets.pipeline.config.setting_types import OrText, Strict, as_value_errors, listed, seconds_of
-from lake_assets.tables.specs import BatchSize
 
 ByName = Annotated[list[str] | dict[str, str | dict[str, str]], BeforeValidator(listed)]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -220,14 +219,10 @@ def job_specs(
         job, kind = declared.job(folder)
         # Changes wait only where they enter the pipeline.
         default = None if made.intersection(settings.sources) else outer.max_wait
-        wait = (default if declared.max_wait is None else declared.max_wait) or 0
-        files, rows = (
-            getattr(declared, what) if getattr(declared, what) is not None else getattr(outer, what)
-            for what in ("max_files", "max_rows")
-        )
+        wait = default if declared.max_wait is None else declared.max_wait
         own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
         audits = read_audits(settings.table, declared.audits)
-        yield JobSpec(settings, job, pipeline, BatchSize(files, rows, seconds_of(wait)), own, audits)
+        yield JobSpec(settings, job, pipeline, batch_size(wait, declared, outer), own, audits)
 
 
 class CapturedJobConfig(JobSettings):

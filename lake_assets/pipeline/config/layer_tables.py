@@ -20,6 +20,7 @@ from lake_assets.pipeline.config.audit_settings import Audits
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
 from lake_assets.tables.partitioning.partition_fields import PartitionField
+from lake_assets.tables.specs import BatchSize
 
 
 class Batches(Strict):
@@ -44,6 +45,19 @@ class Batches(Strict):
         if value is not None:
             seconds_of(value)
         return value
+
+
+def batch_size(wait: str | float | None, *declared: Batches) -> BatchSize:
+    """Combine declared limits, innermost first.
+
+    Args:
+        wait: how long a small batch waits; None: not at all.
+        declared: the settings of a table and of those that enclose it.
+    """
+    files, rows = (
+        next((n for d in declared if (n := getattr(d, what)) is not None), None) for what in ("max_files", "max_rows")
+    )
+    return BatchSize(files, rows, seconds_of(wait or 0))
 
 
 def _one_or_several(value: object) -> object:

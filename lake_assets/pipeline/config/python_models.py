@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 from lake_assets.errors import LakeError, ModelError, PipelineError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.setting_errors import setting_errors
+from lake_assets.lake.user_modules import import_file
 from lake_assets.models.python.model_inputs import Affected
 from lake_assets.models.python.python_model import PythonModel, replaced
 from lake_assets.models.python.python_model_spec import PythonModelSpec
@@ -25,12 +23,11 @@ from lake_assets.models.python.sql_template import SqlTemplate, tables_of
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
-from lake_assets.pipeline.config.layer_tables import Batches
+from lake_assets.pipeline.config.layer_tables import Batches, batch_size
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
 from lake_assets.pipeline.config.pipeline_config import SqlModel
 from lake_assets.pipeline.config.setting_types import OrText, seconds_of
 from lake_assets.pipeline.config.sql_positions import ModelText
-from lake_assets.tables.specs import BatchSize
 
 # Used by default if it exists beside the YAML.
 DEFAULT_FILE = "models.py"
@@ -144,11 +141,7 @@ def python_specs(
             raise PipelineError(f"{model.where}: model {model.table}: {own[0]!r} is the table that it computes")
         # Only tables that read from outside of the pipeline wait for more changes.
         default = None if set(tables).intersection(names.values()) else outer.max_wait
-        wait = (default if settings.max_wait is None else settings.max_wait) or 0
-        files, rows = (
-            getattr(settings, what) if getattr(settings, what) is not None else getattr(outer, what)
-            for what in ("max_files", "max_rows")
-        )
+        wait = default if settings.max_wait is None else settings.max_wait
         back, forward = (_seconds(model, setting) for setting in ("back", "forward"))
         yield PythonModelSpec(
             model.table,
@@ -158,7 +151,7 @@ def python_specs(
             settings.properties,
             back,
             forward,
-            BatchSize(files, rows, seconds_of(wait)),
+            batch_size(wait, settings, outer),
             combined_settings([settings, assets]),
             read_audits(model.table, settings.audits),
             settings.partitions.declared if settings.partitions else None,
@@ -210,34 +203,18 @@ def _table_of(lake: LakeBase, model: PythonModel, parameter: str, declared: Sequ
 
 
 def _imported(file: Path) -> ModuleType:
-    """Import a file under a unique module name, with its folder on the path during the import."""
-    path = file.resolve()
-    name = f"lake_assets_models_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not file.is_file():
         raise PipelineError(f"{file}: no such Python file; `python` names the files that declare models")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
-    others = set(sys.modules)
     try:
-        spec.loader.exec_module(module)
+        return import_file(file)
     except LakeError:
         raise
     except Exception as e:
         advice = ""
         if isinstance(e, PySparkException):
             advice = ". A file is imported before Spark is started: make columns within functions"
-        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{_at(e, path)}{advice}") from e
-    finally:
-        sys.path.remove(str(path.parent))
-        # Forget modules from its folder: another pipeline may have a file with the same name.
-        for imported in sys.modules.keys() - others:
-            if (origin := getattr(sys.modules[imported], "__file__", None)) and path.parent in Path(origin).parents:
-                del sys.modules[imported]
-    # Spark's Python workers cannot import the module, so its functions are serialized with their code.
-    cloudpickle.register_pickle_by_value(module)
-    return module
+        where = _at(e, file.resolve())
+        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{where}{advice}") from e
 
 
 def _at(error: BaseException, path: Path) -> str:
