@@ -24,13 +24,12 @@ from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.row_identity import identity
-from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
 from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.pipeline.step_retries import retried
 from lake_assets.pipeline.table_graph import ComputedSpec
-from lake_assets.pipeline.verification import expected_rows, planned_at, python_rows
+from lake_assets.pipeline.verification import expected_rows, planned_at
 from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.commits import counts
@@ -131,10 +130,8 @@ def _expected(lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextli
         return _Expected(rows, keys[target.mode], target.gate)
     scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
     key = key_in(table)
-    if isinstance(spec, PythonModelSpec):
-        return _Expected(python_rows(lake, spec, table, scope)[0], key, Gate(lake, spec.table, spec.audits, key))
     rows, pinned = expected_rows(lake, spec, table, scope)
-    why = _as_a_whole(spec, planned_at(lake, spec, pinned))
+    why = _as_a_whole(spec, planned_at(lake, spec, pinned)) if isinstance(spec, ModelSpec) else ""
     return _Expected(checkpoint(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
 
 

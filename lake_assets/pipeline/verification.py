@@ -40,7 +40,7 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
-from lake_assets.models.steps.model_runs import is_same_query, keys_of
+from lake_assets.models.steps.model_runs import definition, keys_of
 from lake_assets.pipeline.row_comparison import (
     EXPECTED,
     FOUND,
@@ -50,7 +50,7 @@ from lake_assets.pipeline.row_comparison import (
     orderable,
     totals,
 )
-from lake_assets.pipeline.table_graph import ComputedSpec
+from lake_assets.pipeline.table_graph import ComputedSpec, lookups_of
 from lake_assets.tables.pending_windows import rebuild_advice
 from lake_assets.tables.spark_frames import temp_view
 from lake_assets.tables.table_ddl import KEY_PROPERTY, columns_of
@@ -200,10 +200,8 @@ def planned_at(lake: LakeBase, spec: ModelSpec, pinned: Mapping[TableId, int | N
 def _expected_of(
     lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextlib.ExitStack
 ) -> tuple[DataFrame, dict[TableId, int | None]]:
-    if isinstance(spec, ModelSpec):
+    if not isinstance(spec, FinalSpec):
         return expected_rows(lake, spec, table, scope)
-    if isinstance(spec, PythonModelSpec):
-        return python_rows(lake, spec, table, scope)
     mark = read_marks(table).get(str(spec.staging))
     pinned = {spec.staging: _pinned(lake, spec.table, spec.staging, mark)}
     _, rows = all_rows(lake, spec, table, scope)
@@ -213,9 +211,9 @@ def _expected_of(
 
 
 def expected_rows(
-    lake: LakeBase, spec: ModelSpec, table: Table, scope: contextlib.ExitStack
+    lake: LakeBase, spec: ModelSpec | PythonModelSpec, table: Table, scope: contextlib.ExitStack
 ) -> tuple[DataFrame, dict[TableId, int | None]]:
-    """Return a model's query over the snapshots that its table has absorbed, and these snapshots by source.
+    """Return a model's rows over the snapshots that its table has absorbed, and these snapshots by source and lookup.
 
     Args:
         lake: the lake.
@@ -226,41 +224,21 @@ def expected_rows(
     Raises:
         NotRunError, DefinitionChangedError, SnapshotExpiredError, TableReplacedError, ModelError: see `verify`.
     """
-    query = parse(str(spec.table), spec.sql)
-    if FINGERPRINT_PROPERTY not in table.properties:
+    is_python = isinstance(spec, PythonModelSpec)
+    if (stored := table.properties.get(FINGERPRINT_PROPERTY)) is None:
         raise NotRunError(f"{spec.table} was not created by a model: it has no query to compare with")
-    if not is_same_query(table, spec):
+    if stored != (spec.definition if is_python else definition(spec)):
         raise DefinitionChangedError(
-            f"the query of {spec.table} was changed since the table was computed: run `lake-assets rebuild "
-            f"{spec.table}`, then verify"
+            f"the {'declaration' if is_python else 'query'} of {spec.table} was changed since the table was computed: "
+            f"run `lake-assets rebuild {spec.table}`, then verify"
         )
     marks = read_marks(table)
-    pinned = {source: _pinned(lake, spec.table, source, marks.get(str(source))) for source in spec.sources}
-    return _result(lake, spec, query, pinned, scope), pinned
-
-
-def python_rows(
-    lake: LakeBase, spec: PythonModelSpec, table: Table, scope: contextlib.ExitStack
-) -> tuple[DataFrame, dict[TableId, int | None]]:
-    """Return the rows of a Python model over the snapshots that its table has absorbed, and these by input and lookup.
-
-    Args:
-        lake: the lake.
-        spec: the current declaration of the model.
-        table: its loaded table.
-        scope: the rows can be read until it is closed.
-
-    Raises:
-        NotRunError, DefinitionChangedError, SnapshotExpiredError, TableReplacedError, ModelError: see `verify`.
-    """
-    if table.properties.get(FINGERPRINT_PROPERTY) != spec.definition:
-        raise DefinitionChangedError(
-            f"the declaration of {spec.table} was changed since the table was computed: run `lake-assets rebuild "
-            f"{spec.table}`, then verify"
-        )
-    marks = read_marks(table)
-    pinned = {t: _pinned(lake, spec.table, t, marks.get(str(t))) for t in (*spec.sources, *spec.lookups)}
-    return python_model_runs.expected_rows(lake, spec, pinned, scope), pinned
+    pinned = {
+        t: _pinned(lake, spec.table, t, marks.get(str(t))) for t in dict.fromkeys((*spec.sources, *lookups_of(spec)))
+    }
+    if is_python:
+        return python_model_runs.expected_rows(lake, spec, pinned, scope), pinned
+    return _result(lake, spec, parse(str(spec.table), spec.sql), pinned, scope), pinned
 
 
 def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | None) -> int | None:
