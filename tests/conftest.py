@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
+from tests.support.kills import Points, around_writes
 
 # The data of a test is a handful of rows: what Spark does for big ones costs more than it saves.
 SMALL = {
@@ -100,6 +101,14 @@ def lake(new_lake: Callable[[str], Lake]) -> Lake:
 def plain_lake(tmp_path: Path) -> Lake:
     """A lake whose Spark is never started: catalog and files only."""
     return Lake(LakeConfig(home=tmp_path / "plain"))
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> Points:
+    """The points at which a step can be killed; it is not, until they are armed."""
+    points = Points(only_after=True)
+    around_writes(points, monkeypatch)
+    return points
 
 
 def _small(lake: Lake) -> None:

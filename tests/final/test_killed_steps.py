@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lake_assets import Lake
@@ -32,7 +31,7 @@ from tests.final.test_final_tables import NAMES, emptied, expected, scattered, s
 from tests.final.test_whole_rows import debezium
 from tests.support.debezium import TEXT, Event, Table, write_lines
 from tests.support.histories import redelivered, shuffled, split
-from tests.support.kills import Killed, Points, around_refs, verb
+from tests.support.kills import Points, killed_everywhere
 from tests.support.oracle import final_rows, rows_of
 from tests.support.streams import Feed
 
@@ -116,39 +115,6 @@ EVERY = [*KEYED, "clicks", "items"]
 
 
 # --- killed -----------------------------------------------------------------------------------------------------
-
-
-def named(_: object, sql: str, *__: object) -> str | None:
-    found = verb(_, sql)
-    return found and next((v for v in ("CREATE BRANCH", "DROP BRANCH", "WRITE LOCALLY") if v in sql), found)
-
-
-@pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> Points:
-    found = Points(only_after=True)
-    monkeypatch.setattr(SparkSession, "sql", found.around(SparkSession.sql, named))
-    around_refs(found, monkeypatch)
-    for call in ("append", "overwrite"):
-        monkeypatch.setattr(
-            DataFrameWriterV2, call, found.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
-        )
-    monkeypatch.setattr(
-        SqlCatalog, "register_table", found.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
-    )
-    return found
-
-
-def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
-    """Run a step, killing it at each point in turn, until it completes; return these points."""
-    points.seen, points.armed = [], True
-    while True:
-        try:
-            step()
-        except Killed:
-            points.ended = False
-            continue
-        points.armed = False
-        return points.seen
 
 
 def kills(streams: Streams, points: Points, batches: list[list[Event]], kinds: list[str]) -> dict[str, set[str]]:

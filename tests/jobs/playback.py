@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from datetime import date
@@ -15,6 +16,7 @@ import pyarrow as pa
 from lake_assets import Lake, LakeConfig
 from lake_assets.jobs import captured_step, step_notes
 from lake_assets.jobs.captured_step import CapturedStep
+from lake_assets.lake import TableId
 
 PLAYS, DAILY = "raw.playback", "agg.playback_daily"
 SCHEMA = pa.schema([("account", pa.int64()), ("day", pa.date32()), ("seconds", pa.int64())])
@@ -47,6 +49,16 @@ def rows_of(lake: Lake, table: str = DAILY) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(r.values()) for r in found.scan().to_arrow().to_pylist()) if found else Counter()
 
 
+def rows_of_play(account: int, day: int, seconds: int) -> pa.Table:
+    return pa.table(
+        {
+            "account": pa.array([account], pa.int64()),
+            "day": [date(2024, 1, day)],
+            "seconds": pa.array([seconds], pa.int64()),
+        }
+    )
+
+
 # The places at which a step is killed, and what is done there in its stead.
 POINTS = ("before the note", "before the job", "after its commit", "before the watermark", "before the note is removed")
 
@@ -70,6 +82,29 @@ def killed_at(point: str, home: str, *, carries: bool) -> None:
         append(lake, new_rows(lake, step), step.properties if carries else None)
         if point == "after its commit":
             kill()
+
+
+def job(media: Lake, *, carries: bool = True, **settings: object) -> str:
+    """One step whose job appends the new rows; returns who moved the watermark."""
+    with media.step(DAILY, [PLAYS], **settings) as step:
+        if not step.is_empty:
+            append(media, new_rows(media, step), step.properties if carries else None)
+    head = media.table(DAILY).current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    return "job" if head.summary.additional_properties.get("added-data-files") else "step"
+
+
+def killed(media: Lake, point: str, *, carries: bool) -> None:
+    """Run a step in another process that is killed at a point."""
+    command = [sys.executable, "-m", "tests.jobs.playback", point, str(media.config.home)]
+    done = subprocess.run([*command, "carries" if carries else "appends"], check=False, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+
+
+def note(media: Lake) -> step_notes.StepNote | None:
+    """What a step that has not ended wrote down."""
+    return step_notes.find_note(media, TableId.parse(DAILY))
 
 
 if __name__ == "__main__":

@@ -39,12 +39,6 @@ if os.environ.get("FAILS"):
 
 
 @pytest.fixture
-def media(plain_lake: Lake) -> Lake:
-    play(plain_lake, (1, 1, 10), (2, 2, 20))
-    return plain_lake
-
-
-@pytest.fixture
 def declared(media: Lake, tmp_path: Path) -> Callable[..., Pipeline]:
     """Declares a job over the plays in a YAML file, with lines for what it runs."""
 

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets import Changes, Lake, Lookup, Pipeline, model
@@ -18,7 +17,7 @@ from lake_assets.models.python.python_model import PythonModel
 from lake_assets.pipeline import Outcome, PipelineConfig
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.verification import verify
-from tests.support.kills import Killed, Points, around_refs, verb
+from tests.support.kills import Points, killed_everywhere
 from tests.support.plays import MODELS, History, daily, days, enriched, expected, log, plays, total
 
 
@@ -68,33 +67,6 @@ def test_tables_equal_their_functions_over_everything_in_many_histories(lake: La
 
 
 # --- kills and races ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> Points:
-    points = Points(only_after=True)
-    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, verb))
-    around_refs(points, monkeypatch)
-    for call in ("append", "overwrite"):
-        monkeypatch.setattr(
-            DataFrameWriterV2, call, points.around(getattr(DataFrameWriterV2, call), lambda *_, c=call: c)
-        )
-    monkeypatch.setattr(
-        SqlCatalog, "register_table", points.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
-    )
-    return points
-
-
-def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
-    points.seen, points.armed = [], True
-    while True:
-        try:
-            step()
-        except Killed:
-            points.ended = False
-            continue
-        points.armed = False
-        return points.seen
 
 
 def test_a_step_that_is_killed_anywhere_is_done_once(lake: Lake, points: Points) -> None:

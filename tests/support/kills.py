@@ -7,6 +7,8 @@ from threading import Lock
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import DataFrameWriterV2, SparkSession
 
 from lake_assets.lake.metadata import refs
 
@@ -66,6 +68,12 @@ def verb(_: object, sql: str, *__: object) -> str | None:
     return " ".join(sql.split()[:2]) if sql.startswith(VERBS) else None
 
 
+def named(_: object, sql: str, *__: object) -> str | None:
+    """`verb`, with the part of an ALTER TABLE that says what it does."""
+    found = verb(_, sql)
+    return found and next((v for v in ("CREATE BRANCH", "DROP BRANCH", "WRITE LOCALLY") if v in sql), found)
+
+
 def around_refs(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
     """Points around the commits of branches and tags that are made beside Spark."""
     for call, what in (
@@ -75,3 +83,27 @@ def around_refs(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
         ("set_tag", "a tag"),
     ):
         monkeypatch.setattr(refs, call, points.around(getattr(refs, call), lambda *_, what=what: what))
+
+
+def around_writes(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points around everything that writes: Spark's statements and appends, branches, tags and ICDC tables."""
+    monkeypatch.setattr(SparkSession, "sql", points.around(SparkSession.sql, named))
+    around_refs(points, monkeypatch)
+    for call in ("append", "overwrite"):
+        write = getattr(DataFrameWriterV2, call)
+        monkeypatch.setattr(DataFrameWriterV2, call, points.around(write, lambda *_, c=call: c))
+    register = points.around(SqlCatalog.register_table, lambda *_: "registering an ICDC table")
+    monkeypatch.setattr(SqlCatalog, "register_table", register)
+
+
+def killed_everywhere(points: Points, step: Callable[[], Any]) -> list[str]:
+    """Run a step, killing it at each point in turn, until it completes; return these points."""
+    points.seen, points.armed = [], True
+    while True:
+        try:
+            step()
+        except Killed:
+            points.ended = False
+            continue
+        points.armed = False
+        return points.seen

@@ -24,13 +24,11 @@ from lake_assets.tables.audits.audit_declarations import (
 from lake_assets.tables.audits.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.specs import Limit
-from tests.final import test_killed_steps
-from tests.final.test_killed_steps import Points, killed_everywhere
 from tests.support.debezium import INT, TEXT, Event, Table
+from tests.support.kills import Points, killed_everywhere
 from tests.support.oracle import rows_of
 from tests.support.streams import Feed
 
-points = test_killed_steps.points
 T = Table({"id": INT, "city": TEXT})
 CITIES = Table({"id": TEXT}, name="public.cities")
 NOT_NULL: dict[str, Any] = {"not_null": "city"}
