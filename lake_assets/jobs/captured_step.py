@@ -112,8 +112,8 @@ class CapturedStep:
             raise JobError(f"{self.table}: {name} is no source of this step: it has {', '.join(self.windows)}")
         if name not in self._captures:
             window = self.windows[name]
-            taken = capture(self.lake, name, window.start, window.head.snapshot, table_uuid=window.head.uuid)
-            self._captures[name] = self._scope.enter_context(taken)
+            captured = capture(self.lake, name, window.start, window.head.snapshot, table_uuid=window.head.uuid)
+            self._captures[name] = self._scope.enter_context(captured)
         return self._captures[name]
 
     def icdc(self, source: str | TableId) -> IcdcTables:
@@ -128,12 +128,12 @@ class CapturedStep:
             LakeError: a captured file is missing, or the tables cannot be written.
         """
         name = str(TableId.parse(source))
-        taken = self.capture(name)
+        captured = self.capture(name)
         if name not in self._icdc:
             if self._settings.lifetime is None:
-                self._icdc[name] = self._scope.enter_context(taken.icdc())
+                self._icdc[name] = self._scope.enter_context(captured.icdc())
             else:
-                self._icdc[name] = taken.register_icdc(datetime.now(UTC) + self._settings.lifetime)
+                self._icdc[name] = captured.register_icdc(datetime.now(UTC) + self._settings.lifetime)
         return self._icdc[name]
 
     @cached_value
@@ -233,8 +233,8 @@ class CapturedStep:
                 f"{self.table}: step {', '.join(others)}, which counted as ended, committed to it during this step, so "
                 "both may have written the same changes. Compare its rows with its sources, and correct or rebuild them"
             )
-        carried = find_property(target, STEP_ID) if target is not None else None
-        if carried and carried[0] == self.id:
+        last = find_property(target, STEP_ID) if target is not None else None
+        if last and last[0] == self.id:
             return "job"
         if target is None:
             if self.is_empty:
@@ -250,8 +250,8 @@ class CapturedStep:
 
     def fail(self, error: BaseException) -> None:
         """Note that the job failed; without a trace if it is known what it has written."""
-        said = f"{type(error).__name__}: {error}"[:1000]
-        self._note = step_notes.change(self.lake, self._note, processes=(), error=said)
+        message = f"{type(error).__name__}: {error}"[:1000]
+        self._note = step_notes.change(self.lake, self._note, processes=(), error=message)
         if isinstance(error, JobNotStartedError) or self._note.state(self.lake.find(self.table)) != "unknown":
             step_notes.remove(self.lake, self._note)
 
@@ -262,14 +262,14 @@ class CapturedStep:
 
 def _other_steps(target: Table, note: StepNote) -> list[str]:
     """Return the other steps whose commits are in the target since a step began."""
-    found: dict[str, None] = {}
+    steps: dict[str, None] = {}
     for snapshot in ancestors(target):
         if snapshot.snapshot_id == note.snapshot:
             break
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if (step := said.get(STEP_ID, note.id)) != note.id:
-            found[step] = None
-    return [*found]
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        if (step := properties.get(STEP_ID, note.id)) != note.id:
+            steps[step] = None
+    return [*steps]
 
 
 @contextlib.contextmanager
@@ -282,7 +282,7 @@ def captured_step(
         lake: the lake.
         settings: what is declared.
         choose: returns the part of the pending windows that this step takes.
-        rebuild: whether the job is given everything that its sources hold.
+        rebuild: whether the job receives all rows of its sources.
 
     Raises:
         StepRunningError: a step over the same table is running.
@@ -331,7 +331,7 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     )
     note = replace(note, id=again.id) if again else note
     step_notes.claim(lake, note, former)
-    # A whole step may have come and gone since the target was loaded.
+    # A whole step may have run since the target was loaded.
     if known_marks(lake.find(table)) != base:
         step_notes.remove(lake, note)
         raise ConcurrentWriteError(f"{table}: another step absorbed the same windows at the same time")

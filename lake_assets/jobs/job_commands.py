@@ -134,8 +134,8 @@ class DbtJob:
             )
         project = str(self.folder / self.project)
         command = ["dbt", "build", "--project-dir", project, "--select", self.select]
-        given = ["--vars", json.dumps(variables(step.parameters)), *self.arguments]
-        return run_command(step, [*command, *given], self.folder, self.env)
+        arguments = ["--vars", json.dumps(variables(step.parameters)), *self.arguments]
+        return run_command(step, [*command, *arguments], self.folder, self.env)
 
 
 def variables(step: StepParameters) -> dict[str, str]:
@@ -178,8 +178,8 @@ def run_command(
     reader.join(_SECONDS_TO_END)  # a process that it left behind may hold its output open
     if code:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = "".join(tail).strip()
-        raise JobError(f"{step.table}: {command[0]} {how}" + (f":\n{said}" if said else ""))
+        output = "".join(tail).strip()
+        raise JobError(f"{step.table}: {command[0]} {how}" + (f":\n{output}" if output else ""))
     return {"command": Path(command[0]).name}
 
 

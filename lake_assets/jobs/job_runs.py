@@ -29,7 +29,7 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
         lake: the lake.
         spec: the job.
         choose: returns the part of the pending windows that this step takes.
-        rebuild: whether the job is given everything that its sources hold.
+        rebuild: whether the job receives all rows of its sources.
 
     Raises:
         JobError: the job fails.

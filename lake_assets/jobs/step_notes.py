@@ -89,9 +89,9 @@ class StepNote:
         Raises:
             ValueError, TypeError, LookupError: it is none.
         """
-        said: dict[str, Any] = json.loads(text)
-        windows = {s: NotedWindow(**w) for s, w in said.pop("windows").items()}
-        return cls(windows=windows, processes=tuple(said.pop("processes")), **said)
+        fields: dict[str, Any] = json.loads(text)
+        windows = {s: NotedWindow(**w) for s, w in fields.pop("windows").items()}
+        return cls(windows=windows, processes=tuple(fields.pop("processes")), **fields)
 
     @property
     def text(self) -> str:
@@ -104,8 +104,8 @@ class StepNote:
         return any(self._may_run(process) for process in self.processes)
 
     def _may_run(self, process: str) -> bool:
-        gone = is_gone(process)
-        return time.time() < self.began + self.hours * 3600 if gone is None else not gone
+        has_ended = is_gone(process)
+        return time.time() < self.began + self.hours * 3600 if has_ended is None else not has_ended
 
     def state(self, target: Table | None) -> State:
         """Return what is known of the job.
@@ -115,7 +115,7 @@ class StepNote:
         """
         if self.processes and self.is_running:
             return "running"
-        if target is not None and (carried := find_property(target, STEP_ID)) and carried[0] == self.id:
+        if target is not None and (last := find_property(target, STEP_ID)) and last[0] == self.id:
             return "done"
         if self.writes_target and _is_unchanged(target, self.snapshot):
             return "nothing-written"
@@ -135,14 +135,14 @@ class StepNote:
         """The error for an interrupted step that is declared to stop."""
         windows = ", ".join(f"{s} ({w.start or 'beginning'}, {w.end}]" for s, w in self.windows.items())
         how = f"failed ({self.error})" if self.error else "was killed"
-        found = (
+        evidence = (
             f"{self.target} has changed since, but no commit carries the step's watermark"
             if self.writes_target
             else "its writes are not visible from here"
         )
         return StepUnknownError(
-            f"{self.target}: a step over {windows} {how}, and whether its rows were written is unknown: {found}. Look, "
-            f"then run `lake-assets step {self.target} --done` if they were, or `lake-assets step {self.target} "
+            f"{self.target}: a step over {windows} {how}, and whether its rows were written is unknown: {evidence}. "
+            f"Look, then run `lake-assets step {self.target} --done` if they were, or `lake-assets step {self.target} "
             "--rerun` if they were not; `on_unknown: rerun` runs the job over the same windows again by itself"
         )
 
@@ -169,8 +169,8 @@ def find_note(lake: LakeBase, target: TableId) -> StepNote | None:
     Raises:
         CorruptMetadataError: the note cannot be read.
     """
-    found = _load(lake, target)
-    return found[0] if found else None
+    loaded = _load(lake, target)
+    return loaded[0] if loaded else None
 
 
 def _load(lake: LakeBase, target: TableId) -> tuple[StepNote, Table] | None:
@@ -227,11 +227,11 @@ def change(lake: LakeBase, note: StepNote, **changes: Any) -> StepNote:
 
 def _swap(lake: LakeBase, note: StepNote, former: StepNote) -> None:
     """Replace a note if it is still the former one."""
-    found = _load(lake, TableId.parse(note.target))
-    if found is None or (found[0].id, found[0].attempt) != (former.id, former.attempt):
-        raise (found[0] if found else former).running()
+    loaded = _load(lake, TableId.parse(note.target))
+    if loaded is None or (loaded[0].id, loaded[0].attempt) != (former.id, former.attempt):
+        raise (loaded[0] if loaded else former).running()
     try:
-        with found[1].transaction() as transaction:
+        with loaded[1].transaction() as transaction:
             # Catalogs compare a table's schema before they change it, and properties they do not: of two processes
             # that take the place of one note, the second finds another schema than it has read.
             with transaction.update_schema() as schema:
@@ -243,8 +243,8 @@ def _swap(lake: LakeBase, note: StepNote, former: StepNote) -> None:
 
 def is_current(lake: LakeBase, note: StepNote) -> bool:
     """Whether the note is still the one of its target."""
-    found = find_note(lake, TableId.parse(note.target))
-    return found is not None and (found.id, found.attempt) == (note.id, note.attempt)
+    current = find_note(lake, TableId.parse(note.target))
+    return current is not None and (current.id, current.attempt) == (note.id, note.attempt)
 
 
 def remove(lake: LakeBase, note: StepNote) -> None:

@@ -101,7 +101,7 @@ class StepParameters:
 
     def json(self) -> str:
         """Return everything as JSON; see `of_json`."""
-        said = {
+        fields = {
             "table": self.table,
             "id": self.id,
             "is_empty": self.is_empty,
@@ -113,7 +113,7 @@ class StepParameters:
             "key_types": self._key_types(),
             "properties": dict(self.properties),
         }
-        return json.dumps(said, allow_nan=False)
+        return json.dumps(fields, allow_nan=False)
 
     @classmethod
     def of_json(cls, text: str) -> Self:
@@ -123,17 +123,17 @@ class StepParameters:
             JobError: it is no such text.
         """
         try:
-            said = json.loads(text)
-            types: Mapping[str, str] = said["key_types"]
-            keys = said["keys"]
+            fields = json.loads(text)
+            types: Mapping[str, str] = fields["key_types"]
+            keys = fields["keys"]
             return cls(
-                said["table"],
-                said["id"],
-                {n: StepSource(**s) for n, s in said["sources"].items()},
-                said["lookups"],
-                {n: _range_of_json(r) for n, r in said["ranges"].items()},
+                fields["table"],
+                fields["id"],
+                {n: StepSource(**s) for n, s in fields["sources"].items()},
+                fields["lookups"],
+                {n: _range_of_json(r) for n, r in fields["ranges"].items()},
                 None if keys is None else [{n: _decoded(types.get(n), v) for n, v in k.items()} for k in keys],
-                said["properties"],
+                fields["properties"],
             )
         except (ValueError, TypeError, LookupError, AttributeError) as e:
             raise JobError(
@@ -156,15 +156,15 @@ class StepParameters:
                 f"{len(self.keys or ()):,} keys changed. Leave `keys` out and read the changed rows from the ICDC "
                 "tables (LAKE_STEP_AFTER_..., LAKE_STEP_BEFORE_...), or use `ranges`"
             )
-        found = {VARIABLE: text}
+        variables = {VARIABLE: text}
         for name, value in self.values().items():
             variable = "_".join([VARIABLE, *re.findall(r"[A-Za-z0-9]+", name)]).upper()
-            if variable in found:
+            if variable in variables:
                 raise JobError(
                     f"{self.table}: two parameters are called {variable} in the environment: rename one of them"
                 )
-            found[variable] = value
-        return found
+            variables[variable] = value
+        return variables
 
     def run_config(self, op: str = "job") -> dict[str, Any]:
         """Return a Dagster run configuration that hands the parameters to an op or asset as its configuration."""
@@ -172,7 +172,7 @@ class StepParameters:
 
     def values(self) -> dict[str, str]:
         """Return the single values by name: `table`, `low.day`, `end.raw.playback`, …; missing ones are empty."""
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "table": self.table,
             "id": self.id,
             "is_empty": self.is_empty,
@@ -180,11 +180,11 @@ class StepParameters:
             "properties": json.dumps(dict(self.properties)),
         }
         for name, source in self.sources.items():
-            found |= {f"{what}.{name}": value for what, value in asdict(source).items() if what != "is_empty"}
-        found |= {f"snapshot.{name}": snapshot for name, snapshot in self.lookups.items()}
+            values |= {f"{what}.{name}": value for what, value in asdict(source).items() if what != "is_empty"}
+        values |= {f"snapshot.{name}": snapshot for name, snapshot in self.lookups.items()}
         for name, hull in self.ranges.items():
-            found |= {f"{what}.{name}": value for what, value in _range_to_json(hull).items() if what in _IN_VALUES}
-        return {name: _as_text(value) for name, value in found.items()}
+            values |= {f"{what}.{name}": value for what, value in _range_to_json(hull).items() if what in _IN_VALUES}
+        return {name: _as_text(value) for name, value in values.items()}
 
     def _key_types(self) -> dict[str, str]:
         return {n: kind for k in self.keys or () for n, v in k.items() if (kind := _encoded(v)[0]) is not None}
@@ -237,12 +237,12 @@ def filled(command: Sequence[str], step: StepParameters) -> list[str]:
                 return match[0][0]
             if name not in values:
                 raise JobNotStartedError(
-                    f"{step.table}: `command`: {argument!r} names {name!r}; there are {', '.join(values)}"
+                    f"{step.table}: `command`: {argument!r} names {name!r}; the names are {', '.join(values)}"
                 )
             if not (text := values[name] or default or "") and default is None:
                 raise JobNotStartedError(
-                    f"{step.table}: `command`: {argument!r}: {name} has no value in this step (no bound is known, "
-                    f"or there is none): give one, as in {{{name}|1970-01-01}}"
+                    f"{step.table}: `command`: {argument!r}: {name} has no value in this step (its bound is "
+                    f"unknown or does not exist): give a default, as in {{{name}|1970-01-01}}"
                 )
             return shlex.quote(text) if is_script else text
 
@@ -275,9 +275,9 @@ def _range_to_json(hull: FieldRange) -> dict[str, Any]:
     }
 
 
-def _range_of_json(said: Mapping[str, Any]) -> FieldRange:
-    low, high = (_decoded(said["type"], said[end]) for end in ("low", "high"))
-    return FieldRange(low, high, said["exact"], said["nulls"], said["nans"], said["has_values"])
+def _range_of_json(fields: Mapping[str, Any]) -> FieldRange:
+    low, high = (_decoded(fields["type"], fields[end]) for end in ("low", "high"))
+    return FieldRange(low, high, fields["exact"], fields["nulls"], fields["nans"], fields["has_values"])
 
 
 def _encoded(value: Any) -> tuple[str | None, Any]:

@@ -69,8 +69,8 @@ def columns_by_name(declared: Sequence[str] | Mapping[str, ByColumn] | None) -> 
     """
     if declared is None:
         return {}
-    found: dict[str, ByColumn] = dict(declared if isinstance(declared, Mapping) else {n: n for n in declared})
-    for name, by in found.items():
+    by_name: dict[str, ByColumn] = dict(declared if isinstance(declared, Mapping) else {n: n for n in declared})
+    for name, by in by_name.items():
         if not by:
             raise PipelineError(f"{name!r}: name a column, or a column by source")
-    return found
+    return by_name

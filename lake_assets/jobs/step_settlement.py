@@ -32,7 +32,7 @@ def settle(lake: LakeBase, table: TableId, decision: Literal["done", "rerun"]) -
     note = step_notes.find_note(lake, table)
     if note is None:
         raise JobError(f"no step of {table} is running or interrupted: the next one continues from its watermark")
-    # Those of other machines are not visible from here: whoever settles the step knows.
+    # Processes of other machines are not visible from here; the user who settles the step knows.
     if any(is_gone(process) is False for process in note.processes):
         raise note.running()
     if decision == "rerun":

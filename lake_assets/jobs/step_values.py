@@ -28,27 +28,27 @@ def united_ranges(
         ColumnNotFoundError: a source has no such column.
         JobError: the types of two sources cannot be compared.
     """
-    found: dict[str, FieldRange] = {}
+    hulls: dict[str, FieldRange] = {}
     for name, by in declared.items():
         hull, of = NOTHING, list[str]()
-        for source, taken in changed.items():
+        for source, change in changed.items():
             column = of_source(by, source)
             if column is None:
                 continue
-            if column not in taken.ranges:
+            if column not in change.ranges:
                 raise ColumnNotFoundError(
-                    f"{table}: `ranges`: {source} has no column {column!r}{nearest(column, taken.ranges)}, so "
+                    f"{table}: `ranges`: {source} has no column {column!r}{nearest(column, change.ranges)}, so "
                     f"its changes belong to no range of {name}. Name the column by source, or read {source} as a lookup"
                 )
             try:
-                hull |= taken.ranges[column]
+                hull |= change.ranges[column]
             except TypeError as e:
                 raise JobError(
                     f"{table}: `ranges`: {name} has another type in {source} than in {', '.join(of)}: {e}"
                 ) from e
             of.append(source)
-        found[name] = hull
-    return found
+        hulls[name] = hull
+    return hulls
 
 
 def changed_keys(
@@ -66,7 +66,7 @@ def changed_keys(
     from pyspark.errors import PySparkException
 
     parts: list[Any] = []
-    for source, taken in changed.items():
+    for source, change in changed.items():
         expressions = {name: of_source(by, source) for name, by in declared.items()}
         if not any(expressions.values()):
             continue
@@ -74,7 +74,7 @@ def changed_keys(
             raise PipelineError(f"{table}: `keys`: {', '.join(missing)} has no expression over {source}")
         columns = [f"{e} AS {quote(name)}" for name, e in expressions.items()]
         try:
-            parts.append(taken.signed(spark()).selectExpr(*columns))
+            parts.append(change.signed(spark()).selectExpr(*columns))
         except PySparkException as e:
             first = next(iter(str(e).splitlines()), "")
             raise JobError(f"{table}: `keys`: Spark does not accept {', '.join(columns)} over {source}: {first}") from e

@@ -1,4 +1,4 @@
-"""The windows of a step: what is pending, or what an interrupted step was given."""
+"""The windows of a step: what is pending, or those of an interrupted step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settled(former: StepNote | None, target: Table | None, settings: StepSetting
         case "done":
             return None, "the interrupted step before had committed"
         case "nothing-written":
-            return None, "the interrupted step before had written nothing"
+            return None, "the step interrupted before wrote nothing"
         case "unknown":
             if settings.on_unknown == "stop" and not former.is_rerun_requested:
                 raise former.unknown()

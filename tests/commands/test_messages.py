@@ -62,7 +62,7 @@ def test_a_pipeline_can_be_checked_before_there_is_a_lake(call: Call, here: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ("check shopp", "no pipeline shopp (did you mean shop?): name a YAML file"),
         ("check emtpy.yaml", "no pipeline emtpy.yaml (did you mean empty.yaml?)"),
@@ -84,10 +84,10 @@ def test_a_pipeline_can_be_checked_before_there_is_a_lake(call: Call, here: Path
         ("spark-server --port 99999999", "99999999 is not a port"),
     ],
 )
-def test_a_wrong_word_is_named_with_what_to_write(call: Call, here: Path, words: str, said: str) -> None:
+def test_a_wrong_word_is_named_with_what_to_write(call: Call, here: Path, words: str, expected: str) -> None:
     done = call(*words.split())
     assert done.code == 1
-    assert said in done.err
+    assert expected in done.err
     assert "Traceback" not in done.err + done.out
     assert {p.name for p in here.iterdir()} == {"empty.yaml", "folder"}
 
@@ -110,7 +110,7 @@ def lake(here: Path) -> Lake:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ("capture raw.event", "no table raw.event (did you mean raw.events?) in the lake at"),
         ("capture rwa.events", "no table rwa.events (did you mean raw.events?) in the lake at"),
@@ -128,10 +128,10 @@ def lake(here: Path) -> Lake:
         ("rejected explain raw.events 3", "raw.events has no rejected record at position 3"),
     ],
 )
-def test_a_wrong_table_is_named_with_those_that_there_are(lake: Lake, call: Call, words: str, said: str) -> None:
+def test_a_wrong_table_is_named_with_those_that_there_are(lake: Lake, call: Call, words: str, expected: str) -> None:
     done = call(*words.split())
     assert done.code == 1
-    assert said in done.err
+    assert expected in done.err
     assert "Traceback" not in done.err + done.out
 
 

@@ -16,7 +16,7 @@ from lake_assets.examples import flights
 from lake_assets.pipeline.verification import verify
 from tests.models.test_python_models import rows_in, run
 
-TABLES = ("agg.flights_known", "agg.flights_delays", "agg.flights_planes", "agg.flights_by_visibility")
+TABLES = ("agg.flights_enriched", "agg.flights_delays", "agg.flights_planes", "agg.flights_by_visibility")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def check(new_lake: Callable[[str], Lake], year: flights.Year, days: int) -> Non
     batches = list(islice(year.by_day(), days))
     found = tables_after(new_lake("daily"), year, batches)
     assert found == tables_after(new_lake("at_once"), year, [pa.concat_tables(batches)])
-    assert sum(found["agg.flights_known"].values()) == sum(map(len, batches))
+    assert sum(found["agg.flights_enriched"].values()) == sum(map(len, batches))
 
 
 def test_days_are_the_same_as_all_of_them_at_once(new_lake: Callable[[str], Lake], year: flights.Year) -> None:

@@ -61,18 +61,18 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_file_that_becomes_a_pipe_after_it_was_listed_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "a.jsonl")
-    said: list[Exception] = []
+    raised: list[Exception] = []
 
     def read() -> None:
         try:
             open_regular(pipe)
         except LandingFolderError as e:
-            said.append(e)
+            raised.append(e)
 
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(10)
-    assert [str(e) for e in said] == [f"{pipe} is no longer a file, but a pipe or a device: remove it"]
+    assert [str(e) for e in raised] == [f"{pipe} is no longer a file, but a pipe or a device: remove it"]
 
 
 def test_a_row_that_is_kept_in_part_is_not_taken_in_by_a_replay(plain_lake: Lake, tmp_path: Path) -> None:

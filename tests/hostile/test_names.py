@@ -97,8 +97,8 @@ def test_columns_of_any_name_are_readable_or_named(lake: Lake, form: str) -> Non
 
 
 def test_refused_columns_can_be_renamed_after_the_error(lake: Lake) -> None:
-    said = run(lake, "debezium-plain", [("taken", REFUSED)], "*.*")["staging.taken"]
-    assert set(TAKEN) <= set(re.findall(r"\w+", said))
+    staged = run(lake, "debezium-plain", [("taken", REFUSED)], "*.*")["staging.taken"]
+    assert set(TAKEN) <= set(re.findall(r"\w+", staged))
     declared = {"table": "public.taken", "key": ["id"], "rename": {n: f"x{n}" for n in TAKEN}}
     streams = [{"name": "events", "format": "debezium", "tables": [declared]}]
     outcomes = Pipeline(PipelineConfig.model_validate({"name": "p", "streams": streams})).run(lake)

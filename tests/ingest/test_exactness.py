@@ -23,7 +23,7 @@ FINAL = TableId.parse("final.items")
 MODELS = [{"name": "agg.m", "sql": "SELECT count(*) AS c FROM final.t"}]
 
 
-def said(outcomes: Mapping[str, Outcome], table: str) -> list[str]:
+def reasons(outcomes: Mapping[str, Outcome], table: str) -> list[str]:
     return outcomes[table].details.get(INEXACT, [])
 
 
@@ -71,10 +71,10 @@ def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter
     feed = Feed(lake, "public.t", models=MODELS)
     first = Table({"id": BIGINT, "name": TEXT})
     outcomes = feed.deliver([Event(first, "c", (i, i), {"id": i, "name": "a"}) for i in (10, 20)])
-    assert reasons_of(lake, TableId.parse("final.t")) == said(outcomes, "final.t") == []
+    assert reasons_of(lake, TableId.parse("final.t")) == reasons(outcomes, "final.t") == []
     second = Table({"id": BIGINT, "title": TEXT, "flag": {**INT, "default": 7}})
     outcomes = feed.deliver([Event(second, "u", (30, 31), {"id": 10, "title": "b", "flag": 7})])
-    default, rename = said(outcomes, "final.t")
+    default, rename = reasons(outcomes, "final.t")
     assert "column flag was added with a default" in default
     assert "declare `rename: {name: title}`" in rename
     assert table_status(lake, TableId.parse("final.t")).not_exact == [default, rename]
@@ -85,7 +85,7 @@ def test_a_rename_and_a_default_that_no_event_reports_are_said_until_they_matter
     # What the error says is done, and the other row changes.
     feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "title"}}, models=MODELS)
     outcomes = feed.deliver([Event(second, "u", (40, 41), {"id": 20, "title": "c", "flag": 7})])
-    assert said(outcomes, "final.t") == []
+    assert reasons(outcomes, "final.t") == []
     assert table_status(lake, TableId.parse("final.t")).not_exact == reasons_of(lake, TableId.parse("agg.m")) == []
 
 
@@ -93,12 +93,12 @@ def test_a_rename_that_was_none_is_dismissed_as_the_message_says(lake: Lake) -> 
     feed = Feed(lake, "public.t")
     first, second = Table({"id": BIGINT, "name": TEXT}), Table({"id": BIGINT, "title": TEXT})
     feed.deliver([Event(first, "c", (i, i), {"id": i, "name": "a"}) for i in (10, 20)])
-    (rename,) = said(feed.deliver([Event(second, "u", (30, 31), {"id": 10, "title": "b"})]), "final.t")
+    (rename,) = reasons(feed.deliver([Event(second, "u", (30, 31), {"id": 10, "title": "b"})]), "final.t")
     assert rename.endswith("If it was not, declare `rename: {name: name}`")
     feed.pipeline = pipeline({"table": "public.t", "rename": {"name": "name"}})
     for at in (40, 50):
         outcomes = feed.deliver([Event(second, "u", (at, at + 1), {"id": 20, "title": f"c{at}"})])
-        assert said(outcomes, "final.t") == []
+        assert reasons(outcomes, "final.t") == []
     final = TableId.parse("final.t")
     assert reasons_of(lake, final) == []
     assert {tuple(r) for r in lake.spark().table(lake.sql_name(final)).select("id", "name", "title").collect()} == {
@@ -110,7 +110,7 @@ def test_rejected_records_are_said_until_they_are_read(lake: Lake) -> None:
     stream = Stream(lake, format="wal2json-v2", on_conflict="reject")
     stream.run(v2(1, "I", id=("integer", 1), n=("integer", 7)))
     outcomes = stream.run(v2(2, "U", id=("integer", 1), n=("text", "seven")))
-    assert reasons_of(lake, FINAL) == said(outcomes, "staging.items") == said(outcomes, "final.items")
+    assert reasons_of(lake, FINAL) == reasons(outcomes, "staging.items") == reasons(outcomes, "final.items")
     (reason,) = reasons_of(lake, FINAL)
     assert reason.startswith("1 record is rejected")
     stream.declare(format="wal2json-v2", tables=[{"table": ITEMS, "types": {"n": "string"}}])

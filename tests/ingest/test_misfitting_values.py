@@ -198,8 +198,8 @@ def test_a_row_whose_value_does_not_fit_is_neither_lost_nor_frozen(lake: Lake, m
     assert sorted(rejected) == [3, 4, 6]
     assert rejected[3] == f"n does not fit decimal(38,2): {FORTY}"
     monkeypatch.setattr(LakeOfCommands, "load", classmethod(lambda *_: lake))
-    said = CliRunner().invoke(command.app, ["explain", "raw.events", "1"], catch_exceptions=False).output
-    assert "`on_misfit: null`" in " ".join(said.split())
+    printed = CliRunner().invoke(command.app, ["explain", "raw.events", "1"], catch_exceptions=False).output
+    assert "`on_misfit: null`" in " ".join(printed.split())
     stream.declare(format="change-set", tables=[table | {"on_misfit": None}])  # as YAML reads a bare null
     replayed = stream.replay()["staging.items"]
     assert (replayed.why, replayed.details["misfits"]) == ("3 records can be read now, 0 cannot", 3)

@@ -189,7 +189,7 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
 
 
 @pytest.mark.parametrize(
-    ("column", "harm", "said"),
+    ("column", "harm", "message"),
     [
         ("n", {"n": 2**40}, "n does not fit int"),
         ("n", {"n": "many"}, "n does not fit int"),
@@ -198,7 +198,7 @@ def test_a_table_that_nobody_made_as_a_pipeline_is_left_alone(feed: Feed, log: L
     ],
 )
 def test_a_record_that_does_not_fit_is_rejected_and_the_others_go_on(
-    feed: Feed, log: Log, column: str, harm: dict[str, Any] | None, said: str
+    feed: Feed, log: Log, column: str, harm: dict[str, Any] | None, message: str
 ) -> None:
     feed.deliver([log("c", id=1, n=1)])
     good, bad = log("c", id=2, n=2).records()[0], log("c", id=3, n=3).records()[0]
@@ -213,7 +213,7 @@ def test_a_record_that_does_not_fit_is_rejected_and_the_others_go_on(
     assert sorted(r["id"] for r in feed.rows("final.t").collect()) == [1, 2]
     (reject,) = feed.rows("raw.events_rejected").collect()
     assert (reject["source_file"], reject["source_line"], reject["source_table"]) == ("bad.jsonl", 2, "public.t")
-    assert reject["reason"].startswith(said)
+    assert reject["reason"].startswith(message)
 
 
 def test_an_insert_without_its_row_is_rejected(lake: Lake) -> None:

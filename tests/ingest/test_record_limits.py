@@ -138,18 +138,18 @@ def test_names_that_are_no_text_are_taken_in_once_and_shown_in_escapes(plain_lak
     assert rows(plain_lake, "source_file") == [("a\\xff.jsonl",), ("a/xff.jsonl",), ("b\n\t'\".jsonl",), ("ü.jsonl",)]
 
 
-@pytest.mark.parametrize(("said", "bytes_"), [("1MB", 1_000_000), ("2KiB", 2_048), (77, 77)])
-def test_limits_are_declared_for_a_stream(plain_lake: Lake, said: str | int, bytes_: int) -> None:
-    stream = {"name": "s", "tables": ["public.users"], "max_record": said, "max_file": said}
+@pytest.mark.parametrize(("declared", "bytes_"), [("1MB", 1_000_000), ("2KiB", 2_048), (77, 77)])
+def test_limits_are_declared_for_a_stream(plain_lake: Lake, declared: str | int, bytes_: int) -> None:
+    stream = {"name": "s", "tables": ["public.users"], "max_record": declared, "max_file": declared}
     raw = Pipeline(PipelineConfig.model_validate({"name": "p", "streams": [stream]})).specs(plain_lake)[0]
     assert isinstance(raw, RawSpec)
     assert raw.limits == Limits(bytes_, bytes_)
 
 
-@pytest.mark.parametrize("said", ["much", 0, "-1MB"])
-def test_limits_that_are_none_are_refused(tmp_path: Path, said: str | int) -> None:
+@pytest.mark.parametrize("declared", ["much", 0, "-1MB"])
+def test_limits_that_are_none_are_refused(tmp_path: Path, declared: str | int) -> None:
     file = tmp_path / "defs.yaml"
-    stream = {"name": "s", "tables": ["public.users"], "max_record": said}
+    stream = {"name": "s", "tables": ["public.users"], "max_record": declared}
     file.write_text(
         json.dumps({"type": "lake_assets.LakePipeline", "attributes": {"name": "p", "streams": [stream]}}, indent=1)
     )

@@ -451,14 +451,14 @@ def test_nesting_stops_at_a_depth_and_stops_nothing_else(lake: Lake, form: str) 
         row = {"id": at, "n": "@"}
         if form == "debezium":
             source = {"schema": "public", "table": "items", "lsn": at, "ts_ms": at}
-            said: Any = {"op": "c", "before": None, "after": row, "source": source}
+            message: Any = {"op": "c", "before": None, "after": row, "source": source}
         elif form == "change-set":
-            said = {"FLAG": "I", "CDC_TIMESTAMP": at, **row}
+            message = {"FLAG": "I", "CDC_TIMESTAMP": at, **row}
         else:
             types = {"id": "integer", "n": "json"}
             columns = [{"name": c, "type": types[c], "value": v} for c, v in row.items()]
-            said = {"action": "I", "schema": "public", "table": "items", "lsn": f"0/{at}", "columns": columns}
-        return json.dumps(said).replace('"@"', value)
+            message = {"action": "I", "schema": "public", "table": "items", "lsn": f"0/{at}", "columns": columns}
+        return json.dumps(message).replace('"@"', value)
 
     stream = Stream(lake, format=form, tables=[{"table": ITEMS, "key": "id", "types": {"n": "string"}}])
     values = {1: nested(1), 2: nested(DEPTH - 5)}

@@ -35,8 +35,8 @@ def lines_of(source: Deferred, around: bool, xids: bool, lsns: bool) -> list[str
     found: list[str] = []
 
     def write(action: str, xid: int, lsn: int, **more: Any) -> None:
-        said = ({"xid": xid} if xids else {}) | ({"lsn": f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"} if lsns else {})
-        found.append(json.dumps({"action": action, **said, **more}))
+        fields = ({"xid": xid} if xids else {}) | ({"lsn": f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"} if lsns else {})
+        found.append(json.dumps({"action": action, **fields, **more}))
 
     def listed(row: dict[str, Any]) -> list[dict[str, Any]]:
         kinds = {"k": "bigint", "n": "integer", "name": "text"}
@@ -71,9 +71,9 @@ def value(choose: random.Random, column: str) -> Any:
 def followed(lines: list[str], start: int = 0, current: Open | None = None) -> tuple[list[str | None], Open | None]:
     found: list[str | None] = []
     for position, line in enumerate(lines, start):
-        said = V2.boundary(json.loads(line))
-        assert said is not None
-        current, transaction = follow(current, said, position)
+        fields = V2.boundary(json.loads(line))
+        assert fields is not None
+        current, transaction = follow(current, fields, position)
         found.append(transaction)
     return found, current
 

@@ -60,13 +60,13 @@ def declared(media: Lake, tmp_path: Path) -> Callable[..., Pipeline]:
 
 
 def command(media: Lake, **env: str) -> list[str]:
-    said = json.dumps({"HOME_OF_LAKE": str(media.config.home), "PYTHONPATH": str(Path.cwd()), **env})
-    return [f"command: [{sys.executable}, job.py]", f"env: {said}"]
+    variables = json.dumps({"HOME_OF_LAKE": str(media.config.home), "PYTHONPATH": str(Path.cwd()), **env})
+    return [f"command: [{sys.executable}, job.py]", f"env: {variables}"]
 
 
 def writes(media: Lake, tmp_path: Path, *what: str) -> list[str]:
     """A command that writes its arguments into a file, one per line."""
-    code = f"import sys; open({str(tmp_path / 'said')!r}, 'a').write(chr(10).join(sys.argv[1:]) + chr(10))"
+    code = f"import sys; open({str(tmp_path / 'printed')!r}, 'a').write(chr(10).join(sys.argv[1:]) + chr(10))"
     return ["writes: elsewhere", f"command: {json.dumps([sys.executable, '-c', code, *what])}"]
 
 
@@ -111,35 +111,35 @@ def test_a_command_gets_placeholders_and_keeps_its_arguments_apart(
     pipeline = declared(*writes(media, tmp_path, *arguments))
     (outcome,) = pipeline.run(media)
     assert outcome.error is None
-    said = (tmp_path / "said").read_text().splitlines()
-    assert said == ["2024-01-01 to 2024-01-02", "none", DAILY, "{low.day}", "${low.day}", "{x y}"]
+    printed = (tmp_path / "printed").read_text().splitlines()
+    assert printed == ["2024-01-01 to 2024-01-02", "none", DAILY, "{low.day}", "${low.day}", "{x y}"]
     play(media, (1, 20, 1))
     pipeline.run(media)
-    assert (tmp_path / "said").read_text().splitlines()[6] == "2024-01-20 to 2024-01-20"
+    assert (tmp_path / "printed").read_text().splitlines()[6] == "2024-01-20 to 2024-01-20"
 
 
 def test_values_in_the_text_of_a_shell_are_quoted(
     media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
-    script = f"echo {{raw|$(touch {tmp_path}/injected)}} {{start.raw.playback|a; touch {tmp_path}/injected}} > said"
+    script = f"echo {{raw|$(touch {tmp_path}/injected)}} {{start.raw.playback|a; touch {tmp_path}/injected}} > printed"
     with pytest.raises(PipelineError, match="no parameter is called 'raw'"):
         declared("writes: elsewhere", f"command: {json.dumps(['bash', '-c', script])}")
     script = script.replace("{raw|", "{start.raw.playback|")
     (outcome,) = declared("writes: elsewhere", f"command: {json.dumps(['bash', '-c', script])}").run(media)
     assert outcome.error is None
     assert not (tmp_path / "injected").exists()
-    said = (tmp_path / "job" / "said").read_text()
-    assert said == f"$(touch {tmp_path}/injected) a; touch {tmp_path}/injected\n"
+    printed = (tmp_path / "job" / "printed").read_text()
+    assert printed == f"$(touch {tmp_path}/injected) a; touch {tmp_path}/injected\n"
 
 
 def test_spark_submit_gets_the_watermark_as_conf(
     media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
     declared(*writes(media, tmp_path, "{spark_conf}", "job.py")).run(media)
-    said = (tmp_path / "said").read_text().splitlines()
-    assert said[0::2][:2] == ["--conf", "--conf"]
-    assert said[1].startswith("spark.sql.iceberg.snapshot-property.lake-assets.watermark={")
-    assert said[-1] == "job.py"
+    printed = (tmp_path / "printed").read_text().splitlines()
+    assert printed[0::2][:2] == ["--conf", "--conf"]
+    assert printed[1].startswith("spark.sql.iceberg.snapshot-property.lake-assets.watermark={")
+    assert printed[-1] == "job.py"
 
 
 @pytest.mark.parametrize("carries", [True, False])
@@ -210,16 +210,16 @@ def test_dbt_gets_the_values_as_variables(
     assert "pip install dbt-core" in (missing.error or "")
     program = tmp_path / "bin" / "dbt"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nfor a in "$@"; do printf "%s\\n" "$a"; done > {tmp_path}/said\n')
+    program.write_text(f'#!/bin/sh\nfor a in "$@"; do printf "%s\\n" "$a"; done > {tmp_path}/printed\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
     (outcome,) = declared(*lines).run(media)
     assert outcome.error is None
-    said = (tmp_path / "said").read_text().splitlines()
-    assert said[:3] == ["build", "--project-dir", str(tmp_path / "job" / "shop_dbt")]
-    assert said[3:6] == ["--select", "daily+", "--vars"]
-    assert said[7:] == ["--target", "prod"]
-    assert json.loads(said[6])["low_day"] == "2024-01-01"
+    printed = (tmp_path / "printed").read_text().splitlines()
+    assert printed[:3] == ["build", "--project-dir", str(tmp_path / "job" / "shop_dbt")]
+    assert printed[3:6] == ["--select", "daily+", "--vars"]
+    assert printed[7:] == ["--target", "prod"]
+    assert json.loads(printed[6])["low_day"] == "2024-01-01"
 
 
 def test_a_notebook_is_run_by_papermill(
@@ -231,12 +231,12 @@ def test_a_notebook_is_run_by_papermill(
     assert "pip install papermill" in (missing.error or "")
     module = tmp_path / "fake" / "papermill.py"
     module.parent.mkdir()
-    module.write_text(f"import sys, json; json.dump(sys.argv[1:], open({str(tmp_path / 'said')!r}, 'w'))")
+    module.write_text(f"import sys, json; json.dump(sys.argv[1:], open({str(tmp_path / 'printed')!r}, 'w'))")
     monkeypatch.syspath_prepend(module.parent)
     monkeypatch.setenv("PYTHONPATH", str(module.parent))
     (outcome,) = declared(*lines).run(media)
     assert outcome.error is None
-    source, output, option, parameters = json.loads((tmp_path / "said").read_text())
+    source, output, option, parameters = json.loads((tmp_path / "printed").read_text())
     assert (source, output, option) == (
         str(tmp_path / "job" / "daily.ipynb"), "out-2024-01-02.ipynb", "--parameters_yaml"
     )  # fmt: skip

@@ -198,8 +198,8 @@ media.catalog.create_table("agg.playback_daily", rows.schema).append(rows, snaps
     with media.step(DAILY, [PLAYS], ranges=["day"], lifetime=timedelta(hours=2)) as step:
         env = {**dict(__import__("os").environ), **step.env, "HOME_OF_LAKE": str(media.config.home)}
         subprocess.run([sys.executable, "-c", code], env=env, check=True)
-        said = json.loads(step.env["LAKE_STEP"])
-        assert said["sources"][PLAYS]["after"] == step.icdc(PLAYS).after
+        parameters = json.loads(step.env["LAKE_STEP"])
+        assert parameters["sources"][PLAYS]["after"] == step.icdc(PLAYS).after
         after = step.icdc(PLAYS).after
     assert rows_of(media) == rows_of(media, PLAYS)
     # It outlives the block and a sweep, until its lifetime is over.

@@ -97,7 +97,7 @@ class Graph:
         assert stored is not None
         return stored
 
-    def said(self, run: dg.DagsterRun, kind: dg.DagsterEventType) -> list[str | None]:
+    def steps_with(self, run: dg.DagsterRun, kind: dg.DagsterEventType) -> list[str | None]:
         return [e.step_key for e in self.instance.all_logs(run.run_id, of_type=kind)]
 
 
@@ -167,7 +167,7 @@ def test_a_failed_step_stops_only_its_dependents(graph: Graph) -> None:
     assert run.status == dg.DagsterRunStatus.FAILURE
     assert done == ["b", "below_b"]
     assert hooked == ["a"]
-    assert graph.said(run, dg.DagsterEventType.STEP_FAILURE) == ["a"]
+    assert graph.steps_with(run, dg.DagsterEventType.STEP_FAILURE) == ["a"]
 
 
 def test_a_step_that_requests_a_retry_is_retried_while_others_continue(graph: Graph) -> None:
@@ -189,7 +189,7 @@ def test_a_step_that_requests_a_retry_is_retried_while_others_continue(graph: Gr
     assert len(tries) == 3
     assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tries))
     assert ended["b"] < tries[1] < ended["below"]
-    assert len(graph.said(run, dg.DagsterEventType.STEP_UP_FOR_RETRY)) == 2
+    assert len(graph.steps_with(run, dg.DagsterEventType.STEP_UP_FOR_RETRY)) == 2
 
 
 def test_steps_of_one_pool_take_turns(graph: Graph) -> None:
@@ -267,7 +267,7 @@ def test_an_error_in_dagster_fails_the_run_after_running_steps_have_ended(graph:
     run = graph.run(max_concurrent=2)
     assert run.status == dg.DagsterRunStatus.FAILURE
     assert done == ["b"]
-    assert graph.said(run, dg.DagsterEventType.STEP_SUCCESS) == ["b"]
+    assert graph.steps_with(run, dg.DagsterEventType.STEP_SUCCESS) == ["b"]
 
 
 @pytest.mark.parametrize("when", ["hook", "log"])

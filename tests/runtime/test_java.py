@@ -9,11 +9,11 @@ from lake_assets.errors import JavaNotFoundError
 from lake_assets.runtime import java
 
 
-def home(folder: Path, version: str | None, *, said: str = "") -> Path:
+def home(folder: Path, version: str | None, *, output: str = "") -> Path:
     """A made-up Java home: with a `release` file, or with a `java` that says its version itself."""
     binary = folder / "bin" / "java"
     binary.parent.mkdir(parents=True)
-    binary.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    binary.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     binary.chmod(0o755)
     if version:
         (folder / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
@@ -39,7 +39,7 @@ def test_a_java_home_that_spark_does_not_run_on_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
 ) -> None:
     good = home(tmp_path / "usual" / "a", "17.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", version, said="no version")))
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", version, output="no version")))
     assert java.find_java() == good
 
 
@@ -59,11 +59,11 @@ def test_the_usual_places_are_looked_at_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ['openjdk version "17.0.9" 2023-10-17', 'java version "21" 2023-09-19 LTS', 'openjdk version "17-ea"']
+    "output", ['openjdk version "17.0.9" 2023-10-17', 'java version "21" 2023-09-19 LTS', 'openjdk version "17-ea"']
 )
-def test_a_home_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_a_home_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     monkeypatch.setenv("PATH", os.defpath)  # for the shell of the made-up java
-    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", None, said=said)))
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "mine", None, output=output)))
     assert java.find_java() == tmp_path / "mine"
 
 
@@ -74,11 +74,11 @@ def test_without_any_the_error_says_what_was_found_and_how_to_get_one(
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(JavaNotFoundError) as caught:
         java.find_java()
-    said = str(caught.value)
-    assert f"{tmp_path / 'mine'}: Java 25" in said
-    assert "17 or 21" in said
-    assert "apt-get install" in said
-    assert "JAVA_HOME" in said
+    message = str(caught.value)
+    assert f"{tmp_path / 'mine'}: Java 25" in message
+    assert "17 or 21" in message
+    assert "apt-get install" in message
+    assert "JAVA_HOME" in message
 
 
 def test_a_java_home_that_does_not_exist_is_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
             code = 0
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else 1 if e.code else 0
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
+        streams = capsys.readouterr()
+        return Done(code, streams.out, streams.err)
 
     return call

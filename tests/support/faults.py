@@ -221,9 +221,9 @@ class Faults:
             outcomes = [Outcome("the run", "failed", error=f"{type(e).__name__}: {e}", exception=e)]
         failed = [o for o in outcomes if o.status == "failed"]
         for outcome in failed:
-            said = f"{outcome.table}: {outcome.error}"
-            self.done.append(f"  {said[:400]}")
-            assert isinstance(outcome.exception, LakeError), f"{type(outcome.exception)}: {said}"
+            message = f"{outcome.table}: {outcome.error}"
+            self.done.append(f"  {message[:400]}")
+            assert isinstance(outcome.exception, LakeError), f"{type(outcome.exception)}: {message}"
         return failed
 
     def settle(self) -> None:
@@ -251,32 +251,32 @@ class Faults:
 
     def follow(self, outcome: Outcome, wanted: str = "") -> None:
         """Do one of the things that an error advises, whichever; or what is called `wanted`."""
-        said = outcome.error or ""
+        message = outcome.error or ""
         options: list[tuple[str, Callable[[], bool]]] = []
-        for command in dict.fromkeys(re.findall(r"`lake-assets (rebuild [\w.]+)`", said)):
+        for command in dict.fromkeys(re.findall(r"`lake-assets (rebuild [\w.]+)`", message)):
             options.append((command, lambda c=command: self.command(c)))
-        if "`lake-assets repair`" in said:
+        if "`lake-assets repair`" in message:
             options.append(("repair", lambda: self.command("repair")))
-        if re.search(r"restore (the file|it) from a backup", said, re.IGNORECASE):
-            options.append(("restore", lambda: self._restore(said)))
-        if "roll" in said and "back to a snapshot without it" in said:
-            options.append(("roll back", lambda: self._roll_back(said)))
-        if "make room" in said or "end that process" in said:
+        if re.search(r"restore (the file|it) from a backup", message, re.IGNORECASE):
+            options.append(("restore", lambda: self._restore(message)))
+        if "roll" in message and "back to a snapshot without it" in message:
+            options.append(("roll back", lambda: self._roll_back(message)))
+        if "make room" in message or "end that process" in message:
             options.append(("relieve", self.relieve))
-        if "`lake-assets rebuild` that table" in said and (owner := self._owner(said)):
+        if "`lake-assets rebuild` that table" in message and (owner := self._owner(message)):
             options.append((f"rebuild {owner}", lambda: self.command(f"rebuild {owner}")))
-        if "run again" in said and not options:
+        if "run again" in message and not options:
             options.append(("run again", lambda: True))
-        if drop := _DROP.search(said):
+        if drop := _DROP.search(message):
             options.append(("drop", lambda: self._drop(drop[1])))
-        assert options, f"no advice in {said}"
+        assert options, f"no advice in {message}"
         self.choose.shuffle(options)
         for name, option in options:
             if wanted in name and option():
                 self.followed.append(name)
                 self.done.append(f"  followed: {name}")
                 return
-        raise AssertionError(f"nothing of the advice can be done: {said}")
+        raise AssertionError(f"nothing of the advice can be done: {message}")
 
     def command(self, command: str) -> bool:
         """Run a command of the product's; whether it did what it promised."""
@@ -298,30 +298,30 @@ class Faults:
                 self.command(f"repair {lost} --forget")
         return done.exit_code == 0 or command == "repair"
 
-    def _restore(self, said: str) -> bool:
-        found = [f for f in self._kept if f.name in said]
+    def _restore(self, message: str) -> bool:
+        found = [f for f in self._kept if f.name in message]
         for file in found:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(self._kept.pop(file))
         return bool(found)
 
-    def _roll_back(self, said: str) -> bool:
+    def _roll_back(self, message: str) -> bool:
         """Roll the table that the named file belongs to back to its last snapshot without the file."""
-        if (table := self._owner(said)) is None:
+        if (table := self._owner(message)) is None:
             return False
         loaded = self.lake.table(table)
         for entry in reversed(loaded.history()):
             snapshot = loaded.snapshot_by_id(entry.snapshot_id)
-            if snapshot is not None and not any(p.name in said for p in all_files(loaded, snapshot)):
+            if snapshot is not None and not any(p.name in message for p in all_files(loaded, snapshot)):
                 self.people.sql(f"CALL lake.system.set_current_snapshot('{table}', {snapshot.snapshot_id})")
                 return True
         return False
 
-    def _owner(self, said: str) -> str | None:
+    def _owner(self, message: str) -> str | None:
         """The table in whose folder a named file is."""
         for table in self.tables:
             with contextlib.suppress(CorruptMetadataError):
-                if f"{path_of(self.lake.table(table).location())}/" in said:
+                if f"{path_of(self.lake.table(table).location())}/" in message:
                     return table
         return None
 

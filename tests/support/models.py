@@ -72,13 +72,13 @@ class Proof:
             for name, q in self.queries.items():
                 outcome = outcomes[name]
                 self.strategies[outcome.strategy or outcome.status] += 1
-                said = outcome.error or self._differs(name, q, connection, spark=spark)
+                problem = outcome.error or self._differs(name, q, connection, spark=spark)
                 if not self.may_fail_in_parts and "did not accept a part" in (outcome.why or ""):
-                    said = said or "it was to be computed by parts"
+                    problem = problem or "it was to be computed by parts"
                 if "missing in the table" in (outcome.why or ""):
-                    said = said or "its table was to hold what was removed"
-                if said:
-                    wrong.append(f"{name} ({outcome.strategy}: {outcome.why})\n{q.sql}\n{said}")
+                    problem = problem or "its table was to hold what was removed"
+                if problem:
+                    wrong.append(f"{name} ({outcome.strategy}: {outcome.why})\n{q.sql}\n{problem}")
         assert not wrong, "\n\n".join([*wrong, "after:", ";\n".join(self.history)])
         return outcomes
 

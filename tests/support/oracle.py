@@ -84,8 +84,8 @@ def _of_key(events: Sequence[Event], took: dict[tuple[Any, Key], _Life | None]) 
             if e.op in "cr" or (e.op == "u" and not mixed and not there):
                 rows.append(_Life())
             if e.op in "cru":
-                said = {c: e.row.get(c) for c in e.table.columns if c not in e.absent}
-                rows[-1].values.update(said)
+                stored = {c: e.row.get(c) for c in e.table.columns if c not in e.absent}
+                rows[-1].values.update(stored)
             if e.op in "cr":
                 count += 1
             if e.op == "d":

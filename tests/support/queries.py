@@ -264,17 +264,17 @@ class _Maker:
         self.kinds.add(kind.lower())
         if kind == "GROUPING SETS":
             chosen = [self.choose.sample(refs, self.choose.randint(0, len(refs))) for _ in range(2)] + [refs[:1]]
-            said = ", ".join(f"({', '.join(s)})" for s in dict.fromkeys(tuple(s) for s in chosen))
+            groups = ", ".join(f"({', '.join(s)})" for s in dict.fromkeys(tuple(s) for s in chosen))
             # A key that is in no set could not be selected.
             refs = [r for r in refs if any(r in s for s in chosen)]
         else:
-            said = ", ".join(refs)
+            groups = ", ".join(refs)
         items = [(k.ref, k.type) for k in keys if k.ref in refs]
         items += [(self.aggregate(t, scope, sets=True), t) for t in self.outputs(None)]
         if self.often(0.6):
             items.append((f"grouping({refs[0]})", "int"))
         text, columns = self.listed("SELECT", items, body)
-        return f"{text} GROUP BY {kind} ({said})", columns
+        return f"{text} GROUP BY {kind} ({groups})", columns
 
     def windowed(self, body: str, scope: Scope, want: Sequence[str] | None) -> tuple[str, Sequence[tuple[str, str]]]:
         self.kinds.add("window")
@@ -300,8 +300,8 @@ class _Maker:
             plain = expression.count(".") == 1 and own.isidentifier() and own not in names and own[:1] != "o"
             plain = plain and self.often(0.5)
             names.append(own if plain else f"o{n}")
-        said = ", ".join(f"{e} AS {n}" for (e, _), n in zip(items, names, strict=True))
-        return f"{verb} {said} FROM {body}", [(n, t) for n, (_, t) in zip(names, items, strict=True)]
+        fields = ", ".join(f"{e} AS {n}" for (e, _), n in zip(items, names, strict=True))
+        return f"{verb} {fields} FROM {body}", [(n, t) for n, (_, t) in zip(names, items, strict=True)]
 
     def having(self, scope: Scope, share: float) -> str:
         # A column of USING has no table's name: see `test_found.py`.
@@ -363,8 +363,8 @@ class _Maker:
         if not pairs:
             return self.condition(left + right)
         a, b = self.choose.choice(small if small and self.often(0.7) else pairs)
-        said = f"{a.ref} {'<=>' if self.often(0.08) else '='} {b.ref}"
-        return f"{said} AND {self.condition(left + right)}" if self.often(0.25) else said
+        equality = f"{a.ref} {'<=>' if self.often(0.08) else '='} {b.ref}"
+        return f"{equality} AND {self.condition(left + right)}" if self.often(0.25) else equality
 
     # --- conditions ---------------------------------------------------------------------------------------------
 
@@ -377,21 +377,21 @@ class _Maker:
         c = self.choose.choice(scope)
         literal = self.choose.choice(LITERALS[c.type])
         others = [o for o in scope if o.type == c.type and o != c]
-        said = [f"{c.ref} {self.choose.choice(['=', '<>', '<', '>='])} {literal}", f"{c.ref} IS NULL"]
-        said += [f"{c.ref} IS NOT NULL", f"NOT (coalesce({c.ref}, {literal}) = {literal})"]
+        options = [f"{c.ref} {self.choose.choice(['=', '<>', '<', '>='])} {literal}", f"{c.ref} IS NULL"]
+        options += [f"{c.ref} IS NOT NULL", f"NOT (coalesce({c.ref}, {literal}) = {literal})"]
         if c.type in ("int", "str"):
             listed = ", ".join(self.choose.sample(LITERALS[c.type], 2) + ["NULL"] * self.often(0.15))
-            said.append(f"{c.ref} {self.choose.choice(['IN', 'NOT IN'])} ({listed})")
+            options.append(f"{c.ref} {self.choose.choice(['IN', 'NOT IN'])} ({listed})")
         if c.type in ("int", "date", "dec"):
-            said.append(f"{c.ref} BETWEEN {literal} AND {self.choose.choice(LITERALS[c.type])}")
+            options.append(f"{c.ref} BETWEEN {literal} AND {self.choose.choice(LITERALS[c.type])}")
         if c.type == "str":
             # Not 'n%': Iceberg 1.12 fails on a prefix where a file's partition value is NULL.
-            said.append(f"{c.ref} LIKE '%n%'")
+            options.append(f"{c.ref} LIKE '%n%'")
         if c.type == "bool":
-            said += [c.ref, f"NOT {c.ref}"]
+            options += [c.ref, f"NOT {c.ref}"]
         if others:
-            said.append(f"{c.ref} {self.choose.choice(['=', '<', '<>', '<=>'])} {self.choose.choice(others).ref}")
-        return self.choose.choice(said)
+            options.append(f"{c.ref} {self.choose.choice(['=', '<', '<>', '<=>'])} {self.choose.choice(others).ref}")
+        return self.choose.choice(options)
 
     def subquery_condition(self, scope: Scope) -> str:
         table = self.choose.choice(list(TABLES))

@@ -37,12 +37,12 @@ def create(choose: random.Random) -> list[str]:
     for table, columns in COLUMNS.items():
         mode = choose.choice(["merge-on-read", "merge-on-read", "copy-on-write"])
         version = choose.choice(["3", "3", "3", "2"])
-        said = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
+        modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
         by = choose.choice(PARTITIONS[table])
         body = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         made.append(
             f"CREATE TABLE {table} ({body}) USING iceberg {f'PARTITIONED BY ({by})' if by else ''} "
-            f"TBLPROPERTIES ('format-version' = '{version}', 'write.distribution-mode' = 'none', {said})"
+            f"TBLPROPERTIES ('format-version' = '{version}', 'write.distribution-mode' = 'none', {modes})"
         )
     return made
 

@@ -36,33 +36,33 @@ class Dagster:
             f"http://127.0.0.1:{self.port}/graphql", body, {"content-type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            said = json.load(answer)
-        assert "errors" not in said, said["errors"]
-        return said["data"]
+            reply = json.load(answer)
+        assert "errors" not in reply, reply["errors"]
+        return reply["data"]
 
     def start_sensor(self, name: str) -> None:
         selector = {
             "repositoryLocationName": "lake_assets", "repositoryName": "__repository__", "sensorName": name,
         }  # fmt: skip
-        said = self.ask(
+        reply = self.ask(
             "mutation($s: SensorSelector!){startSensor(sensorSelector:$s){__typename ... on PythonError{message}}}",
             s=selector,
         )
-        assert said["startSensor"]["__typename"] == "Sensor", said
+        assert reply["startSensor"]["__typename"] == "Sensor", reply
 
     def runs(self) -> list[dict[str, Any]]:
         """All runs, the oldest first."""
-        said = self.ask(
+        reply = self.ask(
             "{runsOrError{... on Runs{results{runId status startTime endTime assetSelection{path} tags{key value}}}}}"
         )
-        return list(reversed(said["runsOrError"]["results"]))
+        return list(reversed(reply["runsOrError"]["results"]))
 
     def is_up(self) -> bool:
         try:
-            said = self.ask("{workspaceOrError{... on Workspace{locationEntries{loadStatus}}}}")
+            reply = self.ask("{workspaceOrError{... on Workspace{locationEntries{loadStatus}}}}")
         except (urllib.error.URLError, OSError):
             return False
-        entries = said["workspaceOrError"]["locationEntries"]
+        entries = reply["workspaceOrError"]["locationEntries"]
         return bool(entries) and all(e["loadStatus"] == "LOADED" for e in entries)
 
 

@@ -25,9 +25,9 @@ SMALL_SPARK = {
 @contextlib.contextmanager
 def started(command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Generator[subprocess.Popen[bytes]]:
     """A process in a group of its own, which is killed as a whole at the end. What it says is in `log`."""
-    with log.open("ab") as said:
+    with log.open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=said, stderr=said, start_new_session=True
+            command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=output, stderr=output, start_new_session=True
         )
     try:
         yield process

@@ -47,9 +47,9 @@ class Service:
 
     def start(self) -> None:
         """Start it, also again."""
-        with self.log.open("ab") as said:
+        with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command, cwd=REPOSITORY, env=self.env, stdout=said, stderr=said, start_new_session=True
+                self.command, cwd=REPOSITORY, env=self.env, stdout=output, stderr=output, start_new_session=True
             )
 
     def kill(self) -> None:

@@ -158,9 +158,9 @@ def test_audits_hold_a_batch_back_until_it_is_corrected_over_spark_connect(remot
     # One row for each audit that a row can violate, and a new user, whose table has nothing to do with it.
     wrong = [note(3, 2, None, 1), note(4, 2, "x", 9), note(5, 7, "y", 1), note(6, 2, "long " * 9, 1)]
     assert land((USERS, "c", {"id": 3, "name": "3"}), *((NOTES, "c", row) for row in wrong)) == 1
-    assert "AuditFailedError: final.notes: 4 of 6 audits do not pass" in (said := log.read_text()), said
+    assert "AuditFailedError: final.notes: 4 of 6 audits do not pass" in (output := log.read_text()), output
     for audit in ("not_null_text", "accepted_values_stars", "relationships_user_id", "short"):
-        assert f"\n- {audit}: 1 rows" in said, said
+        assert f"\n- {audit}: 1 rows" in output, output
     table = lake.table("final.notes")
     assert (table.metadata.current_snapshot_id, rows(lake, "final.notes")) == (published, good)
     assert rows(lake, "agg.stars") == [(1, 5)]
@@ -170,8 +170,8 @@ def test_audits_hold_a_batch_back_until_it_is_corrected_over_spark_connect(remot
     # Corrected, it goes on; what it makes of the model does not pass the model's own audit.
     right = [note(3, 2, "c", 1), note(4, 2, "d", 3), note(5, 1, "e", 1), note(6, 2, "f", 1)]
     assert land(*((NOTES, "u", row) for row in right)) == 1
-    assert "AuditFailedError: agg.stars: 1 of 2 audits do not pass" in (said := log.read_text()), said
-    assert "AuditFailedError: final.notes" not in said
+    assert "AuditFailedError: agg.stars: 1 of 2 audits do not pass" in (output := log.read_text()), output
+    assert "AuditFailedError: final.notes" not in output
     notes = [(*g,) for g in good] + [(r["id"], r["user_id"], r["text"], r["stars"]) for r in right]
     assert rows(lake, "final.notes") == notes
     assert rows(lake, "agg.stars") == [(1, 5)]

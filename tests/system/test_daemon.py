@@ -28,11 +28,11 @@ def settled(dagster: Dagster, after: int) -> list[dict[str, Any]]:
 
 
 def last_tick(dagster: Dagster) -> str:
-    said = dagster.ask(
+    reply = dagster.ask(
         """{sensorOrError(sensorSelector:{repositoryLocationName:"lake_assets", repositoryName:"__repository__",
         sensorName:"shop_capture_sensor"}){... on Sensor{sensorState{ticks(limit:1){status skipReason}}}}}"""
     )
-    ticks = said["sensorOrError"]["sensorState"]["ticks"]
+    ticks = reply["sensorOrError"]["sensorState"]["ticks"]
     return (ticks[0]["skipReason"] or "") if ticks else ""
 
 

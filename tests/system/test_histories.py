@@ -146,7 +146,7 @@ class History:
     """A history under way.
 
     Attributes:
-        said: what was done and when, for who looks at a failure.
+        diary: what was done and when, for who looks at a failure.
     """
 
     seed: int
@@ -154,11 +154,11 @@ class History:
     instance: dg.DagsterInstance
     landing: Path
     began: float = field(default_factory=time.monotonic)
-    said: list[str] = field(default_factory=list)
+    diary: list[str] = field(default_factory=list)
     kills: int = 0
 
     def say(self, text: str) -> None:
-        self.said.append(f"{time.monotonic() - self.began:6.1f} s  {text}")
+        self.diary.append(f"{time.monotonic() - self.began:6.1f} s  {text}")
 
     def go(self, plan: Plan) -> None:
         """Do what is planned; afterwards everything that has to be is up."""
@@ -257,19 +257,19 @@ class History:
         ]
         logs = [f"{s.name}: {line}" for s in self.running.all for line in s.log.read_text().splitlines()[-15:]]
         last = str(last_tick(self.running))
-        return "\n".join([f"seed {self.seed}: {what}", *self.said, *runs, last, *logs])
+        return "\n".join([f"seed {self.seed}: {what}", *self.diary, *runs, last, *logs])
 
 
 def last_tick(running: Services) -> dict[str, Any]:
     """The sensor's last tick, as the web server tells it; it may not know the sensor while its code server is away."""
     ticks: list[dict[str, Any]] = []
     with contextlib.suppress(OSError):
-        said = running.dagster.ask(
+        reply = running.dagster.ask(
             """{sensorOrError(sensorSelector:{repositoryLocationName:"lake_assets", repositoryName:"__repository__",
             sensorName:"made_up_capture_sensor"}){... on Sensor{sensorState{ticks(limit:1){
             timestamp status skipReason error{message}}}}}}"""
         )
-        ticks = said["sensorOrError"].get("sensorState", {}).get("ticks", [])
+        ticks = reply["sensorOrError"].get("sensorState", {}).get("ticks", [])
     return ticks[0] if ticks else {"timestamp": 0.0, "status": "", "skipReason": ""}
 
 
@@ -298,7 +298,7 @@ def test_a_history_of_kills_ends_in_the_tables_that_its_events_lead_to(
         assert history.wait(lambda: not held(instance), 90), history.told(f"pools are held: {held(instance)}")
         assert history.wait(lambda: not running.sparks(), 60), history.told("a JVM that nobody uses stays")
         ended = Counter(r.status.value for r in instance.get_runs())
-        record_property("summary", f"{history.kills} kills, runs: {dict(ended)}, {history.said[-1].strip()}")
+        record_property("summary", f"{history.kills} kills, runs: {dict(ended)}, {history.diary[-1].strip()}")
 
 
 def held(instance: dg.DagsterInstance) -> dict[str, list[str]]:

@@ -138,9 +138,9 @@ def as_nobody(what: Callable[[], Any]) -> Any:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as answer:
-        said = answer.read()
+        seen = answer.read()
     os.waitpid(child, 0)
-    return json.loads(said)
+    return json.loads(seen)
 
 
 def test_files_and_folders_are_their_owners(everything: Everything) -> None:
@@ -196,9 +196,9 @@ def test_sockets_in_the_file_system_are_their_owners(everything: Everything) -> 
 def test_processes_show_no_secret(everything: Everything) -> None:
     secrets = [PLANTED, *(f.read_text().strip() for f in everything.folder.rglob("spark-connect-*.token"))]
     assert len(secrets) == 2
-    said = {p.pid: Path(f"/proc/{p.pid}/cmdline").read_bytes().decode(errors="replace") for p in everything.processes}
-    assert sum("java" in s for s in said.values()) >= 2
-    assert [s for s in said.values() if any(secret in s for secret in secrets)] == []
+    seen = {p.pid: Path(f"/proc/{p.pid}/cmdline").read_bytes().decode(errors="replace") for p in everything.processes}
+    assert sum("java" in s for s in seen.values()) >= 2
+    assert [s for s in seen.values() if any(secret in s for secret in secrets)] == []
     modes = {stat.S_IMODE(Path(f"/proc/{p.pid}/environ").stat().st_mode) for p in everything.processes}
     assert modes == {0o400}
 
@@ -238,22 +238,22 @@ REQUEST = struct.pack(">bqi", 3, 42, len(MESSAGE)) + MESSAGE
 
 
 def _speak(port: int) -> list[str]:
-    said: list[str] = []
+    seen: list[str] = []
     for message in (GATEWAY, struct.pack(">q", 8 + len(REQUEST)) + REQUEST):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as s:
             s.sendall(message)
             try:
-                said.append(s.recv(10_000).decode("latin-1"))
+                seen.append(s.recv(10_000).decode("latin-1"))
             except TimeoutError:
-                said.append("silence")
+                seen.append("silence")
             except ConnectionError:
-                said.append("")
-    return said
+                seen.append("")
+    return seen
 
 
-def _is_refusal(said: list[str]) -> bool:
+def _is_refusal(seen: list[str]) -> bool:
     """Whether nothing was done: no answer, an error of the gateway's, or Spark's that a challenge is not met."""
-    gateway, spark = said
+    gateway, spark = seen
     return "!y" not in gateway and (
         spark in ("", "silence") or spark.startswith("!") or "Expected SaslMessage" in spark
     )

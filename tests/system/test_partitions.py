@@ -38,11 +38,11 @@ def over(dagster: Dagster, after: int) -> list[dict[str, Any]]:
 
 
 def materialized(dagster: Dagster, *key: str) -> int:
-    said = dagster.ask(
+    reply = dagster.ask(
         "query($k: AssetKeyInput!){assetNodeOrError(assetKey:$k){... on AssetNode{partitionStats{numMaterialized}}}}",
         k={"path": list(key)},
     )
-    return said["assetNodeOrError"]["partitionStats"]["numMaterialized"]
+    return reply["assetNodeOrError"]["partitionStats"]["numMaterialized"]
 
 
 def days_of(lake: Lake) -> Counter[str | None]:

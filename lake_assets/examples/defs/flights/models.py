@@ -1,4 +1,4 @@
-"""Flights with what is known of weather and plane; delays by day; hours by plane."""
+"""Flights with weather and plane; delays by day; hours by plane."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -7,11 +7,11 @@ from lake_assets import Changes, Lookup, model
 
 
 @model(
-    "agg.flights_known",
+    "agg.flights_enriched",
     write="append",
     inputs={"flights": "raw.flights", "weather": "raw.weather", "planes": "raw.planes"},
 )
-def known(flights: Changes, weather: Lookup, planes: Lookup) -> DataFrame:
+def enriched(flights: Changes, weather: Lookup, planes: Lookup) -> DataFrame:
     """Each flight, once, with the weather of the hour at its airport and the plane that flew."""
     rows = flights.rows.join(F.broadcast(weather.table), ["origin", "hour_at"], "left")
     return rows.join(F.broadcast(planes.table), "tailnum", "left").select(
@@ -35,12 +35,16 @@ def delays(flights: Changes) -> DataFrame:
 
 
 @model(
-    "agg.flights_planes", write="replace-keys", key="tailnum", replace="tailnum", inputs={"known": "agg.flights_known"}
+    "agg.flights_planes",
+    write="replace-keys",
+    key="tailnum",
+    replace="tailnum",
+    inputs={"flights": "agg.flights_enriched"},
 )
-def planes(known: Changes) -> DataFrame:
+def planes(flights: Changes) -> DataFrame:
     """Flights and hours in the air by plane: only planes that flew are computed again."""
     return (
-        known.affected()
+        flights.affected()
         .groupBy("tailnum")
         .agg(F.count("*").alias("flights"), F.sum("air_time").alias("minutes"), F.max("day").alias("last_day"))
     )
