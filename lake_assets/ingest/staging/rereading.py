@@ -1,5 +1,5 @@
 """When a staging table must be read again from raw: the declaration has changed so that earlier records read
-differently.
+differently, or the raw table's history is lost. After lost history only the records that it lacks are absorbed.
 
 Most declarations only affect later records. Some decide what a record means, so earlier rows would contradict later
 ones: the key by which updates are split into a delete and an insert, the type of an existing column, the position that
@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from lake_assets.formats import event_format
-from lake_assets.formats.event_model import MISFITS
+from lake_assets.formats.event_model import MISFITS, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
+from lake_assets.ingest.records import rejects
+from lake_assets.lake import LakeBase
 from lake_assets.tables.schema_changes import formers, promotes, routed
 from lake_assets.tables.table_ddl import key_set_of, types_in
 
@@ -96,3 +100,14 @@ def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]
 
 def _read_as(table: Table) -> dict[str, Any]:
     return json.loads(table.properties.get(READ_PROPERTY, "{}"))
+
+
+def without_absorbed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
+    """Return the records that are neither in the table nor rejected."""
+    spark = lake.spark()
+    absorbed = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
+    rejected = rejects.rejected_of(spec.raw)
+    if lake.exists(rejected):
+        listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
+        absorbed = absorbed.unionAll(listed.select("position"))
+    return records.join(absorbed.distinct(), "position", "left_anti")

@@ -18,7 +18,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.rereading import reason_to_reread, retyped, starts_elsewhere
+from lake_assets.ingest.staging.rereading import reason_to_reread, retyped, starts_elsewhere, without_absorbed
 from lake_assets.ingest.staging.staging_tables import check_source, projection
 from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
 from lake_assets.lake import LakeBase
@@ -141,7 +141,7 @@ class _Batch:
             counts_all = not spec.start and (self.reread_reason or not pending.lost)
             schemas = _schemas(spec, pending, captured_rows) if counts_all and is_small(captured) else None
             if pending.lost and not self.reread_reason:
-                records, is_new = _without_absorbed(lake, spec, records), False
+                records, is_new = without_absorbed(lake, spec, records), False
             if self.is_fresh:
                 parsed = parse(records, spec, {}, schemas_by_source=schemas)
             else:
@@ -252,17 +252,6 @@ def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) 
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
-
-
-def _without_absorbed(lake: LakeBase, spec: StagingSpec, records: DataFrame) -> DataFrame:
-    """Return the records that are neither in the table nor rejected."""
-    spark = lake.spark()
-    absorbed = spark.table(lake.sql_name(spec.table)).select(F.col(POSITION).alias("position"))
-    rejected = rejects.rejected_of(spec.raw)
-    if lake.exists(rejected):
-        listed = spark.table(lake.sql_name(rejected)).where(F.col("source_table") == str(spec.source_table))
-        absorbed = absorbed.unionAll(listed.select("position"))
-    return records.join(absorbed.distinct(), "position", "left_anti")
 
 
 def _inexact(

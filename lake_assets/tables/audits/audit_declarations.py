@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lake_assets.lake import TableId
+from lake_assets.lake.names import literal, quote
 
 if TYPE_CHECKING:
     from lake_assets.tables.specs import Limit
@@ -73,15 +75,18 @@ class Unique(Audit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotNull(Audit):
-    """Every row has a value in a column."""
+class ColumnAudit(Audit, ABC):
+    """A condition on one column that each row meets or violates by itself."""
 
     column: str
 
-    @property
-    def description(self) -> str:
-        """See `Audit`."""
-        return f"Every row has a value in {self.column}."
+    @abstractmethod
+    def violation(self, kind: str) -> str:
+        """Return SQL of a condition, never null: a row violates the audit.
+
+        Args:
+            kind: the SQL type of the column.
+        """
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,21 +95,35 @@ class NotNull(Audit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptedValues(Audit):
+class NotNull(ColumnAudit):
+    """Every row has a value in a column."""
+
+    def violation(self, kind: str) -> str:
+        """See `ColumnAudit`."""
+        del kind
+        return f"{quote(self.column)} IS NULL"
+
+    @property
+    def description(self) -> str:
+        """See `Audit`."""
+        return f"Every row has a value in {self.column}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedValues(ColumnAudit):
     """Every value of a column is one of the accepted values, or null."""
 
-    column: str
     values: tuple[str, ...]
+
+    def violation(self, kind: str) -> str:
+        """See `ColumnAudit`."""
+        values = ", ".join(f"CAST({literal(v)} AS {kind})" for v in self.values)
+        return f"{quote(self.column)} IS NOT NULL AND {quote(self.column)} NOT IN ({values})"
 
     @property
     def description(self) -> str:
         """See `Audit`."""
         return f"{self.column} is one of {', '.join(self.values)}, or null."
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """See `Audit`."""
-        return (self.column,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from lake_assets.tables.audits.audit_declarations import (
     AcceptedValues,
     Assertion,
     Audit,
-    NotNull,
+    ColumnAudit,
     Relationship,
     RowCountChange,
     Unique,
@@ -171,7 +171,7 @@ class Evaluation:
             (passed, state.new_rows if state.new_rows is not None else state.rows, "rows that the batch wrote"),
         ):
             checked = which if rows is not state.rows else "all rows"
-            plain = [a for a in group if isinstance(a, NotNull | AcceptedValues)]
+            plain = [a for a in group if isinstance(a, ColumnAudit)]
             findings |= _of_single_rows(plain, rows, checked)
             for audit in group:
                 if audit not in plain:
@@ -231,12 +231,12 @@ def _guarded(
     return Finding(audit.name, audit.is_blocking, failing, checked, tuple(rows))
 
 
-def _of_single_rows(audits: Sequence[NotNull | AcceptedValues], rows: DataFrame, checked: str) -> dict[str, Finding]:
+def _of_single_rows(audits: Sequence[ColumnAudit], rows: DataFrame, checked: str) -> dict[str, Finding]:
     """Evaluate audits of single rows, all of them with one query."""
     if not audits:
         return {}
     types = dict(rows.dtypes)
-    violated = {a.name: _violated(a, types) for a in audits}
+    violated = {a.name: a.violation(types[a.column]) for a in audits}
     counts = [F.expr(f"count_if({sql})").alias(f"a{i}") for i, sql in enumerate(violated.values())]
     row = rows.agg(*counts).collect()[0]
     findings: dict[str, Finding] = {}
@@ -244,15 +244,6 @@ def _of_single_rows(audits: Sequence[NotNull | AcceptedValues], rows: DataFrame,
         some = _some_rows(rows.where(violated[audit.name])) if row[f"a{i}"] else ()
         findings[audit.name] = Finding(audit.name, audit.is_blocking, row[f"a{i}"], checked, some)
     return findings
-
-
-def _violated(audit: NotNull | AcceptedValues, types: Mapping[str, str]) -> str:
-    """Return SQL of a condition, never null: a row violates the audit."""
-    column = quote(audit.column)
-    if isinstance(audit, NotNull):
-        return f"{column} IS NULL"
-    values = ", ".join(f"CAST({literal(v)} AS {types[audit.column]})" for v in audit.values)
-    return f"{column} IS NOT NULL AND {column} NOT IN ({values})"
 
 
 def _changed(audit: RowCountChange, state: AuditedRows) -> tuple[int, Sequence[Mapping[str, str | None]]]:

@@ -20,7 +20,7 @@ from lake_assets.capture import capture
 from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
-from lake_assets.tables.audits.audit_declarations import AcceptedValues, Audit, NotNull, Unique
+from lake_assets.tables.audits.audit_declarations import Audit, ColumnAudit, Unique
 from lake_assets.tables.audits.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
 from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
@@ -179,7 +179,7 @@ class Gate:
 
 def _by_rows(audit: Audit) -> bool:
     """Whether only newly written rows can violate an audit that the table has passed."""
-    return isinstance(audit, NotNull | AcceptedValues | Unique)
+    return isinstance(audit, ColumnAudit | Unique)
 
 
 def passed_audits(table: Table) -> frozenset[str]:
