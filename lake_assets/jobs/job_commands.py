@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from lake_assets.jobs.step_parameters import StepParameters, filled
 from lake_assets.runtime.processes import identity
 
 _LINES = 20
+# Lines of Spark that hide the cause of an error: logs of its shutdown, frames of Java stack traces.
+_NOISE = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) |\s+at [\w.$/]+[(<]|\s+\.\.\. \d+ more")
 _SECONDS_TO_END = 10.0
 # The program starts once the step's note names its process: if this process is killed before, it never does.
 _START = 'read -r _ || exit 125; exec "$@" </dev/null'
@@ -151,7 +154,7 @@ def run_command(
     Its output goes where this process's goes.
 
     Raises:
-        JobError: it cannot be started, or exits with another code than 0; with the last lines of its errors.
+        JobError: it cannot be started, or exits with another code than 0; with the last lines of its output.
     """
     step_env = step.env
     more = dict(zip(env, filled(list(env.values()), step.parameters), strict=True))
@@ -163,9 +166,11 @@ def run_command(
         )
     process, start = _started([program or str((folder / command[0]).resolve()), *command[1:]], folder, environment)
     tail: deque[str] = deque(maxlen=_LINES)
-    assert process.stderr is not None
-    reader = threading.Thread(target=_copy, args=(process.stderr, tail), daemon=True)
-    reader.start()
+    # spark-submit prints a Python program's errors to its output.
+    streams = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    readers = [threading.Thread(target=_copy, args=(*pair, tail), daemon=True) for pair in streams]
+    for reader in readers:
+        reader.start()
     try:
         # It may have been killed already: its exit code tells.
         with contextlib.suppress(BrokenPipeError, ProcessLookupError), os.fdopen(start, "w") as pipe:
@@ -175,7 +180,8 @@ def run_command(
     except BaseException:
         _end(process)
         raise
-    reader.join(_SECONDS_TO_END)  # a process that it left behind may hold its output open
+    for reader in readers:
+        reader.join(_SECONDS_TO_END)  # a process that it left behind may hold its output open
     if code:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         output = "".join(tail).strip()
@@ -192,6 +198,7 @@ def _started(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tu
             cwd=folder,
             env=env,
             stdin=wait,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
@@ -205,11 +212,13 @@ def _started(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tu
     return process, start
 
 
-def _copy(errors: IO[str], tail: deque[str]) -> None:
-    with errors:
-        for line in errors:
-            sys.stderr.write(line)
-            tail.append(line)
+def _copy(source: IO[str], target: IO[str], tail: deque[str]) -> None:
+    with source:
+        for line in source:
+            target.write(line)
+            target.flush()
+            if not _NOISE.match(line):
+                tail.append(line)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

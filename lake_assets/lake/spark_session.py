@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
+# PySpark sets it in the programs that spark-submit runs.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 # PyIceberg's catalog properties and their names in Iceberg's Java catalogs.
 _JAVA_NAMES = {
@@ -201,7 +203,21 @@ def open_session(config: LakeConfig) -> SparkSession:
     except (PySparkException, RuntimeError, OSError) as e:
         raise SparkUnavailableError(f"Spark did not start: {config.hidden(e)}. Its log is {log}") from e
     adopt_session(session, config)
+    if _SUBMITTED in os.environ and not remote:
+        _check_jars(session, config, conf["spark.jars"])
     return session
+
+
+def _check_jars(session: SparkSession, config: LakeConfig, jars: str) -> None:
+    """Raise SparkUnavailableError if spark-submit started the JVM without Iceberg: it is too late to add its jar."""
+    try:
+        session.sql(f"SHOW NAMESPACES IN {config.name}")
+    except Exception as e:
+        if "plugin class" not in str(e) and "ClassNotFound" not in str(e):
+            raise
+        raise SparkUnavailableError(
+            f"spark-submit started this JVM without the jars of the lake: add `--jars {jars}` to its command"
+        ) from e
 
 
 @contextlib.contextmanager
