@@ -98,8 +98,12 @@ class PythonModelSpec:
         model = self.model
         by = self.partitions.field.sql if self.partitions else ""
         tables = {p: list(t.parts) for p, t in self.names.items()}
+        kinds = {p: kind.__name__ for p, kind in model.parameters.items()}
+        reach = [self.back, self.forward, model.cumulative, model.on_lookup_change]
         return "python:" + json.dumps(
-            [model.write, list(model.key), dict(model.replace), tables, model.version, by], sort_keys=True, default=dict
+            [model.write, list(model.key), dict(model.replace), tables, kinds, reach, model.version, by],
+            sort_keys=True,
+            default=dict,
         )
 
     def _of_kind(self, kind: type) -> dict[str, TableId]:
