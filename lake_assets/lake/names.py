@@ -35,9 +35,14 @@ def is_of_changes(column: str) -> bool:
     return column.lower().startswith(_CHANGE_COLUMNS)
 
 
+def is_of_iceberg(column: str) -> bool:
+    """Whether a column's name is that of one of Iceberg's metadata columns."""
+    return column.lower() in _ICEBERG_COLUMNS
+
+
 def is_reserved(column: str) -> bool:
     """Whether rows with a column of this name cannot be read as changes."""
-    return is_of_changes(column) or column.lower() in _ICEBERG_COLUMNS
+    return is_of_changes(column) or is_of_iceberg(column)
 
 
 def literal(text: str) -> str:

@@ -129,7 +129,8 @@ def _net(lake: LakeBase, rows: DataFrame, stored: DataFrame, types: Mapping[str,
 
 
 def _is_repeated(rows: DataFrame, key: Sequence[str]) -> bool:
-    return not rows.groupBy(*(F.col(quote(k)) for k in key)).count().where("count > 1").isEmpty()
+    counted = rows.groupBy(*(F.col(quote(k)) for k in key)).agg(F.count("*").alias(_COPIES))
+    return not counted.where(f"{_COPIES} > 1").isEmpty()
 
 
 def _counted(net: DataFrame, key: Sequence[str]) -> tuple[int, int, int]:

@@ -46,6 +46,122 @@ def refusal(lake: Lake, declared: PythonModel) -> str:
     return str(outcome.exception)
 
 
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", ["replace-keys", "replace-ranges"])
+def test_affected_rows_are_found_by_values_of_the_type_of_the_replaced_column(lake: Lake, write: Any) -> None:
+    make(lake, "at TIMESTAMP, seconds BIGINT", "(TIMESTAMP '2026-03-01 10:00', 5)", "(NULL, 1)")
+
+    @model("agg.days", write=write, key="day", replace={"day": "at"})
+    def days(t: Changes) -> DataFrame:
+        return t.affected().groupBy(F.to_date("at").alias("day")).agg(F.sum("seconds").alias("seconds"))
+
+    step(lake, days)
+    insert(lake, "(TIMESTAMP '2026-03-01 11:00', 7)", "(NULL, 1)")
+    assert step(lake, days).strategy == write
+    assert sum(seconds for _, seconds in rows_in(lake, "agg.days")) == 14
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "CAST(id AS TINYINT)",
+        "array(CAST(id AS SMALLINT))",
+        "named_struct('a b', CAST(id AS TINYINT))",
+        "map(1, CAST(id AS SMALLINT))",
+        "CAST(id AS STRING) COLLATE UTF8_LCASE",
+    ],
+)
+def test_types_that_iceberg_stores_as_another_do_not_rebuild_a_table(lake: Lake, expression: str) -> None:
+    make(lake, "id INT", "(1)")
+
+    @model("agg.log", write="append")
+    def log(t: Changes) -> DataFrame:
+        return t.rows.selectExpr("id", f"{expression} AS value")
+
+    step(lake, log)
+    lake.spark().sql(f"DELETE FROM {lake.sql_name('src.t')}")
+    insert(lake, "(2)")
+    assert step(lake, log, verified=False).strategy == "append"
+    assert lake.spark().table("agg.log").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "back"),
+    [
+        ("INT", "2147483640", "2147483647", 10),
+        ("BIGINT", "1", "9223372036854775807", 5),
+        ("DECIMAL(4, 2)", "-99.99", "99.99", 0.5),
+        ("DATE", "DATE '1969-12-25'", "DATE '9999-12-31'", "6d"),
+        ("TIMESTAMP", "TIMESTAMP '2026-01-01'", "timestamp_seconds(1767225600000)", "6d"),
+        ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ '1969-01-01'", "TIMESTAMP_NTZ '2026-01-05'", "6d"),
+    ],
+)
+def test_ranges_at_the_ends_of_a_type(lake: Lake, kind: str, low: str, high: str, back: Any) -> None:
+    make(lake, f"id INT, k {kind}", f"(1, {low})", f"(2, {high})")
+
+    @model("agg.ranges", write="replace-ranges", replace="k", back=back, forward=back)
+    def ranges(t: Changes) -> DataFrame:
+        return t.affected().select("id", "k")
+
+    step(lake, ranges)
+    insert(lake, f"(3, {high})", f"(4, {low})", "(5, NULL)")
+    assert step(lake, ranges).strategy == "replace-ranges"
+
+
+def test_a_range_reaches_exactly_as_far_as_declared(lake: Lake) -> None:
+    make(lake, "k INT", "(0)", "(1234561)", "(2469122)")
+
+    @model("agg.counted", write="replace-ranges", replace="k", back=1234561)
+    def counted(t: Changes) -> DataFrame:
+        return t.affected().selectExpr("k", "count(*) OVER (ORDER BY k RANGE 1234561 PRECEDING) AS n")
+
+    step(lake, counted)
+    insert(lake, "(0)")
+    assert step(lake, counted).strategy == "replace-ranges"
+
+
+def test_rows_without_a_value_come_before_all_others_in_cumulative_ranges(lake: Lake) -> None:
+    make(lake, "k INT", "(0)", "(2)", "(NULL)")
+
+    @model("agg.counted", write="replace-ranges", replace="k", cumulative=True)
+    def counted(t: Changes) -> DataFrame:
+        return t.affected().selectExpr("k", "count(*) OVER (ORDER BY k) AS n")
+
+    step(lake, counted)
+    for row in ("(1)", "(NULL)"):
+        insert(lake, row)
+        assert step(lake, counted).strategy == "replace-ranges"
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", ["merge", "replace-keys"])
+def test_a_key_can_be_called_count(lake: Lake, write: Any) -> None:
+    make(lake, "`count` INT, n INT", "(1, 1)")
+
+    @model("agg.counts", write=write, key="count")
+    def counts(t: Changes) -> DataFrame:
+        return t.rows
+
+    step(lake, counts)
+    insert(lake, "(2, 2)")
+    assert step(lake, counts).strategy == write
+    run(lake, pipeline(counts))
+
+
+def test_names_of_icebergs_own_columns_are_refused(lake: Lake) -> None:
+    make(lake, "id INT", "(1)")
+
+    @model("agg.log", write="append")
+    def log(t: Changes) -> DataFrame:
+        return t.rows.selectExpr("id", "false AS _deleted")
+
+    assert "_deleted: Iceberg has columns of this name itself: rename them" in refusal(lake, log)
+
+
 # --- declarations --------------------------------------------------------------------------------------------------
 
 
@@ -88,3 +204,58 @@ def test_a_lookup_that_becomes_an_input_computes_everything(lake: Lake) -> None:
     step(lake, before, verified=False)
     assert step(lake, after).why == "its declaration changed"
     assert rows_in(lake, "agg.named") == Counter([(1, "b"), (2, None)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared", "told"),
+    [
+        ("DOUBLE", {}, "values of k, of type double, have no range"),
+        ("BINARY", {}, "values of k, of type binary, have no range"),
+        ("STRING", {"back": 3}, "`back` is for dates, times and numbers, not for string"),
+        ("DATE", {"back": 6}, "`back` is 6, and k of type date: write a duration"),
+        ("TIMESTAMP", {"forward": "6"}, "`forward` is 6, and k of type timestamp: write a duration"),
+        ("INT", {"back": "6d"}, "`back` is 6d, and k of type int: write a number"),
+    ],
+)
+def test_a_range_that_cannot_be_replaced_is_refused_by_the_first_run(
+    lake: Lake, kind: str, declared: dict[str, Any], told: str
+) -> None:
+    make(lake, f"k {kind}", "(NULL)")
+
+    @model("agg.ranges", write="replace-ranges", replace="k", **declared)
+    def ranges(t: Changes) -> DataFrame:
+        return t.affected()
+
+    assert told in refusal(lake, ranges)
+
+
+@pytest.mark.parametrize("expression", ["INTERVAL 1 DAY", "array()", "named_struct('a', NULL)", "parse_json('1')"])
+def test_types_that_a_table_cannot_have_are_refused(lake: Lake, expression: str) -> None:
+    make(lake, "id INT", "(1)")
+
+    @model("agg.log", write="append")
+    def log(t: Changes) -> DataFrame:
+        return t.rows.selectExpr("id", f"{expression} AS value")
+
+    assert "a table cannot have columns of the type of value" in refusal(lake, log)
+
+
+@pytest.mark.parametrize(("write", "setting"), [("merge", "key"), ("replace-keys", "replace")])
+def test_maps_are_refused_as_keys(lake: Lake, write: Any, setting: str) -> None:
+    make(lake, "id INT, m MAP<STRING, INT>", "(1, map('a', 1))")
+
+    @model("agg.maps", write=write, **{setting: "m"})
+    def maps(t: Changes) -> DataFrame:
+        return t.rows
+
+    assert f"`{setting}` names m: values of MAP cannot be compared" in refusal(lake, maps)
+
+
+def test_a_flag_of_deleted_rows_has_to_be_a_boolean(lake: Lake) -> None:
+    make(lake, "id INT", "(1)")
+
+    @model("agg.merged", write="merge", key="id")
+    def merged(t: Changes) -> DataFrame:
+        return t.rows.selectExpr("id", "0 AS _deleted")
+
+    assert "_deleted marks rows to delete, and is of type int: make it a BOOLEAN" in refusal(lake, merged)

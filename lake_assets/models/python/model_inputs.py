@@ -10,6 +10,7 @@ from typing import Any
 import sqlglot
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -148,8 +149,18 @@ class Affected:
             return rows
         if self._span is not None:
             column = next(iter(self._frame.bounds))
-            return rows.where(self._span.condition(rows, expressions.get(column, quote(column)), read=True))
-        return matching(rows, self._frame, {c: expressions.get(c, quote(c)) for c in self._frame.frame.columns})
+            return rows.where(self._span.condition(rows, self._value(rows, column, expressions), read=True))
+        columns = self._frame.frame.columns
+        return matching(rows, self._frame, {c: self._value(rows, c, expressions) for c in columns})
+
+    def _value(self, rows: DataFrame, column: str, expressions: Mapping[str, str]) -> str:
+        """Return the SQL of a replaced column over rows, in the column's type."""
+        assert self._frame is not None
+        expression = expressions.get(column, quote(column))
+        wanted = self._frame.frame.schema[column].dataType
+        found = rows.select(F.expr(expression)).schema.fields[0].dataType
+        is_comparable = found == wanted or (isinstance(found, IntegralType) and isinstance(wanted, IntegralType))
+        return expression if is_comparable else f"CAST({expression} AS {wanted.simpleString()})"
 
 
 @dataclass(frozen=True)
@@ -157,14 +168,14 @@ class Span:
     """The affected range of one column, as SQL literals of its type.
 
     Attributes:
-        low, high: the bounds of the replaced range, inclusive; `high` None: unbounded.
+        low, high: the bounds of the replaced range, inclusive; None: unbounded.
         read_low, read_high: the bounds of the rows that are read for it; None: unbounded.
         nulls: whether rows without a value are affected.
         text: the range that is replaced, for people.
         empty: whether only rows without a value are affected.
     """
 
-    low: str
+    low: str | None
     high: str | None
     read_low: str | None
     read_high: str | None

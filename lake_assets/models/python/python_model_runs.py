@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
@@ -21,6 +22,7 @@ from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Sp
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter
+from lake_assets.models.python.stored_types import as_stored
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.models.steps.kept_frames import Bounds, Frame, Frames
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
@@ -35,6 +37,7 @@ from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_ddl import check_owner_in, columns_of
 
 _DAY = 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal")
 
 
@@ -240,7 +243,7 @@ class _Call:
             raise ModelError(
                 f"{where}: model {self._spec.table}: {name} returned {type(rows).__name__}: return a DataFrame of Spark"
             )
-        return rows
+        return as_stored(rows)
 
     @property
     def affected_rows(self) -> int:
@@ -275,14 +278,20 @@ class _Call:
         if bounds is None:
             raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
         nulls = bounds.non_null < frame.rows
+        if spec.model.cumulative and nulls:
+            # Rows without a value come before all others.
+            return Span(None, None, None, None, True, "NULL or any value")
         if bounds.low is None or bounds.high is None:
             return Span("NULL", None, None, None, nulls, "NULL", empty=True)
-        low, high = bounds.sql(bounds.low), bounds.sql(bounds.high)
-        first, last = _shifted(bounds, low, -spec.forward), _shifted(bounds, high, spec.back)
         text = _range_text(spec, bounds) + (", or NULL" if nulls else "")
+        first = _shifted(bounds, bounds.low, -spec.forward)
         if spec.model.cumulative:
-            return Span(first, None, None, None, nulls, text)
-        read = _shifted(bounds, first, -spec.back), _shifted(bounds, last, spec.forward)
+            return Span(first, None, None, None, True, text)
+        last = _shifted(bounds, bounds.high, spec.back)
+        read = (
+            _shifted(bounds, bounds.low, -spec.forward, -spec.back),
+            _shifted(bounds, bounds.high, spec.back, spec.forward),
+        )
         return Span(first, last, *read, nulls, text)
 
     def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
@@ -346,30 +355,42 @@ def expected_rows(
     return rows.where(f"NOT coalesce({DELETED}, false)").drop(DELETED)
 
 
-def _shifted(bounds: Bounds, end: str, by: float) -> str:
+def _shifted(bounds: Bounds, value: str, *by: float) -> str:
     """Return SQL of an end, moved by seconds, or by units of a number."""
+    end, by = bounds.sql(value), tuple(b for b in by if b)
     if not by:
         return end
     kind = bounds.type.split("(")[0]
     if kind == "date":
-        return f"date_add({end}, {math.floor(by / _DAY) if by < 0 else math.ceil(by / _DAY)})"
+        days = sum(math.floor(b / _DAY) if b < 0 else math.ceil(b / _DAY) for b in by)
+        return f"date_add({end}, {days})"
     if kind.startswith("timestamp"):
-        return f"({end} + INTERVAL '{by}' SECOND)"
-    if kind in _NUMBERS:
-        return f"({end} + ({by:g}))"
-    raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
+        return f"({end} + INTERVAL '{sum(by)}' SECOND)"
+    if kind not in _NUMBERS:
+        raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
+    # Computed here: in Spark, the sum could exceed the type.
+    with localcontext(prec=100):
+        return f"{sum((Decimal(str(b)) for b in by), Decimal(value)):f}BD"
 
 
 def _range_text(spec: PythonModelSpec, bounds: Bounds) -> str:
     """Return the changed range and what is replaced around it, for people."""
     low, high = bounds.low, bounds.high
     if bounds.type == "timestamp":
-        low, high = (str(datetime.fromtimestamp(int(end or 0) / 1e6, UTC)) for end in (low, high))
+        low, high = (_instant(int(end or 0)) for end in (low, high))
     if spec.model.cumulative:
         return f"{low} or later"
     reach = [f"{getattr(spec.model, name)} {word}" for name, word in (("forward", "before"), ("back", "after"))
              if getattr(spec, name)]  # fmt: skip
     return f"from {low} to {high}{''.join(f', or up to {r}' for r in reach)}"
+
+
+def _instant(micros: int) -> str:
+    """Return a timestamp for people; Python's end in the year 9999, Spark's do not."""
+    try:
+        return str(_EPOCH + timedelta(microseconds=micros))
+    except OverflowError:
+        return f"{micros / 1e6:.0f} s after 1970"
 
 
 def _first(error: Exception) -> str:

@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 from lake_assets.errors import ConcurrentWriteError, KeyMissingError, ModelError
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermarks
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import is_of_iceberg, literal
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
+from lake_assets.models.python.stored_types import is_storable
+from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames, has_bounds
 from lake_assets.models.steps.model_writer import Writer
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.audits.audit_gate import Gate
@@ -83,7 +84,7 @@ class ResultWriter:
         """
         rows, spec = self._without_deleted(rows), self.spec
         types, strategy = types_of(rows), "rebuild" if again else "full"
-        self._check(types)
+        self._check(rows, types)
         self.gate.check(types)
         if spec.model.key:
             rows = self.frames.materialize(rows)
@@ -151,7 +152,7 @@ class ResultWriter:
     def _writer(self, types: Mapping[str, str]) -> Writer:
         return Writer(self.lake, self.spec.table, types, self.marks, self.base, {}, self.frames, self.gate)
 
-    def _check(self, types: Mapping[str, str]) -> None:
+    def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""
         model, where = self.spec.model, f"{self.spec.model.where}: model {self.spec.table}"
         for setting, names in (("key", model.key), ("replace", model.replace)):
@@ -159,28 +160,60 @@ class ResultWriter:
                 raise ModelError(
                     f"{where}: `{setting}` names {', '.join(missing)}; the rows of its function have {', '.join(types)}"
                 )
-        lower = [c.lower() for c in types]
+        lower = [f.name.lower() for f in rows.schema.fields]
         if duplicates := sorted({c for c in lower if lower.count(c) > 1}):
             raise ModelError(f"{where}: two columns are called {', '.join(duplicates)}")
-        if unsupported := [c for c, kind in types.items() if kind == "void" or "variant" in kind]:
+        if reserved := [c for c in types if is_of_iceberg(c)]:
+            raise ModelError(f"{where}: {', '.join(reserved)}: Iceberg has columns of this name itself: rename them")
+        if unsupported := [f.name for f in rows.schema.fields if not is_storable(f.dataType)]:
             raise ModelError(f"{where}: a table cannot have columns of the type of {', '.join(unsupported)}: cast them")
+        for setting, names in (("key", model.key), ("replace", model.replace)):
+            if maps := [c for c in names if "map<" in types[c]]:
+                raise ModelError(f"{where}: `{setting}` names {', '.join(maps)}: values of MAP cannot be compared")
+        if model.write == "replace-ranges":
+            self._check_range(types, where)
         if self.spec.partitions:
             self.spec.partitions.check(self.spec.table, types)
 
+    def _check_range(self, types: Mapping[str, str], where: str) -> None:
+        (column,) = self.spec.model.replace
+        if not has_bounds(kind := types[column]):
+            raise ModelError(
+                f"{where}: values of {column}, of type {kind}, have no range: replace ranges of a number, a date, a "
+                "time or a text, or use replace-keys"
+            )
+        for setting in ("back", "forward"):
+            value, by = getattr(self.spec.model, setting), getattr(self.spec, setting)
+            if by and kind == "string":
+                raise ModelError(f"{where}: `{setting}` is for dates, times and numbers, not for {kind}")
+            has_unit, is_time = not str(value).strip()[-1:].isdigit(), kind.startswith(("date", "timestamp"))
+            if by and has_unit != is_time:
+                wanted = "a duration, such as 6d or 12h" if is_time else "a number"
+                raise ModelError(f"{where}: `{setting}` is {value}, and {column} of type {kind}: write {wanted}")
+
     def _check_key(self, rows: DataFrame) -> None:
         key = self.spec.model.key
-        duplicate = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
-        if duplicate:
+        counted = rows.groupBy(*map(quote, key)).agg(F.count("*").alias("__lake_rows"))
+        if duplicate := counted.where("__lake_rows > 1").first():
+            *values, copies = duplicate
             raise KeyMissingError(
                 f"{self.spec.model.where}: model {self.spec.table}: {', '.join(key)} is declared as its key, and its "
-                f"function returned {duplicate['count']} rows for {tuple(duplicate)[:-1]}: group them, or declare "
-                "another key"
+                f"function returned {copies} rows for {tuple(values)}: group them, or declare another key"
             )
 
     def _without_deleted(self, rows: DataFrame) -> DataFrame:
         if not self._flag or self._flag not in rows.columns:
             return rows
+        self._check_flag(rows)
         return rows.where(f"NOT coalesce({quote(self._flag)}, false)").drop(self._flag)
+
+    def _check_flag(self, rows: DataFrame) -> None:
+        kind = types_of(rows).get(DELETED, "boolean")
+        if kind != "boolean":
+            raise ModelError(
+                f"{self.spec.model.where}: model {self.spec.table}: {DELETED} marks rows to delete, and is of type "
+                f"{kind}: make it a BOOLEAN"
+            )
 
     def _replace_table(self, rows: DataFrame, properties: Mapping[str, str]) -> None:
         """Create or replace the table by rows, in one commit."""
@@ -197,6 +230,7 @@ class ResultWriter:
 
     def _merge(self, writer: Writer, rows: DataFrame, types: Mapping[str, str]) -> None:
         key, spark = self.spec.model.key, self.frames.spark
+        self._check_flag(rows)
         materialized = self.frames.materialize(rows)
         self._check_key(materialized)
         if materialized.isEmpty():

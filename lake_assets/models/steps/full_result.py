@@ -6,6 +6,7 @@ import json
 import logging
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import quote
@@ -94,11 +95,12 @@ def _check_types(ctx: ModelContext) -> None:
 
 def _check_key(ctx: ModelContext, rows: DataFrame) -> None:
     key = list(ctx.spec.key)
-    duplicate = rows.groupBy(*map(quote, key)).count().where("count > 1").first()
-    if duplicate:
+    counted = rows.groupBy(*map(quote, key)).agg(F.count("*").alias("__lake_rows"))
+    if duplicate := counted.where("__lake_rows > 1").first():
+        *values, copies = duplicate
         raise KeyMissingError(
-            f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {duplicate['count']} "
-            f"rows for {tuple(duplicate)[:-1]}: declare a key that identifies each row, or none"
+            f"{ctx.spec.table}: {', '.join(key)} is declared as its key, and the query gives {copies} "
+            f"rows for {tuple(values)}: declare a key that identifies each row, or none"
         )
 
 

@@ -186,6 +186,11 @@ class _Renamed(Frame):
         return {n: original._values[c] for n, c in (self.of or {}).items() if n in self.bounds}
 
 
+def has_bounds(kind: str) -> bool:
+    """Whether frames have bounds of columns of a type."""
+    return kind.split("(")[0] in _KINDS
+
+
 def _is_comparable(e: exp.Expr, bounds: Bounds) -> bool:
     kind = bounds.type.split("(")[0]
     return isinstance(e, exp.Column) and e.type is not None and e.type.this in _KINDS.get(kind, set())
@@ -258,7 +263,7 @@ class Frames:
         """
         frame = self.sql(rows) if isinstance(rows, str) else rows
         kinds = types or {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != SIGN}
-        bounded = [(c, k) for c, k in kinds.items() if k.split("(")[0] in _KINDS]
+        bounded = [(c, k) for c, k in kinds.items() if has_bounds(k)]
         aggregates = [
             F.expr(f"{e} AS {name}{i}")
             for i, (c, k) in enumerate(bounded)
