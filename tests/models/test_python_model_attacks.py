@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets import Affected, Changes, Lake, Lookup, model
-from lake_assets.errors import ModelError
+from lake_assets import Affected, Changes, Lake, Lookup, Pipeline, model
+from lake_assets.errors import ModelError, PipelineError
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.pipeline import Outcome
 from lake_assets.pipeline.verification import verify
 from tests.models.test_python_models import pipeline, rows_in, run
+from tests.models.test_sql_templates import yaml_of
 
 
 def make(lake: Lake, columns: str, *rows: str, name: str = "src.t", mode: str = "merge-on-read") -> None:
@@ -259,3 +263,64 @@ def test_a_flag_of_deleted_rows_has_to_be_a_boolean(lake: Lake) -> None:
         return t.rows.selectExpr("id", "0 AS _deleted")
 
     assert "_deleted marks rows to delete, and is of type int: make it a BOOLEAN" in refusal(lake, merged)
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def one(t: Changes) -> DataFrame:
+    return t.rows
+
+
+def two(t: Changes, names: Lookup) -> DataFrame:
+    return t.rows.join(names.table, "id")
+
+
+def starred(*t: Changes) -> DataFrame:
+    return t[0].rows
+
+
+@pytest.mark.parametrize(
+    ("function", "declared", "told"),
+    [
+        (one, {"write": "merge", "key": 5}, "5 is not the name of a column"),
+        (one, {"write": "merge", "key": ""}, "'' is not the name of a column"),
+        (one, {"write": "replace-keys", "replace": {"id": 5}}, "`replace`: 5 is not the SQL expression of id"),
+        (one, {"write": "append", "full": two}, "`full` has other parameters than the function: t"),
+        (one, {"write": "append", "full": "two"}, "'two' is not a function"),
+        (partial(one), {"write": "append"}, "is not a function"),
+        (starred, {"write": "append"}, "make 't' an ordinary parameter"),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_told(function: Any, declared: dict[str, Any], told: str) -> None:
+    with pytest.raises(ModelError, match=told):
+        model("agg.a", **declared)(function)
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT {{ 1 / 0 }} FROM {{ changes('src.t') }}", "line 1: .*ZeroDivisionError"),
+        ("SELECT {{ range(10 ** 9) }} FROM {{ changes('src.t') }}", "The sandbox blocks ranges"),
+        ("SELECT * FROM {{ changes(5) }}", r"changes\(\) takes texts, and 5 is none"),
+    ],
+)
+def test_a_template_that_cannot_be_computed_is_told_with_its_line(tmp_path: Path, sql: str, told: str) -> None:
+    (tmp_path / "a.sql").write_text(sql)
+    with pytest.raises(PipelineError, match=f"a.sql, .*{told}"):
+        Pipeline.load(yaml_of(tmp_path, [{"name": "agg.a", "write": "append", "sql_file": "a.sql"}]))
+
+
+def test_a_template_in_a_model_without_write_is_told_of_it(plain_lake: Lake, tmp_path: Path) -> None:
+    models = [{"name": "agg.a", "sql": "SELECT * FROM {{ changes('src.t') }}"}]
+    with pytest.raises(PipelineError, match="templates are for models that declare .*`write`"):
+        Pipeline.load(yaml_of(tmp_path, models)).specs(plain_lake)
+
+
+def test_a_column_in_a_file_outside_of_its_functions_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    (tmp_path / "models.py").write_text("from pyspark.sql import functions as F\n\nA = F.col('a')\n")
+    with pytest.raises(PipelineError, match=r"\(line 3\)\. A file is imported before Spark is started"):
+        Pipeline.load(yaml_of(tmp_path, []))

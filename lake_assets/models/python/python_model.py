@@ -141,8 +141,8 @@ def model(
                 on_lookup_change,
                 settings,
             )
-            if full is not None:
-                _parameters(full, table)
+            if full is not None and _parameters(full, table) != declared.parameters:
+                raise ValueError(f"`full` has other parameters than the function: {', '.join(declared.parameters)}")
         except (ValueError, InvalidNameError) as e:
             raise ModelError(f"{where_is(function)}: model {table}: {e}") from e
         return declared
@@ -157,8 +157,16 @@ def where_is(function: Function) -> str:
 
 
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple."""
-    return (names,) if isinstance(names, str) else tuple(names)
+    """Return names as a tuple.
+
+    Raises:
+        ValueError: something else is among them.
+    """
+    given: Any = names
+    listed = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    if wrong := [n for n in listed if not isinstance(n, str) or not n]:
+        raise ValueError(f"{wrong[0]!r} is not the name of a column")
+    return listed
 
 
 def replaced(
@@ -167,7 +175,7 @@ def replaced(
     """Return the expression of each replaced column; see `model`."""
     if isinstance(replace, Mapping):
         return dict(replace)
-    names = key if replace is None and write == "replace-keys" else names_of(replace or ())
+    names = key if replace is None and write == "replace-keys" else names_of(() if replace is None else replace)
     return {n: f"`{n.replace('`', '``')}`" for n in names}
 
 
@@ -202,6 +210,9 @@ def _check(declared: PythonModel) -> None:
     if wrong := [p for p in declared.tables if p not in kinds]:
         raise ValueError(f"`inputs` names {', '.join(wrong)}; the function has {', '.join(kinds)}")
     for column, of in declared.replace.items():
+        expressions: list[Any] = [*of.values()] if isinstance(of, Mapping) else [of]
+        if wrong := [e for e in expressions if not isinstance(e, str) or not e]:
+            raise ValueError(f"`replace`: {wrong[0]!r} is not the SQL expression of {column}")
         if isinstance(of, Mapping) and (wrong := [p for p in of if kinds.get(p) is not Changes]):
             raise ValueError(f"`replace`: {column} names {', '.join(wrong)}, which is no parameter of type Changes")
         if isinstance(of, Mapping) and (missing := [p for p, k in kinds.items() if k is Changes and p not in of]):
@@ -209,13 +220,19 @@ def _check(declared: PythonModel) -> None:
 
 
 def _parameters(function: Function, table: str) -> dict[str, Kind]:
+    if not inspect.isfunction(function):
+        raise ModelError(f"model {table}: {function!r} is not a function that was declared with `def`")
     try:
         hints = typing.get_type_hints(function)
     except NameError:
         # A name that only type checkers import: its text says enough.
         hints = inspect.get_annotations(function)
     kinds: dict[str, Any] = {}
-    for name in inspect.signature(function).parameters:
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ModelError(
+                f"{where_is(function)}: model {table}: inputs are passed by name: make {name!r} an ordinary parameter"
+            )
         hint = hints.get(name)
         text = hint if isinstance(hint, str) else ""
         kind = next((k for k in _KINDS if hint is k or re.fullmatch(rf"(\w+\.)*{k.__name__}", text)), None)

@@ -86,7 +86,8 @@ class SqlTemplate:
             return name
 
         def value(kind: str, table: TableId, *arguments: str) -> str:
-            changes = of[str(table)]
+            if (changes := of.get(str(table))) is None:
+                raise ModelError(f"{table} is named only under a condition: name it outside of conditions as well")
             assert isinstance(changes, Changes)
             if kind in ("low", "high"):
                 return sql_value(getattr(changes, kind)(*arguments))
@@ -114,7 +115,9 @@ class SqlTemplate:
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
         def function(kind: str) -> Callable[..., str]:
-            def call(table: str, *arguments: str) -> str:
+            def call(table: Any, *arguments: Any) -> str:
+                if wrong := [a for a in (table, *arguments) if not isinstance(a, str)]:
+                    raise ModelError(f"{kind}() takes texts, and {wrong[0]!r} is none")
                 if kind in ("low", "high") and len(arguments) != 1:
                     raise ModelError(f"{kind}({table!r}, ...) takes one column")
                 if kind == "keys" and not arguments:
@@ -133,8 +136,11 @@ class SqlTemplate:
             unknown = str(e.message).split("'")[1] if "'" in str(e.message) else ""
             hint = f"{nearest(unknown, FUNCTIONS)}: a template has {', '.join(FUNCTIONS)}"
             raise self._error(f"its template: {e.message}{hint}", _line(e)) from e
-        except (LakeError, TypeError) as e:
+        except LakeError as e:
             raise self._error(f"its template: {e}", _line(e)) from e
+        except Exception as e:
+            # A template can compute: it may divide by zero, or ask for what its sandbox forbids.
+            raise self._error(f"its template: {type(e).__name__}: {e}", _line(e)) from e
 
     def _error(self, what: str, line: int | None = None) -> ModelError:
         return ModelError(f"model {self.name}: {what}", problems=((line, what),), model=self.name)

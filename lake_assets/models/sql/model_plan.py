@@ -83,7 +83,10 @@ def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:
         statements = sqlglot.parse(sql, dialect=DIALECT)
     except ParseError as e:
         at = e.errors[0] if e.errors else {}
-        raise model_error(name, [(at.get("line"), str(at.get("description", e)))]) from e
+        what = str(at.get("description", e))
+        if is_maintained and "{{" in sql:
+            what = f"{what}: templates are for models that declare how their rows are applied, with `write`"
+        raise model_error(name, [(at.get("line"), what)]) from e
     except TokenError as e:
         raise model_error(name, [(open_quote(sql), "a quote or comment that begins here is not closed")]) from e
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:

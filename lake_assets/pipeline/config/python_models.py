@@ -211,10 +211,18 @@ def _imported(file: Path) -> ModuleType:
         raise
     except Exception as e:
         advice = ""
-        if isinstance(e, PySparkException):
+        if isinstance(e, PySparkException) or _is_of_spark(e):
             advice = ". A file is imported before Spark is started: make columns within functions"
-        where = _at(e, file.resolve())
-        raise PipelineError(f"{file} cannot be imported: {type(e).__name__}: {e}{where}{advice}") from e
+        where, what = _at(e, file.resolve()), f"{type(e).__name__}: {e}".removesuffix(": ")
+        raise PipelineError(f"{file} cannot be imported: {what}{where}{advice}") from e
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether PySpark raised an error: it asserts that a session has been started."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and str(frame.tb_frame.f_globals.get("__name__", "")).startswith("pyspark.")
 
 
 def _at(error: BaseException, path: Path) -> str:
