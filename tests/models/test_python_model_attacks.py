@@ -166,6 +166,20 @@ def test_names_of_icebergs_own_columns_are_refused(lake: Lake) -> None:
     assert "_deleted: Iceberg has columns of this name itself: rename them" in refusal(lake, log)
 
 
+@pytest.mark.xfail(strict=True, reason="Iceberg binds filters over a past snapshot to the current schema")
+def test_pending_changes_are_absorbed_after_a_column_is_renamed(lake: Lake) -> None:
+    make(lake, "id INT, g INT", "(1, 1)", "(2, 2)")
+
+    @model("agg.groups", write="replace-keys", replace="g")
+    def groups(t: Changes) -> DataFrame:
+        return t.affected()
+
+    step(lake, groups)
+    insert(lake, "(3, 1)")
+    lake.spark().sql(f"ALTER TABLE {lake.sql_name('src.t')} RENAME COLUMN g TO h")
+    step(lake, groups)
+
+
 # --- declarations --------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +222,27 @@ def test_a_lookup_that_becomes_an_input_computes_everything(lake: Lake) -> None:
     step(lake, before, verified=False)
     assert step(lake, after).why == "its declaration changed"
     assert rows_in(lake, "agg.named") == Counter([(1, "b"), (2, None)])
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.parametrize("write", ["append", "merge"])
+def test_a_new_version_of_a_model_over_changed_rows_computes_everything(
+    lake: Lake, write: Any, is_pending: bool
+) -> None:
+    make(lake, "id INT", "(1)", "(2)")
+
+    def declared(version: int) -> PythonModel:
+        @model("agg.rows", write=write, version=version, key=() if write == "append" else "id")
+        def copied(t: Changes) -> DataFrame:
+            return t.rows if t.is_initial else t.feed(["id"]).select("id")
+
+        return copied
+
+    step(lake, declared(1))
+    insert(lake, *(["(3)"] if is_pending else []))
+    assert step(lake, declared(2)).why == "its declaration changed"
+    insert(lake, "(4)")
+    assert step(lake, declared(2)).strategy == write
 
 
 @pytest.mark.parametrize(

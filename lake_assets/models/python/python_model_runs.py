@@ -142,6 +142,8 @@ def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
+    if not begun:
+        windows = {s: replace(w, mark=None) for s, w in windows.items()}
     return _Due(tables, target, windows, begun)
 
 
