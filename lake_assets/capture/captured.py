@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -192,14 +192,19 @@ class Capture:
         self._check(keys or ())
         return self._read(spark, lambda view: changed_rows.feed(view, keys))
 
-    def signed(self, spark: SparkSession) -> DataFrame:
+    def signed(self, spark: SparkSession, columns: Collection[str] | None = None) -> DataFrame:
         """Return the row-level changes as the end's columns and `__lake_sign`: -1 for deleted, 1 for inserted rows.
 
         Like `feed`, without pairing the two images of updates.
+
+        Args:
+            spark: the session.
+            columns: the columns to read; default: all. Where rows are compared by value, those that differ only in
+                other columns are left out.
         """
         from lake_assets.capture.rows import changed_rows
 
-        return self._read(spark, changed_rows.signed)
+        return self._read(spark, changed_rows.signed, columns)
 
     def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
         """Return the changes as events, one per changed row: `op` (c, u, d), `before`, `after`, `source`.
@@ -254,24 +259,27 @@ class Capture:
                     f"{self.window.table} has no column {column!r} at the window's end: {existing}"
                 )
 
-    def _read(self, spark: SparkSession, read: Callable[[View], DataFrame]) -> DataFrame:
-        """Return the union of `read` over all parts."""
+    def _read(
+        self, spark: SparkSession, read: Callable[[View], DataFrame], columns: Collection[str] | None = None
+    ) -> DataFrame:
+        """Return the union of `read` over all parts; `columns`: those to read, by default all."""
         if reserved := [c for c in self.columns if is_of_changes(c)]:
             raise UnsupportedCaptureError(
                 f"{self.window.table} has columns whose names are reserved for changes (_change_type, _commit_..., "
                 f"__lake_...): {', '.join(reserved)}. Rename them"
             )
         _open[id(self)] = self
-        views = [self._view(spark, part) for part in self._parts] or [self._view(spark, None)]
+        views = [self._view(spark, part, columns) for part in self._parts or [None]]
         return reduce(lambda a, b: a.unionAll(b), map(read, views))
 
-    def _view(self, spark: SparkSession, part: Part | None) -> View:
+    def _view(self, spark: SparkSession, part: Part | None, columns: Collection[str] | None = None) -> View:
         from lake_assets.capture.rows.changed_rows import View
 
+        fields = [f for f in self.schema.fields if columns is None or f.name in columns]
         view = View(
             spark,
-            self.columns,
-            spark_types(self.schema),
+            [f.name for f in fields],
+            spark_types(Schema(*fields)),
             identifiers=[n for n in sorted(self.schema.identifier_field_names()) if n in self.columns],
             labelled=self.granularity == "snapshot",
         )

@@ -13,7 +13,8 @@ from lake_assets.models.operators.maintenance import describe, maintained
 from lake_assets.models.operators.query_tree import Node, Project, Tree, origins
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
-from lake_assets.models.steps.model_runs import choice, is_same_query, planned, windows_of
+from lake_assets.models.steps.model_runs import choice, is_same_query, windows_of
+from lake_assets.models.steps.planned_models import planned
 from lake_assets.models.steps.recomputed_ranges import tables_without_column
 from lake_assets.tables.outcome import Absorbed
 

@@ -1,6 +1,5 @@
 """Assets: one per table, whose step absorbs everything that is pending for it."""
 
-import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -72,7 +71,7 @@ def table_asset(
                     return
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
                 with with_context(context):
-                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run.run_id))
+                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared or {}))
                 partitions = dagster_partitions.selected_partitions(context, spec)
                 if partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
@@ -153,19 +152,28 @@ def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
         raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {error}") from error
 
 
-def run_pins(run_id: str) -> SnapshotPins:
-    """Return the snapshots that the models of a run have read so far, shared by its steps in this process."""
-    # Without the lock, concurrent threads would each create their own.
+def run_pins(run: dg.DagsterRun, declared: Mapping[TableId, Spec]) -> SnapshotPins:
+    """Return the snapshots that the models of a run have read so far, shared by its steps in this process.
+
+    Args:
+        run: the run.
+        declared: the tables of the pipeline by name.
+    """
     with _pins_lock:
-        return _run_pins(run_id)
+        if run.run_id not in _pins:
+            if len(_pins) >= _PINNED_RUNS:
+                del _pins[next(iter(_pins))]
+            chosen = run.asset_selection
+            _pins[run.run_id] = SnapshotPins.for_run(
+                spec for table, spec in declared.items() if not chosen or asset_key(table) in chosen
+            )
+        return _pins[run.run_id]
 
 
+# A process that executes runs one after the other (in tests, say) forgets the oldest.
+_PINNED_RUNS = 16
+_pins: dict[str, SnapshotPins] = {}
 _pins_lock = threading.Lock()
-
-
-@functools.lru_cache(maxsize=16)
-def _run_pins(_run_id: str) -> SnapshotPins:
-    return SnapshotPins()
 
 
 def _log(context: dg.AssetExecutionContext, outcome: Outcome) -> None:

@@ -210,7 +210,8 @@ class Pipeline:
     ) -> Iterator[tuple[Spec, Outcome]]:
         """Absorb one batch of each table that is not in `finished`."""
         done: set[TableId] = set(finished)
-        pins, specs = SnapshotPins(), self.specs(lake)
+        specs = self.specs(lake)
+        pins = SnapshotPins.for_run(s for s in specs if select is None or str(s.table) in select)
         while spec := next((s for s in specs if s.table not in done), None):
             done.add(spec.table)
             if select is not None and str(spec.table) not in select:

@@ -284,6 +284,8 @@ class ModelStep(TableStep[ModelSpec]):
                 return absorb_sources(lake, self.spec, pins, rebuild=_REQUESTED if rebuild else "")
         except ModelError as e:
             raise located(e, self.spec.origin) from e
+        finally:
+            pins.changes.release(lake.spark, self.spec.table)
 
 
 @dataclass(frozen=True)

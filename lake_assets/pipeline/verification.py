@@ -40,7 +40,8 @@ from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.sql.model_plan import ModelPlan, parse, plan, qualified_query
 from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
-from lake_assets.models.steps.model_runs import definition, keys_of
+from lake_assets.models.steps.model_runs import definition
+from lake_assets.models.steps.planned_models import keys_of
 from lake_assets.pipeline.row_comparison import (
     EXPECTED,
     FOUND,

@@ -119,6 +119,8 @@ def give_back() -> None:
             _close_catalogs(spark)
             # Cached tables belong to the JVM, not to the session: the next borrower would read stale rows.
             spark.catalog.clearCache()
+            for (view,) in spark.sql("SHOW VIEWS IN global_temp").where("isTemporary").select("viewName").collect():
+                spark.catalog.dropGlobalTempView(view)
         _Loan.connection.sendall(_GIVEN_BACK)
     _Loan.connection.close()
     _Loan.connection = None

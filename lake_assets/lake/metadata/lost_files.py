@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 
 from lake_assets.errors import LOST_FILE_ADVICE, CorruptMetadataError, LakeError, MissingDataFileError
@@ -45,8 +45,6 @@ def _files(table: Table) -> Iterator[tuple[str, int | None]]:
 
 def _problem(io: FileIO, path: str, size: int | None) -> str:
     try:
-        with io.new_input(path).open() as file:
-            content = file.read() if size is None else b""
         actual = len(io.new_input(path))
     except FileNotFoundError:
         return "is gone"
@@ -54,7 +52,9 @@ def _problem(io: FileIO, path: str, size: int | None) -> str:
         return f"cannot be read ({e})"
     if size is not None and actual != size:
         return f"has {actual} bytes, but its table says {size}: it was truncated or replaced"
-    # The header of an Avro file and each of its blocks end with the same sync marker.
-    if size is None and (content[:4] != b"Obj\x01" or content[-16:] not in content[:-16]):
-        return "is broken or truncated"
+    if size is None:
+        try:
+            list(read_manifest_list(io.new_input(path)))
+        except Exception:  # a parser raises errors of any kind for broken files
+            return "is broken or truncated"
     return ""

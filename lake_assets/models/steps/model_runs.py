@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -20,7 +19,6 @@ from pyspark.errors import (
 )
 
 from lake_assets.capture import Capture, capture
-from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import (
     DefinitionChangedError,
     HistoryError,
@@ -29,14 +27,15 @@ from lake_assets.errors import (
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
-from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse, plan
+from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.full_result import full, make_table
 from lake_assets.models.steps.incremental import incremental, plan_with_types
 from lake_assets.models.steps.kept_frames import Frames
 from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError, first_line
-from lake_assets.models.steps.model_sources import Sources, needed_columns
+from lake_assets.models.steps.model_sources import Sources
+from lake_assets.models.steps.planned_models import needed_columns, planned
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
@@ -46,7 +45,7 @@ from lake_assets.tables.pending_windows import Window, head_of, known_marks, win
 from lake_assets.tables.published import published
 from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
-from lake_assets.tables.table_ddl import KEY_PROPERTY, check_owner_in
+from lake_assets.tables.table_ddl import check_owner_in
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +141,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
                 captured.check_files()
         absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
-        sources = Sources(lake, due.tables, due.windows, captures, frames, needed)
+        sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above
         )  # fmt: skip
@@ -339,25 +338,3 @@ def definition(spec: ModelSpec) -> str:
     text = text if not spec.key else f"{text}:{','.join(spec.key)}"
     # Files are written by the fields of Iceberg's partition spec: a changed spec rebuilds the table.
     return f"{text}:{spec.partitions.field.sql}" if spec.partitions else text
-
-
-def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:
-    """Return the plan of a model for its current sources.
-
-    Raises:
-        ModelError: see `plan`.
-    """
-    schemas = {t: {f.name: spark_type(f.field_type) for f in table.schema().fields} for t, table in tables.items()}
-    column = spec.span.column if spec.span else ""
-    return plan(str(spec.table), spec.sql, schemas, spec.key, lambda t: keys_of(tables[t]), column)
-
-
-def keys_of(table: Table) -> Sequence[Sequence[str]]:
-    """Return the columns that identify the rows of a table, if its pipeline guarantees it."""
-    properties = table.properties
-    key = json.loads(properties.get(KEY_PROPERTY, "[]"))
-    final = json.loads(properties.get("lake-assets.final", "{}"))
-    # SCD2 and append tables hold several rows per key.
-    is_unique = FINGERPRINT_PROPERTY in properties or final.get("mode") == "scd1"
-    names = {f.name for f in table.schema().fields}
-    return [key] if key and is_unique and set(key) <= names else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyiceberg.schema import Schema
@@ -18,13 +18,15 @@ from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded
 from lake_assets.models.operators.operator_rows import At
-from lake_assets.models.operators.query_tree import Scan, Tree, scans
+from lake_assets.models.operators.query_tree import Scan
 from lake_assets.models.steps.cost_estimate import changed_rows
 from lake_assets.models.steps.kept_frames import ONE_PIECE, SIGN, Frame, Frames
+from lake_assets.models.steps.shared_changes import ChangeId, SharedChanges, SharedRows
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import is_small, planned_once
 
+_FLOATS = ("float", "double")
 _UNGROUPED = ("float", "double", "map<", "variant", "interval", "collate")
 
 
@@ -38,6 +40,8 @@ class Sources:
         captures: the changes of the sources that changed.
         frames: rows that are materialized during the step.
         needed: the columns to read by table; all columns of a table that is not listed.
+        model: the model that reads them; None: its changes are not shared with other models.
+        shared: the changes that the models of the run share.
     """
 
     lake: LakeBase
@@ -46,8 +50,10 @@ class Sources:
     captures: Mapping[TableId, Capture]
     frames: Frames
     needed: Mapping[TableId, Collection[str]] = field(default_factory=dict[TableId, Collection[str]])
-    _views: dict[tuple[TableId, At], str] = field(default_factory=dict[tuple[TableId, At], str])
-    _feeds: dict[TableId, Frame | None] = field(default_factory=dict[TableId, Frame | None])
+    model: TableId | None = None
+    shared: SharedChanges = field(default_factory=SharedChanges)
+    _views: dict[tuple[TableId, At], str] = field(default_factory=dict[tuple[TableId, At], str], init=False)
+    _feeds: dict[TableId, Frame | None] = field(default_factory=dict[TableId, Frame | None], init=False)
 
     def of(self, scan: Scan, at: At) -> str:
         """Return a view over an occurrence of a table."""
@@ -93,7 +99,10 @@ class Sources:
         return self._feeds[table]
 
     def _feed(self, table: TableId) -> Frame | None:
-        rows = self.changes(table)
+        shared = self._shared_rows(table)
+        if shared and shared.columns == self._kinds(table).keys():
+            return Frame(shared.view, shared.count, shared.bounds, self.frames.spark.table(shared.view))
+        rows = self._changes(table, shared)
         if rows is None:
             return None
         frame = self.frames.measure(rows, self._kinds(table), self._within(table))
@@ -101,32 +110,72 @@ class Sources:
 
     def changes(self, table: TableId) -> DataFrame | None:
         """Return the changed rows of a table with `SIGN`, computed only if they are many; None if no row changed."""
+        return self._changes(table, self._shared_rows(table))
+
+    def _changes(self, table: TableId, shared: SharedRows | None) -> DataFrame | None:
         capture = self.captures.get(table)
-        if capture is None or capture.is_empty:
+        if capture is None or capture.is_empty or (shared and not shared.count):
             return None
+        if shared:
+            rows, columns, sign = self.frames.spark.table(shared.view), [quote(c) for c in self._kinds(table)], SIGN
+            if shared.columns == self._kinds(table).keys():
+                return rows
+        else:
+            rows = capture.signed(self.frames.spark, self._names_in(capture.schema, table))
+            rows, columns = self._as_now(table, rows, capture.schema)
+            sign = f"CAST({CAPTURED_SIGN} AS INT) AS {SIGN}"
+        return self._net(capture, rows, ", ".join([*columns, sign]), self._kinds(table))
+
+    def _net(self, capture: Capture, rows: DataFrame, selection: str, kinds: Mapping[str, str]) -> DataFrame:
+        """Return the selected columns of changed rows, without rows that only differ in other columns."""
         name = new_name()
-        changes, columns = self._as_now(table, capture.signed(self.frames.spark), capture.schema)
-        selection = ", ".join([*columns, f"CAST({CAPTURED_SIGN} AS INT) AS {SIGN}"])
-        kinds = self._kinds(table)
         both = {f.side for f in capture.files} == {"after", "before"}
-        if not both or any(t in k for k in kinds.values() for t in _UNGROUPED):
-            return self.frames.sql(f"SELECT {selection} FROM {name}", {name: changes})
-        # Rows that differ only in columns that the query does not read have not changed for it.
+        if not both or any(t in k for k in kinds.values() if k not in _FLOATS for t in _UNGROUPED):
+            return self.frames.sql(f"SELECT {selection} FROM {name}", {name: rows})
         if self.has_few_changes():
             # One task reads small files, so nothing is shuffled.
             selection = f"/*+ {'COALESCE' if is_small(capture) else 'REPARTITION'}(1) */ {selection}"
         else:
-            rows = self.frames.sql(f"SELECT {selection} FROM {name}", {name: changes})
-            changes, selection = self.frames.in_one_piece(rows), "*"
-        names = [quote(c) for c in kinds]
-        counted = ", ".join([*names, f"CAST(sum({SIGN}) AS INT) AS __n"])
-        by = f" GROUP BY {', '.join(names)}" if names else ""
+            rows = self.frames.in_one_piece(self.frames.sql(f"SELECT {selection} FROM {name}", {name: rows}))
+            selection = "*"
+        # Text distinguishes 0.0 from -0.0, and becomes the same number again.
+        floats = {c for c, k in kinds.items() if k in _FLOATS}
+        by = ", ".join(f"CAST({quote(c)} AS STRING)" if c in floats else quote(c) for c in kinds)
+        keys = ", ".join(f"CAST({quote(c)} AS STRING) AS {quote(c)}" if c in floats else quote(c) for c in kinds)
+        values = [f"CAST({quote(c)} AS {k}) AS {quote(c)}" if c in floats else quote(c) for c, k in kinds.items()]
+        counted = f"{keys}{', ' if keys else ''}CAST(sum({SIGN}) AS INT) AS __n"
+        by = f" GROUP BY {by}" if by else ""
         return self.frames.sql(
-            f"SELECT {', '.join([*names, f'CAST(signum(__n) AS INT) AS {SIGN}'])} "
+            f"SELECT {', '.join([*values, f'CAST(signum(__n) AS INT) AS {SIGN}'])} "
             f"FROM (SELECT {counted} FROM (SELECT {selection} FROM {name}){by}) "
             "LATERAL VIEW explode(array_repeat(0, abs(__n))) copies AS __copy",
-            {name: changes},
+            {name: rows},
         )
+
+    def _shared_rows(self, table: TableId) -> SharedRows | None:
+        """Return the changed rows of a table that another model of the run reads as well."""
+        capture = self.captures.get(table)
+        if self.model is None or capture is None or capture.is_empty:
+            return None
+        loaded, window = self.tables[table], self.windows[table]
+        schema = loaded.metadata.current_schema_id
+        change = ChangeId(table, str(loaded.metadata.table_uuid), window.start, window.head.snapshot, schema)
+
+        def compute(columns: frozenset[str]) -> Frame:
+            alone = replace(self, needed={table: columns}, model=None)
+            rows = alone.changes(table)
+            assert rows is not None
+            return self.frames.measure(rows, alone._kinds(table), alone._within(table))
+
+        shared = self.shared.rows(self.lake, self.model, change, compute)
+        return shared if shared and self._kinds(table).keys() <= shared.columns else None
+
+    def _names_in(self, schema: Schema, table: TableId) -> set[str] | None:
+        """Return the names that the columns read from a table have in another of its schemas; None: all columns."""
+        if table not in self.needed:
+            return None
+        ids = {f.field_id for f in self.tables[table].schema().fields if f.name in self.needed[table]}
+        return {f.name for f in schema.fields if f.field_id in ids}
 
     def _kinds(self, table: TableId) -> dict[str, str]:
         """Return Spark's types, as simple strings, of the columns that are read from a table."""
@@ -175,11 +224,3 @@ class Sources:
             value = value if older and older.field_type == f.field_type else f"CAST({value} AS {kind})"
             columns.append(f"{guarded(value, kind.lower())} AS {quote(f.name)}")
         return rows, columns
-
-
-def needed_columns(tree: Tree) -> dict[TableId, set[str]]:
-    """Return the columns of each table that a compiled query reads."""
-    columns: dict[TableId, set[str]] = {}
-    for scan in scans(tree.root):
-        columns.setdefault(scan.table, set()).update(scan.fields.values())
-    return columns

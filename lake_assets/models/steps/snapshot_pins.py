@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from pyiceberg.table import Table
 
@@ -13,7 +14,8 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import Watermark, parse_marks
-from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
+from lake_assets.models.steps.shared_changes import SharedChanges
 from lake_assets.tables.batch_limits import cut
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.specs import BatchSize
@@ -31,14 +33,21 @@ class SnapshotPins:
     Attributes:
         newest: the head of each source when the first model of the run loaded it.
         pinned: the head up to which a model of the run reads each source.
+        changes: the changes up to there, which models share.
     """
 
     newest: dict[TableId, Watermark] = field(default_factory=dict[TableId, Watermark])
     pinned: dict[TableId, Watermark] = field(default_factory=dict[TableId, Watermark])
+    changes: SharedChanges = field(default_factory=SharedChanges)
     # The models that read a source up to its pin; failed models are removed.
     _readers: dict[TableId, set[object]] = field(default_factory=dict[TableId, set[object]])
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
     _thread: threading.local = field(default_factory=threading.local, repr=False, compare=False)
+
+    @classmethod
+    def for_run(cls, tables: Iterable[object]) -> Self:
+        """Return the pins of a run over some tables, whose SQL models share the changes that they read."""
+        return cls(changes=SharedChanges([t for t in tables if isinstance(t, ModelSpec)]))
 
     def pin(
         self,
