@@ -10,7 +10,8 @@ from lake_assets.capture import capture
 from lake_assets.lake import LakeBase
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.operators.maintenance import describe, maintained
-from lake_assets.models.operators.query_tree import Node, Project, Tree, origins
+from lake_assets.models.operators.query_tree import Node, Project, Tree
+from lake_assets.models.operators.table_columns import origins
 from lake_assets.models.sql.model_plan import ModelPlan
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
 from lake_assets.models.steps.model_runs import choice, is_same_query, windows_of

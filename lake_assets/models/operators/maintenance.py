@@ -20,6 +20,7 @@ from lake_assets.models.operators.query_tree import (
     SetOp,
     SideJoin,
     UnionAll,
+    Unit,
     Window,
     equals,
     scans,
@@ -45,6 +46,8 @@ def describe(node: Node) -> str:
     match node:
         case Scan():
             return f"{node.table}" + (f" {node.alias}" if node.alias and node.alias != node.table.name else "")
+        case Unit():
+            return "constant row"
         case Filter():
             return f"filter {users_text(node, node.condition)}"
         case Project():
@@ -77,6 +80,8 @@ def maintained(node: Node) -> str:
     match node:
         case Scan():
             return "its changed rows, before and after the change"
+        case Unit():
+            return "never changes"
         case Filter() | Project() | Generate() | UnionAll():
             return "applied to the changed rows"
         case InnerJoin():
@@ -137,6 +142,8 @@ def source_column(node: Node, name: str) -> tuple[TableId, str] | None:
     match node:
         case Scan():
             return node.table, node.fields[name]
+        case Unit():
+            return None
         case Filter():
             return source_column(node.input, name)
         case Project():

@@ -34,6 +34,7 @@ from lake_assets.models.operators.query_tree import (
     SetOp,
     SideJoin,
     UnionAll,
+    Unit,
     Window,
     column,
     equals,
@@ -114,6 +115,8 @@ class Deltas:
             case Scan():
                 feed = self._feed(node.table)
                 return scan_sql(node, feed.view, f", {SIGN}") if feed else None
+            case Unit():
+                return None
             case Filter():
                 below = self.sql(node.input)
                 return f"SELECT * FROM ({below}) WHERE {text(node.condition)}" if below else None

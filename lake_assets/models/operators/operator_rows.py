@@ -28,6 +28,7 @@ from lake_assets.models.operators.query_tree import (
     SetOp,
     SideJoin,
     UnionAll,
+    Unit,
     Window,
     equals,
     refs,
@@ -91,6 +92,8 @@ class Rows:
         match node:
             case Scan():
                 return restricted(scan_sql(node, self._views(node, at)), key_filter)
+            case Unit():
+                return restricted(f"SELECT 1 AS {quote(node.name)}", key_filter)
             case Filter():
                 return f"SELECT * FROM ({self.sql(node.input, at, key_filter)}) WHERE {text(node.condition)}"
             case Project():

@@ -27,6 +27,7 @@ from lake_assets.models.operators.query_tree import (
     SideJoin,
     Tree,
     UnionAll,
+    Unit,
     Window,
     column,
     refs,
@@ -75,6 +76,8 @@ def _of_column(node: Node, name: str) -> str:
     match node:
         case Scan():
             return node.types.get(name, "")
+        case Unit():
+            return "int"
         case Filter() | Distinct():
             return _of_column(node.input, name)
         case Project() | Aggregate():
@@ -156,6 +159,8 @@ def _number_of_column(node: Node, name: str) -> str:
         case Scan():
             type_name = node.types.get(name, "").split("(")[0].replace("integer", "int")
             return type_name if type_name in _WHOLE_OR_DECIMAL else ""
+        case Unit():
+            return "int"
         case Filter() | Distinct():
             return _number_of_column(node.input, name)
         case Project() | Aggregate() | Window():
@@ -234,7 +239,7 @@ def with_common_types(tree: Tree, schema_of: Callable[[Node], Mapping[str, str]]
 
     def convert(node: Node) -> Node:
         match node:
-            case Scan():
+            case Scan() | Unit():
                 return node
             case InnerJoin():
                 return _with(node, inputs=tuple(map(convert, node.inputs)))

@@ -27,6 +27,7 @@ from lake_assets.models.operators.query_tree import (
     SetOp,
     SideJoin,
     UnionAll,
+    Unit,
     Window,
     refs,
     text,
@@ -100,7 +101,7 @@ def state(node: Node) -> State:
     columns = {n: d for s in below for n, d in s.columns.items()}
     rows = worst(*(s.rows for s in below))
     match node:
-        case Scan():
+        case Scan() | Unit():
             return State()
         case Filter():
             return State(columns, worst(rows, doubt(node.condition, columns)))

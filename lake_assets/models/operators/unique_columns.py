@@ -18,6 +18,7 @@ from lake_assets.models.operators.query_tree import (
     Scan,
     SetOp,
     SideJoin,
+    Unit,
     Window,
     equals,
     refs,
@@ -33,6 +34,8 @@ def _unique(node: Node) -> list[frozenset[str]]:
     match node:
         case Scan():
             return [k for k in node.keys if k <= set(node.columns)]
+        case Unit():
+            return [frozenset()]
         case Filter() | Window():
             return _unique(node.input)
         case Project():

@@ -25,12 +25,14 @@ from lake_assets.models.operators.query_tree import (
     SideJoin,
     Tree,
     UnionAll,
+    Unit,
     Window,
     column,
     conjuncts,
-    narrowed,
     refs,
 )
+from lake_assets.models.operators.table_columns import narrowed
+from lake_assets.models.sql.constant_rows import constant_rows
 from lake_assets.models.sql.grouping_sets import Grouping, grouping, grouping_call
 from lake_assets.models.sql.operator_joins import filtered, joined
 from lake_assets.models.sql.scopes import Closed, Compiled, Ctes, Scope, Uncompilable
@@ -144,6 +146,8 @@ class Compiler:
             if closed is None:
                 raise Uncompilable(f"{source.sql(DIALECT)} is not a table")
             below = self.query(closed.query, closed.ctes, None)
+        elif isinstance(source, exp.Values):
+            below = constant_rows(source, self.name)
         elif isinstance(source, exp.Subquery):
             below = self.query(source.this, ctes, None)
         else:
@@ -167,8 +171,6 @@ class Select:
         for part in ("pivots", "sample", "windows", "into", "match", "connect", "prewhere", "cluster", "distribute"):
             if select.args.get(part):
                 raise Uncompilable("a WINDOW clause" if part == "windows" else part.upper())
-        if not select.args.get("from_"):
-            raise Uncompilable("a SELECT without FROM")
         self.subqueries = Subqueries(self)
         self.grouping_id = compiler.name("grouping_id")
 
@@ -249,7 +251,8 @@ class Select:
     # --- FROM ---------------------------------------------------------------------------------------------------
 
     def _from(self) -> Node:
-        node = self._source(self.select.args["from_"].this)
+        source = self.select.args.get("from_")
+        node = self._source(source.this) if source else Unit(self.compiler.name("unit"))
         for join in self.select.args.get("joins") or []:
             node = self._join(node, join)
         for lateral in self.select.args.get("laterals") or []:

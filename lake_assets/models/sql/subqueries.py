@@ -10,7 +10,18 @@ from sqlglot import exp
 from lake_assets.lake.spark_functions import is_generator
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators import query_tree
-from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Node, Project, SideJoin, column, refs
+from lake_assets.models.operators.query_tree import (
+    Aggregate,
+    Distinct,
+    InnerJoin,
+    Node,
+    Project,
+    SideJoin,
+    column,
+    refs,
+)
+from lake_assets.models.operators.unique_columns import unique
+from lake_assets.models.sql.constant_rows import is_constant, is_single_row
 from lake_assets.models.sql.sql_functions import aggregates
 
 if TYPE_CHECKING:
@@ -44,12 +55,19 @@ class Subqueries:
             if membership:
                 node = self._member(node, *membership)
             else:
-                node, values = self.values(node, [condition])
+                node, values = self.values(node, [condition], is_condition=True)
                 node = filtered(node, [values[id(condition)]])
         return node
 
-    def values(self, node: Node, expressions: Sequence[exp.Expr]) -> tuple[Node, dict[int, exp.Expr]]:
-        """Return `node` with a column for each scalar subquery.
+    def values(
+        self, node: Node, expressions: Sequence[exp.Expr], *, is_condition: bool = False
+    ) -> tuple[Node, dict[int, exp.Expr]]:
+        """Return `node` with a column for each EXISTS, IN and scalar subquery.
+
+        Args:
+            node: the rows.
+            expressions: the expressions over them.
+            is_condition: whether they are conditions of WHERE, where null counts as false.
 
         Returns:
             The node, and the rewritten form of each expression with subqueries, by the expression's `id`.
@@ -60,17 +78,22 @@ class Subqueries:
                 continue
             copy = exp.Paren(this=expression.copy())
             placeholders: dict[str, exp.Expr] = {}
+
+            def place(part: exp.Expr, value: exp.Expr, into: dict[str, exp.Expr] = placeholders) -> None:
+                # A placeholder, so that the value is not resolved as a column of the query.
+                into[f"held_{len(into)}"] = value
+                part.replace(exp.Placeholder(this=f"held_{len(into) - 1}"))
+
+            for part in [p for p in copy.find_all(exp.Exists, exp.In) if _is_outermost(p) and _membership(p)]:
+                if isinstance(part, exp.In) and not _counts_null_as_false(part, is_condition=is_condition):
+                    raise self._error("IN with a subquery within an expression, in which null is not false")
+                node, value = self._match(node, part)
+                place(part, value)
             for sub in [s for s in copy.find_all(exp.Subquery) if _is_outermost(s)]:
-                if not isinstance(sub.this, exp.Select) or isinstance(
-                    sub.parent, exp.In | exp.Exists | exp.Any | exp.All
-                ):
+                if not isinstance(sub.this, exp.Select) or isinstance(sub.parent, exp.In | exp.Any | exp.All):
                     raise self._error(f"{type(sub.parent).__name__.upper()} with a subquery within an expression")
                 node, value = self._value(node, sub.this)
-                # A placeholder, so that the value is not resolved as a column of the query.
-                placeholders[f"held_{len(placeholders)}"] = value
-                sub.replace(exp.Placeholder(this=f"held_{len(placeholders) - 1}"))
-            if copy.find(exp.Query):
-                raise self._error("EXISTS within an expression")
+                place(sub, value)
             resolved = self._select.resolved(copy)
             for placeholder in [m for m in resolved.find_all(exp.Placeholder) if m.name in placeholders]:
                 placeholder.replace(placeholders[placeholder.name])
@@ -80,6 +103,30 @@ class Subqueries:
     # --- EXISTS, IN ---------------------------------------------------------------------------------------------
 
     def _member(self, node: Node, kind: Kind, left: exp.Expr | None, query: exp.Expr) -> Node:
+        return _semi_join(node, *self._matching(node, kind, left, query))
+
+    def _match(self, node: Node, part: exp.Expr) -> tuple[Node, exp.Expr]:
+        """Return `node` with a column for an EXISTS or IN of an expression, and the condition in its place."""
+        membership = _membership(part)
+        assert membership
+        right, _, on = self._matching(node, *membership)
+        pairs = [pair for c in on if (pair := query_tree.equal(c, node.columns, right.columns))]
+        if not on or len(pairs) < len(on):
+            raise self._error(
+                "a subquery of EXISTS or IN within an expression, whose conditions are not all equalities"
+            )
+        name = self._select.compiler.name
+        keys, is_matched = [(name("key"), y) for _, y in pairs], name("there")
+        distinct = Distinct(Project(right, tuple(keys)))
+        matched = Project(distinct, (*((n, column(n)) for n, _ in keys), (is_matched, exp.true())))
+        on_keys = (exp.EQ(this=_wrapped(x), expression=column(n)) for (x, _), (n, _) in zip(pairs, keys, strict=True))
+        is_missing = exp.Is(this=column(is_matched), expression=exp.Null())
+        return SideJoin(node, matched, "left", tuple(on_keys)), exp.Paren(this=exp.Not(this=exp.Paren(this=is_missing)))
+
+    def _matching(
+        self, node: Node, kind: Kind, left: exp.Expr | None, query: exp.Expr
+    ) -> tuple[Node, Kind, tuple[exp.Expr, ...]]:
+        """Return the rows of the subquery of an EXISTS or IN, the kind of its join, and the conditions of the join."""
         from lake_assets.models.sql.compiler import Select
 
         select = self._select
@@ -107,7 +154,7 @@ class Subqueries:
         visible = {*node.columns, *right.columns}
         if outside := {n for c in on for n in refs(c)} - visible:
             raise self._error(f"a subquery over {', '.join(sorted(outside))} of a query that is not the next outer one")
-        return _semi_join(node, right, kind, tuple(on))
+        return right, kind, tuple(on)
 
     # --- scalar subqueries --------------------------------------------------------------------------------------
 
@@ -117,6 +164,12 @@ class Subqueries:
 
         select = self._select
         calls = aggregates(query.selects[0]) if len(query.selects) == 1 else []
+        if is_constant(query, select.ctes) and not query.args.get("with_"):
+            row = select.compiler.query(query, select.ctes, None)
+            if len(row.outputs) == 1 and frozenset() in unique(row.node):
+                value = column(row.outputs[0][1])
+                is_certain = is_single_row(row.node)
+                return joined(node, row.node, []) if is_certain else SideJoin(node, row.node, "left", ()), value
         parts = ("group", "having", "distinct", "qualify", "limit", "offset")
         if not calls or any(query.args.get(p) for p in parts) or query.find(exp.Window):
             raise self._error("a scalar subquery that is not a single aggregate: it may return several rows")
@@ -197,6 +250,16 @@ def _membership(condition: exp.Expr) -> tuple[Kind, exp.Expr | None, exp.Expr] |
         query = sub.this if isinstance(sub, exp.Subquery) else sub
         return ("null_anti" if negative else "semi"), condition.this, query
     return None
+
+
+def _counts_null_as_false(part: exp.Expr, *, is_condition: bool) -> bool:
+    """Whether a part of an expression may be false instead of null: only AND and OR separate it from WHERE or WHEN."""
+    while isinstance(part.parent, exp.And | exp.Or | exp.Paren):
+        part = part.parent
+    around = part.parent
+    if isinstance(around, exp.If) and part.arg_key == "this":
+        return not (isinstance(around.parent, exp.Case) and around.parent.this)
+    return around is None and is_condition
 
 
 def _is_computed(query: exp.Select) -> bool:

@@ -26,6 +26,7 @@ from lake_assets.models.operators.query_tree import (
     SideJoin,
     Tree,
     UnionAll,
+    Unit,
     Window,
     column,
     equals,
@@ -186,6 +187,8 @@ def column_expressions(tree: Tree, output: str) -> dict[int, exp.Expr]:
         match node:
             case Scan():
                 times[id(node)] = e
+            case Unit():
+                pass
             case Project():
                 down(node.input, substitute(e, dict(node.items)))
             case Filter() | Distinct():
