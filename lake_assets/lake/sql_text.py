@@ -140,7 +140,7 @@ _SYNONYMS = (
     {"*", "-", "1", "date_add", "date_sub"}, {"%", "mod"}, {"ln", "log"}, {"2", "log", "log2"}, {"10", "log", "log10"},
     {"char", "chr"}, {"instr", "locate"}, {"date_add", "dateadd"}, {"date_add", "timestampadd"}, {"-", "-1", "1"},
     {"named_struct", "struct"}, {"date_diff", "datediff"}, {"timestamp", "to_timestamp"}, {"aggregate", "reduce"},
-    {"approx_percentile", "percentile_approx"}, {"sha", "sha1"},
+    {"approx_percentile", "percentile_approx"}, {"sha", "sha1"}, {"ignore", "true"},
 )  # fmt: skip
 
 
@@ -184,6 +184,9 @@ def changed(sql: str, tree: exp.Expr) -> str:
     for synonyms in _SYNONYMS:
         if synonyms <= differ:
             differ -= synonyms
+    # The first group is the default: sqlglot leaves its number out.
+    if 0 < before["1"] - after["1"] <= len(list(copy.find_all(exp.RegexpExtract))):
+        differ -= {"1"}
     for kind, words in _EXTRA_WORDS.items():
         if copy.find(kind):
             differ -= words

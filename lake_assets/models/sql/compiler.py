@@ -13,7 +13,6 @@ from lake_assets.lake.spark_functions import is_generator, is_wide
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.operator_types import short_type
 from lake_assets.models.operators.query_tree import (
-    Aggregate,
     Distinct,
     FullJoin,
     Generate,
@@ -33,7 +32,7 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.operators.table_columns import narrowed
 from lake_assets.models.sql.constant_rows import constant_rows
-from lake_assets.models.sql.grouping_sets import Grouping, grouping, grouping_call
+from lake_assets.models.sql.grouping_sets import grouped, grouping, grouping_call
 from lake_assets.models.sql.operator_joins import filtered, joined
 from lake_assets.models.sql.scopes import Closed, Compiled, Ctes, Scope, Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates, is_window_call
@@ -273,8 +272,10 @@ class Select:
         side, kind = join.side.upper(), join.kind.upper()
         if join.args.get("using") or join.method:
             raise Uncompilable("a join with USING or NATURAL")
-        if isinstance(join.this, exp.Lateral | exp.Unnest):
-            raise Uncompilable("a join with a LATERAL subquery or function")
+        if isinstance(join.this, exp.Lateral):
+            return self._lateral_join(left, join)
+        if isinstance(join.this, exp.Unnest):
+            raise Uncompilable("a join with UNNEST")
         if kind not in ("", "INNER", "CROSS", "OUTER") or (kind == "OUTER" and not side):
             raise Uncompilable(f"a {side} {kind} JOIN")
         right = self._source(join.this)
@@ -293,15 +294,28 @@ class Select:
             case _:
                 raise Uncompilable(f"a {side} JOIN")
 
-    def _lateral(self, node: Node, lateral: exp.Lateral) -> Node:
+    def _lateral_join(self, left: Node, join: exp.Join) -> Node:
+        on, side = join.args.get("on"), join.side.upper()
+        if side not in ("", "LEFT") or not (on is None or (isinstance(on, exp.Boolean) and on.this)):
+            raise Uncompilable("a LATERAL join with a condition: put it into the WHERE of the subquery")
+        lateral = join.this
+        if not isinstance(lateral.this, exp.Subquery):
+            return self._lateral(left, lateral, outer=side == "LEFT")
+        node, outputs = self.subqueries.lateral(left, lateral.this.this, is_outer=side == "LEFT")
+        names = [c.name for c in lateral.args["alias"].columns] or [n for n, _ in outputs]
+        for name, (_, value) in zip(names, outputs, strict=True):
+            self.scope.columns[(lateral.alias.lower(), name.lower())] = value
+        return node
+
+    def _lateral(self, node: Node, lateral: exp.Lateral, *, outer: bool = False) -> Node:
         alias = lateral.args.get("alias")
-        if not lateral.args.get("view") or alias is None or not alias.columns:
-            raise Uncompilable("LATERAL without VIEW, or without names for its columns")
+        if alias is None or not alias.columns:
+            raise Uncompilable("LATERAL without names for its columns")
         call = self.resolved(lateral.this)
         generated = tuple(self.compiler.name(c.name) for c in alias.columns)
         for c, name in zip(alias.columns, generated, strict=True):
             self.scope.columns[(alias.name.lower(), c.name.lower())] = column(name)
-        return Generate(node, call, generated, bool(lateral.args.get("outer")))
+        return Generate(node, call, generated, outer or bool(lateral.args.get("outer")))
 
     # --- GROUP BY -----------------------------------------------------------------------------------------------
 
@@ -322,7 +336,7 @@ class Select:
             named.setdefault(call.sql(DIALECT), (self.compiler.name(call.key), call.copy()))
         by_text = {text: name for text, (name, _) in named.items()}
         key_of = {e.sql(DIALECT): n for n, e in keys}
-        node = self._sets(node, grouping_keys, keys, tuple(named.values()))
+        node = grouped(node, grouping_keys, keys, tuple(named.values()), self.grouping_id)
 
         def replaced(expression: exp.Expr) -> exp.Expr:
             def replace_part(part: exp.Expr) -> exp.Expr:
@@ -340,30 +354,6 @@ class Select:
         new_items = [(n, replaced(e)) for n, e in items]
         new_clauses = [replaced(c) if c is not None else None for c in (having, qualify)]
         return node, new_items, new_clauses[0], new_clauses[1]
-
-    def _sets(self, node: Node, grouping_keys: Grouping, keys: Sequence[Item], calls: tuple[Item, ...]) -> Node:
-        if grouping_keys.sets is None:
-            return Aggregate(node, tuple(keys), calls)
-        branches: list[Node] = []
-        for set_keys in grouping_keys.sets:
-            aggregate = Aggregate(
-                node,
-                tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in set_keys),
-                tuple((f"{n}_s", e) for n, e in calls),
-                vanishes=not set_keys,
-            )
-            mask = sum(1 << (len(keys) - 1 - i) for i in range(len(keys)) if i not in set_keys)
-            branches.append(
-                Project(
-                    aggregate,
-                    (
-                        *((n, column(f"{n}_s") if i in set_keys else exp.Null()) for i, (n, _) in enumerate(keys)),
-                        *((n, column(f"{n}_s")) for n, _ in calls),
-                        (self.grouping_id, exp.cast(exp.Literal.number(mask), "bigint")),
-                    ),
-                )
-            )
-        return UnionAll(tuple(branches))
 
     # --- window functions ---------------------------------------------------------------------------------------
 

@@ -32,6 +32,57 @@ def constant_rows(values: exp.Values, name: Callable[[str], str]) -> Compiled:
     return Compiled(branches[0] if len(branches) == 1 else UnionAll(branches), outputs)
 
 
+def table_functions_as_queries(query: exp.Query) -> exp.Query:
+    """Replace the functions that a query names as tables, `range(n)` and generators, by subqueries, in place."""
+    for table in [t for t in query.find_all(exp.Table) if generated_rows(t) is not None]:
+        rows = generated_rows(table)
+        assert rows is not None
+        # Without a name, Spark calls the rows after the function.
+        alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(table.this.sql_name().lower()))
+        table.replace(exp.Subquery(this=rows, alias=exp.TableAlias(this=alias.this.copy())))
+    return query
+
+
+def generated_rows(table: exp.Table) -> exp.Select | None:
+    """Return a SELECT of the rows of a function that a query names as a table; None if the function is unknown, or its
+    arguments are no constants."""
+    call, alias = table.this, table.args.get("alias")
+    names = [c.name for c in alias.columns] if alias else []
+    if isinstance(call, exp.Identifier) or call.find(exp.Column, exp.Query):
+        return None
+    defaults = ["col"]
+    if isinstance(call, exp.Anonymous) and call.name.lower() == "range":
+        sequence = _sequence(call.expressions)
+        if sequence is None:
+            return None
+        call, defaults = exp.Explode(this=sequence), ["id"]
+    elif isinstance(call, exp.Posexplode):
+        defaults = ["pos", "col"]
+    elif not isinstance(call, exp.Explode):
+        return None
+    if names and len(names) != len(defaults):
+        return None
+    columns = [exp.to_identifier(n, quoted=True) for n in names or defaults]
+    view = exp.Lateral(
+        this=call.copy(), view=True, alias=exp.TableAlias(this=exp.to_identifier("rows"), columns=columns)
+    )
+    return exp.select(*(exp.column(c.copy(), table="rows") for c in columns)).from_(_ONE_ROW.copy()).lateral(view)
+
+
+_ONE_ROW = exp.Subquery(this=exp.select("1 AS one"), alias=exp.TableAlias(this=exp.to_identifier("unit")))
+
+
+def _sequence(bounds: list[exp.Expr]) -> exp.Expr | None:
+    """Return the numbers of `range`; None unless it has one or two whole numbers, and is not empty."""
+    if len(bounds) not in (1, 2) or not all(b.is_int for b in bounds):
+        return None
+    low, high = (0, int(bounds[0].to_py())) if len(bounds) == 1 else (int(b.to_py()) for b in bounds)
+    if low >= high:
+        return None
+    first, last = (exp.cast(exp.Literal.number(n), "bigint") for n in (low, high - 1))
+    return exp.GenerateSeries(start=first, end=last)
+
+
 def is_constant(query: exp.Expr, ctes: Ctes) -> bool:
     """Whether a query reads no table, neither by itself nor by the CTEs that it names."""
     return all(

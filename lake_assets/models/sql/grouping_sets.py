@@ -11,7 +11,11 @@ from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.query_tree import (
+    Aggregate,
     Item,
+    Node,
+    Project,
+    UnionAll,
     column,
 )
 from lake_assets.models.sql.scopes import Uncompilable
@@ -145,3 +149,35 @@ def grouping_call(call: exp.Expr, grouping: Grouping, keys: Sequence[Item], grou
         return sqlglot.parse_one(f"CAST({bits[0]} AS TINYINT)", dialect=DIALECT)
     sums = " + ".join(f"shiftleft({b}, {len(bits) - 1 - i})" for i, b in enumerate(bits))
     return sqlglot.parse_one(f"CAST({sums} AS BIGINT)", dialect=DIALECT)
+
+
+def grouped(
+    node: Node, grouping_keys: Grouping, keys: Sequence[Item], calls: tuple[Item, ...], grouping_id: str
+) -> Node:
+    """Return the aggregates of a GROUP BY: one branch of a union per grouping set.
+
+    Args:
+        node: the rows.
+        grouping_keys: the keys and their sets.
+        keys: the keys with their columns.
+        calls: the aggregates.
+        grouping_id: the column that numbers the grouping sets.
+    """
+    if grouping_keys.sets is None:
+        return Aggregate(node, tuple(keys), calls)
+    branches: list[Node] = []
+    for set_keys in grouping_keys.sets:
+        aggregate = Aggregate(
+            node,
+            tuple((f"{n}_s", e) for i, (n, e) in enumerate(keys) if i in set_keys),
+            tuple((f"{n}_s", e) for n, e in calls),
+            vanishes=not set_keys,
+        )
+        mask = sum(1 << (len(keys) - 1 - i) for i in range(len(keys)) if i not in set_keys)
+        items = (
+            *((n, column(f"{n}_s") if i in set_keys else exp.Null()) for i, (n, _) in enumerate(keys)),
+            *((n, column(f"{n}_s")) for n, _ in calls),
+            (grouping_id, exp.cast(exp.Literal.number(mask), "bigint")),
+        )
+        branches.append(Project(aggregate, items))
+    return UnionAll(tuple(branches))

@@ -23,6 +23,7 @@ from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt
 from lake_assets.models.sql.compiler import compiled
+from lake_assets.models.sql.constant_rows import generated_rows, table_functions_as_queries
 from lake_assets.models.sql.result_key import is_ordered, result_key, top_operator
 from lake_assets.models.sql.scopes import Uncompilable
 from lake_assets.models.sql.sql_errors import column_problems, line_of, model_error, open_quote
@@ -134,8 +135,13 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
         if (not table.db and table.name.lower() in ctes) or table.find_ancestor(exp.Hint):
             continue
         table_text = table.sql(DIALECT)
+        if not table.db and generated_rows(table) is not None:
+            continue
         if not table.db and not isinstance(table.this, exp.Identifier):
-            text = f"{table_text} generates rows without a table: write LATERAL VIEW or explode over a table's rows"
+            text = (
+                f"{table_text} generates rows without a table: write range(n), explode(...) or posexplode(...) of "
+                "constants, or LATERAL VIEW over a table's rows"
+            )
         elif not table.db:
             text = f"table {table.name} is named without its layer: write for example final.{table.name}"
         elif table.catalog:
@@ -170,7 +176,8 @@ def qualified_query(name: str, query: exp.Query, schemas: Mapping[TableId, Mappi
         nested.setdefault(table.namespace[0], {})[table.name] = dict(schemas[table])
     try:
         plain, by_name = using_as_on(
-            named_windows_inlined(time_windows_called(query.copy())), {t: list(c) for t, c in schemas.items()}
+            named_windows_inlined(time_windows_called(table_functions_as_queries(query.copy()))),
+            {t: list(c) for t, c in schemas.items()},
         )
         plain, difference = semi_joins_as_exists(plain)
         difference = by_name or difference

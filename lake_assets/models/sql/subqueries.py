@@ -215,6 +215,43 @@ class Subqueries:
 
     # --- -------------------------------------------------------------------------------------------------------
 
+    def lateral(self, node: Node, query: exp.Expr, *, is_outer: bool) -> tuple[Node, list[tuple[str, exp.Column]]]:
+        """Join `node` with a LATERAL subquery, which reads its columns.
+
+        Args:
+            node: the rows.
+            query: the subquery.
+            is_outer: whether rows without a match are kept.
+
+        Returns:
+            The joined rows, and name and column of each output of the subquery.
+        """
+        from lake_assets.models.sql.compiler import Select
+        from lake_assets.models.sql.operator_joins import joined
+
+        select = self._select
+        if not isinstance(query, exp.Select) or query.args.get("distinct"):
+            raise self._error("a LATERAL subquery that is not a plain SELECT")
+        if not _is_computed(query):
+            inner = Select(select.compiler, query, _ctes(select, query), select.scope)
+            right, on = inner.correlated()
+            values = [(s.alias_or_name, inner.resolved(s.unalias())) for s in query.selects]
+            if any(refs(e) - set(right.columns) for _, e in values):
+                raise self._error("a LATERAL subquery that selects columns of the query around it")
+            named = [(n, select.compiler.name(n or "value"), e) for n, e in values]
+            right = Project(right, (*((c, column(c)) for c in right.columns), *((new, e) for _, new, e in named)))
+            outputs = [(n, column(new)) for n, new, _ in named]
+            return SideJoin(node, right, "left", tuple(on)) if is_outer else joined(node, right, on), outputs
+        columns, values = node.columns, list[tuple[str, str, exp.Expr]]()
+        for item in query.selects:
+            single = query.copy()
+            single.set("expressions", [item.copy()])
+            # An aggregate without GROUP BY has one row, whatever it matches.
+            node, value = self._value(node, single)
+            values.append((item.alias_or_name, select.compiler.name(item.alias_or_name or "value"), value))
+        node = Project(node, (*((c, column(c)) for c in columns), *((new, e) for _, new, e in values)))
+        return node, [(n, column(new)) for n, new, _ in values]
+
     def _of_nothing(self, call: exp.Expr) -> exp.Expr:
         """Return the value of an aggregate over no rows."""
         bare = call

@@ -1,0 +1,59 @@
+"""Queries with rare constructs, by the strategy that maintains them."""
+
+from __future__ import annotations
+
+# Over the tables of `tests/support/queries.py`.
+BY_STRATEGY = {
+    "retract": (
+        # Rows that belong to no table.
+        "WITH params AS (SELECT 2 AS least, 'n' AS skipped) SELECT a.id, a.v * p.least AS z FROM final.a CROSS JOIN params p WHERE a.name <> p.skipped",
+        "WITH params AS (SELECT 1 AS least) SELECT b, count(*) AS n, sum(v) AS s FROM final.a WHERE v >= (SELECT least FROM params) GROUP BY b",
+        "SELECT id, (SELECT 5) AS five, v + (SELECT 0.5) AS more FROM final.a",
+        "SELECT x.name, count(*) AS n, sum(a.v * x.f) AS s FROM final.a JOIN (VALUES (1, 2, 'one'), (2, 3, 'two'), (3, NULL, 'two')) AS x(k, f, name) ON a.b = x.k GROUP BY x.name",
+        "SELECT id, 'a' AS origin, v FROM final.a UNION ALL SELECT -1, 'none', NULL UNION ALL SELECT -2, 'none', 1.5",
+        "SELECT a.id, s.n FROM final.a JOIN (SELECT explode(sequence(0, 3)) AS n) s ON s.n < a.v",
+        # LATERAL, and functions as tables.
+        "SELECT a.id, e.c FROM final.a a, LATERAL explode(split(a.name, '')) e(c)",
+        "SELECT a.id, e.p, e.c FROM final.a a LEFT JOIN LATERAL posexplode(array(a.b, a.v)) e(p, c) ON true WHERE a.ok",
+        "SELECT a.id, l.g, l.twice FROM final.a a, LATERAL (SELECT b.g, b.w * 2 AS twice FROM final.b b WHERE b.id = a.b AND b.w > a.v) l",
+        "SELECT r.id, a.name FROM range(4) r JOIN final.a a ON a.b = r.id",
+        "SELECT id, regexp_extract(name, '(n)(y)?', 1) AS first FROM final.a",
+    ),
+    "keys": (
+        # Rows that belong to no table.
+        "SELECT a.id, x.name FROM final.a LEFT JOIN VALUES (1, 'one'), (2, 'two'), (CAST(NULL AS INT), 'none') AS x(k, name) ON a.b = x.k",
+        "SELECT x.k, count(a.id) AS n, max(a.v) AS m FROM (VALUES (1), (2), (99)) AS x(k) LEFT JOIN final.a a ON a.b = x.k GROUP BY x.k",
+        "WITH spine AS (SELECT explode(sequence(DATE '2024-01-30', DATE '2024-02-02')) AS day) SELECT s.day, count(d.g) AS n FROM spine s LEFT JOIN final.d ON d.day = s.day GROUP BY s.day",
+        "SELECT id FROM final.a WHERE name IN (SELECT x.c FROM (VALUES ('n'), ('ny')) x(c))",
+        "SELECT id FROM final.a WHERE b NOT IN (SELECT x.c FROM VALUES (1), (2) AS x(c))",
+        "SELECT id, (SELECT 1 WHERE 1 > 2) AS none FROM final.a",
+        "SELECT b FROM final.a EXCEPT SELECT 1",
+        "SELECT a.id, x.k FROM final.a FULL JOIN (VALUES (1), (-7)) AS x(k) ON a.b = x.k",
+        # Subqueries within expressions.
+        "SELECT id FROM final.a WHERE b IN (SELECT id FROM final.b) OR v > 3",
+        "SELECT id FROM final.a WHERE (b IN (SELECT id FROM final.b WHERE w > 1) OR ok) AND (name = 'n' OR EXISTS (SELECT 1 FROM final.c WHERE c.a_id = a.id))",
+        "SELECT id, CASE WHEN EXISTS (SELECT 1 FROM final.b WHERE b.id = a.b) THEN 'known' WHEN v IN (SELECT w FROM final.b) THEN 'weight' ELSE 'none' END AS k FROM final.a",
+        "SELECT id, NOT EXISTS (SELECT 1 FROM final.b WHERE b.id = a.b AND b.w > 1) AS missing FROM final.a",
+        "SELECT b, sum(IF(v IN (SELECT w FROM final.b), 1, 0)) AS n FROM final.a GROUP BY b",
+        "SELECT b, count(*) FILTER (WHERE EXISTS (SELECT 1 FROM final.b WHERE b.id = a.b)) AS n FROM final.a GROUP BY b",
+        "SELECT id FROM final.a WHERE (b, v) IN (SELECT id, w FROM final.b) OR id = 3",
+        "SELECT id FROM final.a WHERE EXISTS (SELECT 1 FROM final.b WHERE b.id = a.b) OR NOT EXISTS (SELECT 1 FROM final.d WHERE d.n = a.v)",
+        # LATERAL, and functions as tables.
+        "SELECT a.id, l.m, l.n FROM final.a a, LATERAL (SELECT max(b.w) AS m, count(*) AS n FROM final.b b WHERE b.id = a.b) l",
+        "SELECT a.id, l.x FROM final.a a LEFT JOIN LATERAL (SELECT b.w AS m FROM final.b b WHERE b.id = a.b) l(x) ON true",
+        "SELECT r.n, count(a.id) AS c FROM range(-1, 4) AS r(n) LEFT JOIN final.a a ON a.v = r.n GROUP BY r.n",
+        "SELECT e.col, p.pos, count(a.id) AS c FROM explode(sequence(1, 3)) e JOIN posexplode(array(1, 2, 9)) p ON p.col = e.col LEFT JOIN final.a a ON a.b = e.col GROUP BY e.col, p.pos",
+        "SELECT b, last(v, true) AS k FROM final.a GROUP BY b HAVING count(DISTINCT v) <= 1",
+    ),
+    "full": (
+        # Subqueries within expressions whose null counts, or without equalities.
+        "SELECT id FROM final.a WHERE NOT (b IN (SELECT id FROM final.b) OR v > 3)",
+        "SELECT id, b IN (SELECT id FROM final.b) AS known FROM final.a",
+        "SELECT id, CASE ok WHEN b IN (SELECT id FROM final.b) THEN 1 END AS k FROM final.a",
+        "SELECT id, EXISTS (SELECT 1 FROM final.b WHERE b.id < a.b) AS k FROM final.a",
+        # LATERAL subqueries that are not joins.
+        "SELECT a.id, l.m FROM final.a a LEFT JOIN LATERAL (SELECT b.w AS m FROM final.b b WHERE b.id = a.b) l ON l.m > 1",
+        "SELECT a.id, l.m FROM final.a a, LATERAL (SELECT b.w + a.v AS m FROM final.b b WHERE b.id = a.b) l",
+        "SELECT a.id, l.m FROM final.a a, LATERAL (SELECT DISTINCT b.w AS m FROM final.b b WHERE b.id = a.b) l",
+    ),
+}
