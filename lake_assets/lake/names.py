@@ -73,7 +73,8 @@ class TableId:
         """
         if isinstance(text, TableId):
             return cls(text.namespace, text.name)
-        parts = text if isinstance(text, tuple) else _split(text)
+        given: object = text
+        parts = text if isinstance(text, tuple) else _split(text) if isinstance(given, str) else ()
         if len(parts) < 2 or not all(parts):
             raise InvalidNameError(f"{text!r} is not a table name: write namespace.table, for example final.users")
         return cls(tuple(parts[:-1]), parts[-1])

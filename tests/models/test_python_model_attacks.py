@@ -324,12 +324,16 @@ def starred(*t: Changes) -> DataFrame:
         (one, {"write": "append", "full": two}, "`full` has other parameters than the function: t"),
         (one, {"write": "append", "full": "two"}, "'two' is not a function"),
         (partial(one), {"write": "append"}, "is not a function"),
+        (one, {"write": "append", "table": None}, "None is not a table name"),
+        (one, {"write": "append", "inputs": {"t": None}}, "None is not a table name"),
+        (one, {"write": "append", "inputs": "src.t"}, "`inputs` is 'src.t'"),
+        (one, {"write": "replace-ranges", "replace": "g", "cumulative": "no"}, "`cumulative` is 'no'"),
         (starred, {"write": "append"}, "make 't' an ordinary parameter"),
     ],
 )
 def test_a_mistake_in_a_declaration_is_told(function: Any, declared: dict[str, Any], told: str) -> None:
     with pytest.raises(ModelError, match=told):
-        model("agg.a", **declared)(function)
+        model(**{"table": "agg.a", **declared})(function)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def model(
                 write,
                 names_of(key),
                 replaced(write, names_of(key), replace),
-                dict(inputs or {}),
+                _named_tables(inputs or {}),
                 full,
                 str(version),
                 cumulative,
@@ -179,6 +179,13 @@ def replaced(
     return {n: f"`{n.replace('`', '``')}`" for n in names}
 
 
+def _named_tables(inputs: Mapping[str, str]) -> dict[str, str]:
+    given: Any = inputs
+    if not isinstance(given, Mapping):
+        raise ValueError(f'`inputs` is {given!r}: name the table of a parameter: inputs={{"parameter": "layer.name"}}')
+    return {parameter: str(TableId.parse(name)) for parameter, name in inputs.items()}
+
+
 def _check(declared: PythonModel) -> None:
     """Raise ValueError for a declaration that contradicts itself."""
     write, kinds = declared.write, declared.parameters
@@ -190,6 +197,8 @@ def _check(declared: PythonModel) -> None:
         raise ValueError(f"`write` is {write!r}: write one of {', '.join(get_args(WriteMode))}")
     if declared.on_lookup_change not in ("ignore", "rebuild"):
         raise ValueError(f"`on_lookup_change` is {declared.on_lookup_change!r}: write ignore or rebuild")
+    if declared.cumulative not in (True, False):
+        raise ValueError(f"`cumulative` is {declared.cumulative!r}: write True or False")
     if write == "merge" and not declared.key:
         raise ValueError("`merge` replaces rows by their key: declare `key`")
     if write == "append" and declared.key:
