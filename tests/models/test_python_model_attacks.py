@@ -166,7 +166,6 @@ def test_names_of_icebergs_own_columns_are_refused(lake: Lake) -> None:
     assert "_deleted: Iceberg has columns of this name itself: rename them" in refusal(lake, log)
 
 
-@pytest.mark.xfail(strict=True, reason="Iceberg binds filters over a past snapshot to the current schema")
 def test_pending_changes_are_absorbed_after_a_column_is_renamed(lake: Lake) -> None:
     make(lake, "id INT, g INT", "(1, 1)", "(2, 2)")
 

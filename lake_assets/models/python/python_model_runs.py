@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal, localcontext
 
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from lake_assets.capture import Capture, capture
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.python.affected_ranges import span_of
+from lake_assets.models.python.input_columns import replaced_columns, rows_at
 from lake_assets.models.python.model_inputs import Affected, Changes, Lookup, Span
 from lake_assets.models.python.python_model import Function, where_is
 from lake_assets.models.python.python_model_spec import PythonModelSpec
-from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter
+from lake_assets.models.python.result_writes import DELETED, Applied, ResultWriter, types_of
 from lake_assets.models.python.stored_types import as_stored
 from lake_assets.models.sql.sql_errors import located
-from lake_assets.models.steps.kept_frames import Bounds, Frame, Frames
+from lake_assets.models.steps.kept_frames import Frame, Frames
+from lake_assets.models.steps.model_context import first_line
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
@@ -36,32 +37,37 @@ from lake_assets.tables.spark_tuning import tuned_for
 from lake_assets.tables.specs import BatchSize
 from lake_assets.tables.table_ddl import check_owner_in, columns_of
 
-_DAY = 86_400
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal")
-
 
 @dataclass(frozen=True)
 class _Due:
-    """A step with something to do: its sources and lookups, its table, and the window of each source."""
+    """A step with something to do.
+
+    Attributes:
+        tables: the sources and lookups.
+        target: the model's table; None if it does not exist yet.
+        windows: the window of each source.
+        afresh: why everything is computed; empty: the step continues from the table's contents.
+    """
 
     tables: Mapping[TableId, Table]
     target: Table | None
     windows: Mapping[TableId, Window]
-    begun: bool
+    afresh: str
 
 
 def windows_of(spec: PythonModelSpec, target: Table | None, tables: Mapping[TableId, Table]) -> dict[TableId, Window]:
     """Return the pending windows of a model's sources. Reads metadata only.
 
-    If the history of one is lost and the model is declared to be rebuilt, or replaces all rows in any case, all windows
-    start at the beginning.
+    If the history of one is lost and the model is declared to be rebuilt, or computes everything in any case, all
+    windows start at the beginning.
 
     Raises:
         TableReplacedError, SnapshotExpiredError: the history of a source is lost, and the model is declared to stop.
     """
     windows = {s: window_of(spec.table, target, s, tables[s]) for s in spec.sources if s in tables}
-    return started_again(spec, windows, may_stop=spec.model.write != "overwrite")
+    # Any change of a lookup among the sources computes everything.
+    is_needed = spec.model.write != "overwrite" and any(windows[s].lost for s in spec.inputs.values() if s in windows)
+    return started_again(spec, windows, may_stop=is_needed)
 
 
 def next_of(
@@ -142,9 +148,12 @@ def _due(lake: LakeBase, spec: PythonModelSpec, pins: SnapshotPins, rebuild: str
         return Outcome(name, "waiting", why=f"{', '.join(empty)} holds nothing yet")
     if begun and all(w.is_absorbed for w in windows.values()):
         return Outcome(name, "nothing")
-    if not begun:
+    afresh = "" if begun else rebuild or ("first run" if target is None else "its declaration changed")
+    if begun and (moved := [f"{s}.{c}" for s, w in windows.items() for c in replaced_columns(tables[s], w)]):
+        afresh = f"the name {', '.join(moved)} now belongs to another column"
+    if afresh:
         windows = {s: replace(w, mark=None) for s, w in windows.items()}
-    return _Due(tables, target, windows, begun)
+    return _Due(tables, target, windows, afresh)
 
 
 def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, began: float) -> Outcome:
@@ -157,10 +166,11 @@ def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, bega
         scope.enter_context(tuned_for(lake, (spec.table, *due.tables)))
         call = _Call(lake, spec, due.windows, pinned, scope)
         writer = ResultWriter(lake, spec, marks, base, call.frames, gate)
-        if not due.begun:
-            why = rebuild or ("first run" if due.target is None else "its declaration changed")
+        if due.afresh:
             lost = [w.lost.why for w in due.windows.values() if w.lost]
-            done = writer.everything(call.rows(), "; ".join(lost) or why, again=bool(rebuild or lost))
+            rows = call.rows()
+            call.check_replaced(types_of(rows))
+            done = writer.everything(rows, "; ".join(lost) or due.afresh, again=bool(rebuild or lost))
         else:
             done = _absorb_changes(spec, call, writer, columns_of(lake, spec.table))
         absorbed = tuple(
@@ -238,9 +248,11 @@ class _Call:
         except LakeError:
             raise
         except PySparkException as e:
-            raise ModelError(f"{where}: model {self._spec.table}: Spark does not accept {name}: {_first(e)}") from e
-        except Exception as e:
-            raise ModelError(f"{where}: model {self._spec.table}: {name} raised {type(e).__name__}: {_first(e)}") from e
+            raise ModelError(f"{where}: model {self._spec.table}: Spark does not accept {name}: {first_line(e)}") from e
+        except (Exception, SystemExit) as e:
+            raise ModelError(
+                f"{where}: model {self._spec.table}: {name} raised {type(e).__name__}: {first_line(e)}"
+            ) from e
         if not isinstance(rows, DataFrame):  # pyright: ignore[reportUnnecessaryIsInstance] (users' code)
             raise ModelError(
                 f"{where}: model {self._spec.table}: {name} returned {type(rows).__name__}: return a DataFrame of Spark"
@@ -251,6 +263,29 @@ class _Call:
     def affected_rows(self) -> int:
         """The number of affected keys."""
         return self.frame.rows if self.frame else 0
+
+    def check_replaced(self, types: Mapping[str, str]) -> None:
+        """Raise ModelError for an expression of a replaced column that Spark does not accept as the value of one row.
+
+        Args:
+            types: the types of the returned columns.
+        """
+        model = self._spec.model
+        for parameter, table in self._spec.inputs.items():
+            rows = self._at(table)
+            none = rows.limit(0).selectExpr("1 AS __lake_one")
+            for column in (c for c in model.replace if c in types):
+                value = F.expr(f"CAST({model.expression(column, parameter)} AS {types[column]}) IS NULL")
+                try:
+                    # In the condition of a join, aggregates, windows and random values are errors.
+                    rows.join(none, value, "left_semi").schema  # noqa: B018
+                except PySparkException as e:
+                    raise self._not_accepted(table, e) from e
+
+    def _not_accepted(self, table: TableId, error: PySparkException) -> ModelError:
+        return ModelError(
+            f"{self._spec.model.where}: model {self._spec.table}: `replace` over {table}: {first_line(error)}"
+        )
 
     def find_affected(self, types: Mapping[str, str]) -> None:
         """Find the values of the replaced columns over all changed rows, before and after the change."""
@@ -265,36 +300,13 @@ class _Call:
             try:
                 parts.append(self.captures[table].signed(spark).selectExpr(*values))
             except PySparkException as e:
-                raise ModelError(f"{model.where}: model {model.table}: `replace` over {table}: {_first(e)}") from e
+                raise self._not_accepted(table, e) from e
         all_values = parts[0]
         for part in parts[1:]:
             all_values = all_values.unionByName(part)
         self.frame = self.frames.measure(all_values.distinct(), {c: types[c] for c in model.replace})
         if model.write == "replace-ranges":
-            self.span = self._span(self.frame)
-
-    def _span(self, frame: Frame) -> Span:
-        spec = self._spec
-        (column,) = spec.model.replace
-        bounds = frame.bounds.get(column)
-        if bounds is None:
-            raise ModelError(f"{spec.model.where}: model {spec.table}: values of {column} have no range")
-        nulls = bounds.non_null < frame.rows
-        if spec.model.cumulative and nulls:
-            # Rows without a value come before all others.
-            return Span(None, None, None, None, True, "NULL or any value")
-        if bounds.low is None or bounds.high is None:
-            return Span("NULL", None, None, None, nulls, "NULL", empty=True)
-        text = _range_text(spec, bounds) + (", or NULL" if nulls else "")
-        first = _shifted(bounds, bounds.low, -spec.forward)
-        if spec.model.cumulative:
-            return Span(first, None, None, None, True, text)
-        last = _shifted(bounds, bounds.high, spec.back)
-        read = (
-            _shifted(bounds, bounds.low, -spec.forward, -spec.back),
-            _shifted(bounds, bounds.high, spec.back, spec.forward),
-        )
-        return Span(first, last, *read, nulls, text)
+            self.span = span_of(self._spec, self.frame)
 
     def _arguments(self) -> dict[str, Changes | Lookup | Affected]:
         return {parameter: self._argument(parameter, kind) for parameter, kind in self._spec.model.parameters.items()}
@@ -327,10 +339,7 @@ class _Call:
         return Affected(self.frame.frame if self.frame else None, self.frame, self.span)
 
     def _at(self, table: TableId) -> DataFrame:
-        spark, name, snapshot = self._lake.spark(), self._lake.sql_name(table), self._pinned[table]
-        if snapshot is None:
-            return spark.table(name).limit(0)
-        return spark.read.option("versionAsOf", str(snapshot)).table(name)
+        return rows_at(self._lake, table, self._pinned[table])
 
 
 def expected_rows(
@@ -355,45 +364,3 @@ def expected_rows(
     if spec.model.write != "merge" or DELETED not in rows.columns:
         return rows
     return rows.where(f"NOT coalesce({DELETED}, false)").drop(DELETED)
-
-
-def _shifted(bounds: Bounds, value: str, *by: float) -> str:
-    """Return SQL of an end, moved by seconds, or by units of a number."""
-    end, by = bounds.sql(value), tuple(b for b in by if b)
-    if not by:
-        return end
-    kind = bounds.type.split("(")[0]
-    if kind == "date":
-        days = sum(math.floor(b / _DAY) if b < 0 else math.ceil(b / _DAY) for b in by)
-        return f"date_add({end}, {days})"
-    if kind.startswith("timestamp"):
-        return f"({end} + INTERVAL '{sum(by)}' SECOND)"
-    if kind not in _NUMBERS:
-        raise ModelError(f"`back` and `forward` are for dates, times and numbers, not for {bounds.type}")
-    # Computed here: in Spark, the sum could exceed the type.
-    with localcontext(prec=100):
-        return f"{sum((Decimal(str(b)) for b in by), Decimal(value)):f}BD"
-
-
-def _range_text(spec: PythonModelSpec, bounds: Bounds) -> str:
-    """Return the changed range and what is replaced around it, for people."""
-    low, high = bounds.low, bounds.high
-    if bounds.type == "timestamp":
-        low, high = (_instant(int(end or 0)) for end in (low, high))
-    if spec.model.cumulative:
-        return f"{low} or later"
-    reach = [f"{getattr(spec.model, name)} {word}" for name, word in (("forward", "before"), ("back", "after"))
-             if getattr(spec, name)]  # fmt: skip
-    return f"from {low} to {high}{''.join(f', or up to {r}' for r in reach)}"
-
-
-def _instant(micros: int) -> str:
-    """Return a timestamp for people; Python's end in the year 9999, Spark's do not."""
-    try:
-        return str(_EPOCH + timedelta(microseconds=micros))
-    except OverflowError:
-        return f"{micros / 1e6:.0f} s after 1970"
-
-
-def _first(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -64,9 +64,7 @@ class PythonModelSpec:
     @property
     def watched_lookups(self) -> tuple[TableId, ...]:
         """The lookups whose changes recompute the table."""
-        if self.model.on_lookup_change == "ignore":
-            return ()
-        return tuple(t for t in self.lookups if t not in self.inputs.values())
+        return () if self.model.on_lookup_change == "ignore" else self.lookups
 
     @property
     def sources(self) -> tuple[TableId, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -28,6 +29,8 @@ from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, colum
 
 DELETED = "_deleted"
 _FLOATING = ("float", "double")
+# Columns that steps add to the rows while they apply them.
+_OWN = re.compile(r"__(lake_.*|sign|copies|copy|goes|left|there)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ class ResultWriter:
 
     def columns_differ(self, rows: DataFrame, types: Mapping[str, str]) -> bool:
         """Whether returned rows have other columns, or other types, than the table."""
-        return {c: k for c, k in types_of(rows).items() if c != self._flag} != dict(types)
+        columns = types_of(rows)
+        is_twice = len(columns) < len(rows.columns)
+        return is_twice or {c: k for c, k in columns.items() if c != self._flag} != dict(types)
 
     def everything(self, rows: DataFrame, why: str, *, again: bool) -> Applied:
         """Replace all rows of the table by the returned ones.
@@ -165,6 +170,8 @@ class ResultWriter:
             raise ModelError(f"{where}: two columns are called {', '.join(duplicates)}")
         if reserved := [c for c in types if is_of_iceberg(c)]:
             raise ModelError(f"{where}: {', '.join(reserved)}: Iceberg has columns of this name itself: rename them")
+        if own := [c for c in types if _OWN.fullmatch(c)]:
+            raise ModelError(f"{where}: {', '.join(own)}: steps add columns of this name to the rows: rename them")
         if unsupported := [f.name for f in rows.schema.fields if not is_storable(f.dataType)]:
             raise ModelError(f"{where}: a table cannot have columns of the type of {', '.join(unsupported)}: cast them")
         for setting, names in (("key", model.key), ("replace", model.replace)):

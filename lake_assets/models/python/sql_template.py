@@ -22,6 +22,7 @@ from lake_assets.models.python.model_inputs import Changes, Lookup
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.query_text import text_over
 from lake_assets.models.sql.sql_errors import Origin
+from lake_assets.models.steps.model_context import first_line
 from lake_assets.tables.spark_frames import new_name, over
 
 # In the rendered SQL, the rows that a template names are tables of this layer.
@@ -109,7 +110,7 @@ class SqlTemplate:
         try:
             return over(spark, text, frames)
         except PySparkException as e:
-            raise self._error(f"Spark does not accept it: {next(iter(str(e).splitlines()), '')}") from e
+            raise self._error(f"Spark does not accept it: {first_line(e)}") from e
 
     def _rendered(self, value: Callable[..., str]) -> str:
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)

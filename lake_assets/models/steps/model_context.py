@@ -39,9 +39,9 @@ class NotAcceptedError(ModelError):
     """Spark does not accept some SQL."""
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of a Spark error."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error that is not empty."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 @dataclass(frozen=True)
