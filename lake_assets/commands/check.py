@@ -9,6 +9,8 @@ import typer
 from lake_assets.commands.printing import console
 from lake_assets.commands.run_and_status import find_pipeline
 from lake_assets.facade import Lake
+from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.pipeline.pipeline_checks import check as checked
 
 # An empty catalog in memory.
@@ -30,7 +32,8 @@ def check(
         console.print(f"not checked yet: {message}", markup=False, soft_wrap=True)
     if result.mistakes:
         raise typer.Exit(1)
-    streams, models, jobs = (len(c) for c in (loaded.config.streams, loaded.config.models, loaded.config.jobs))
+    streams, jobs = len(loaded.config.streams), len(loaded.config.jobs)
+    models = sum(isinstance(spec, ModelSpec | PythonModelSpec) for spec in loaded.specs(lake))
     parts = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((streams, "stream"), (models, "model"))]
     parts += [f"{jobs} job{'s' if jobs != 1 else ''}"] if jobs else []
     console.print(f"pipeline {loaded.name}: {' and '.join(parts)}, no mistake found", markup=False)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField
 
 from lake_assets import Lake, LakeConfig, cli
 from lake_assets.commands import machine
@@ -59,6 +61,19 @@ def test_a_pipeline_can_be_checked_before_there_is_a_lake(call: Call, here: Path
     assert "not checked yet: columns of agg.city_population: final.users, final.user_city do not exist" in done.out
     assert "no mistake found" in done.out
     assert {p.name for p in here.iterdir()} == {"empty.yaml", "folder"}
+
+
+def test_a_checked_pipeline_counts_its_python_models(call: Call, here: Path) -> None:
+    catalog = Lake.load().catalog
+    catalog.create_namespace("src")
+    catalog.create_table("src.t", Schema(NestedField(1, "id", IntegerType())))
+    (here / "own.yaml").write_text("type: lake_assets.LakePipeline\nattributes: {name: own}\n")
+    (here / "models.py").write_text(
+        "from lake_assets import Changes, model\n\n\n"
+        "@model('agg.log', write='append')\ndef log(t: Changes):\n    return t.rows\n"
+    )
+    done = call("check", "own.yaml")
+    assert "pipeline own: 0 streams and 1 model, no mistake found" in done.out, done
 
 
 @pytest.mark.parametrize(
