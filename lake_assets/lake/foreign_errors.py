@@ -17,6 +17,7 @@ from lake_assets.errors import (
     CorruptMetadataError,
     LakeError,
     MissingDataFileError,
+    SparkUnavailableError,
     StorageFullError,
     StorageUnavailableError,
 )
@@ -103,6 +104,11 @@ def as_named(error: Exception, table: str) -> LakeError | None:
     """
     if isinstance(error, LakeError):
         return None
+    if _is_jvm_lost(error):
+        return SparkUnavailableError(
+            f"{table}: Spark's JVM has ended: it was killed, or ran out of memory. Nothing is lost, and nothing is "
+            "half-published: run again; if it ends again, give it more memory (`spark.driver_memory`)"
+        )
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _full(table, f" ({error.filename})" if error.filename else "")
@@ -130,6 +136,18 @@ def as_named(error: Exception, table: str) -> LakeError | None:
             "the storage answers and that this user may read and write it, then run again"
         )
     return _broken(table, path) if path else None
+
+
+def _is_jvm_lost(error: Exception) -> bool:
+    """Whether a call found that no JVM answers."""
+    if type(error).__name__ == "Py4JNetworkError":
+        return True
+    at = error.__traceback__ if isinstance(error, ConnectionError) else None
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__", "").startswith("py4j."):
+            return True
+        at = at.tb_next
+    return False
 
 
 def _broken(table: str, path: str) -> CorruptMetadataError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import socket
 
+import py4j.java_gateway
 import pytest
 from pyspark.errors import PySparkException
 
@@ -13,6 +15,7 @@ from lake_assets.errors import (
     LakeError,
     MissingDataFileError,
     PipelineError,
+    SparkUnavailableError,
     StorageFullError,
     StorageUnavailableError,
 )
@@ -161,3 +164,16 @@ def test_known_errors_name_the_table_and_the_file(error: Exception, kind: type[L
 @pytest.mark.parametrize("error", [ValueError("a row says: nothing"), PipelineError("File /x does not exist")])
 def test_unknown_errors_and_lake_errors_are_not_changed(error: Exception) -> None:
     assert as_named(error, "final.users") is None
+
+
+def test_a_call_of_a_jvm_that_has_ended_says_so() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    client = py4j.java_gateway.GatewayClient(port=port)
+    with pytest.raises(Exception) as refused:  # noqa: PT011  py4j raises errors of several kinds
+        client.send_command("x\n")
+    assert isinstance(named := as_named(refused.value, "final.users"), SparkUnavailableError)
+    assert "final.users: Spark's JVM has ended" in str(named)
+    # A connection to something else is not a JVM's.
+    assert as_named(ConnectionRefusedError(111, "Connection refused"), "final.users") is None
