@@ -75,8 +75,8 @@ def find_pipeline(name: str) -> Pipeline:
     )
 
 
-def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSpec:
-    """Return the current declaration of a model or a final table.
+def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSpec | JobSpec:
+    """Return the current declaration of a model, a final table or the table of a job.
 
     Args:
         lake: the lake with the table.
@@ -92,17 +92,12 @@ def find_spec(lake: Lake, table: str, pipeline: str | None = None) -> ComputedSp
     for candidate in searched:
         for spec in candidate.specs(lake, alone=False):
             declared.append(str(spec.table))
-            if spec.table == requested and isinstance(spec, ComputedSpec):
+            if spec.table == requested and isinstance(spec, ComputedSpec | JobSpec):
                 return spec
-            if spec.table == requested and isinstance(spec, JobSpec):
-                raise PipelineError(
-                    f"{requested} is written by a job, and only the job knows which rows it should have: declare "
-                    "`audits` for the job, such as SQL that compares it with its sources"
-                )
             if spec.table == requested:
                 raise PipelineError(
                     f"{requested} holds records and events as they arrived, so there is nothing to compare them with: "
-                    "verify final tables and models"
+                    "verify final tables, models and tables of jobs"
                 )
     names = ", ".join(c.name for c in searched)
     where = "" if pipeline else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"

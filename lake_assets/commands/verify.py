@@ -18,7 +18,9 @@ from lake_assets.pipeline.verification import verify as verify_model
 
 
 def verify(
-    table: Annotated[str, typer.Argument(help="a final table or a model, such as agg.sales", show_default=False)],
+    table: Annotated[
+        str, typer.Argument(help="a final table, model or table of a job, such as agg.sales", show_default=False)
+    ],
     pipeline: Annotated[
         str | None,
         typer.Option(

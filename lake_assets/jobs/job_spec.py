@@ -63,6 +63,7 @@ class JobSpec:
         batch: limits of a step.
         shown: attributes of its asset.
         audits: conditions that are checked after each step; the job has published its rows by then.
+        full: a SELECT of all rows that the table should hold, for verification; empty: the job has none.
     """
 
     settings: StepSettings
@@ -71,6 +72,7 @@ class JobSpec:
     batch: BatchSize = field(default_factory=BatchSize)
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: tuple[Audit, ...] = ()
+    full: str = ""
     landing: ClassVar[Path | None] = None
     partitions: ClassVar[Partitions | None] = None
 

@@ -45,6 +45,7 @@ attributes:
   # lookups: [final.cities]      # read as they are
   # ranges: [day]                # the changed range of a column: {{low.day}}, {{high.day}}
   # on_unknown: rerun            # for jobs that may run twice over the same changes
+  # full: SELECT ...             # all rows that the table should have, for `lake-assets verify`
 
   # Exactly one of these; the job gets LAKE_STEP_* variables:
   command: [python, job.py]

@@ -16,12 +16,14 @@ from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.staging.staging_tables import check_source
+from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.sql.model_plan import check_outputs, output_columns, plan
 from lake_assets.models.sql.sql_errors import column_problems, located
 from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
+from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
 from lake_assets.tables.audits.audit_declarations import PLACEHOLDER, Assertion, Relationship
@@ -47,7 +49,7 @@ def mistakes(pipeline: Pipeline, lake: LakeBase) -> list[str]:
 
 
 def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
-    """Find every mistake of a pipeline's models and audits that metadata shows.
+    """Find every mistake of a pipeline's models, jobs and audits that metadata shows.
 
     These are missing and ambiguous columns, missing tables, and keys that are not columns; for models with file and
     line, if the pipeline was read from a file. Columns of tables that no run has created yet cannot be checked, except
@@ -85,6 +87,7 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
         else:
             if outputs:
                 outputs_of[spec.table] = dict.fromkeys(outputs, "string")
+    problems += _of_jobs(specs, lake, outputs_of, open_ended=pipeline.has_patterns)
     problems += _of_finals(specs, lake)
     problems += _of_partitions(specs, lake, outputs_of)
     problems += _of_audits(specs, lake, outputs_of, open_ended=pipeline.has_patterns)
@@ -116,6 +119,27 @@ def _unknown_tables(
 
 def _missing(tables: Sequence[str]) -> str:
     return f"{', '.join(tables)} {'does' if len(tables) == 1 else 'do'} not exist before the first run"
+
+
+def _of_jobs(
+    specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[TableId, Mapping[str, str]], *, open_ended: bool
+) -> list[str]:
+    """Return missing tables and columns in the `full` of jobs; the columns only if all of its tables are known."""
+    declared, problems = {s.table for s in specs}, list[str]()
+    for spec in specs:
+        if not isinstance(spec, JobSpec) or not spec.full:
+            continue
+        query, reads = read_full(spec.table, spec.full)
+        tables = {t: lake.find(t) for t in reads}
+        if missing := [str(t) for t, table in tables.items() if not table and not open_ended and t not in declared]:
+            problems.append(
+                f"{full_at(spec.table)} reads {', '.join(missing)}, which neither exists in the lake nor is declared"
+            )
+        schemas = {t: outputs_of.get(t) or (_columns(table) if table else None) for t, table in tables.items()}
+        known = {t: columns for t, columns in schemas.items() if columns}
+        if len(known) == len(reads):
+            problems += [f"{full_at(spec.table, line)}: {text}" for line, text in column_problems(query, known)]
+    return problems
 
 
 def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:

@@ -1,6 +1,7 @@
 """Verify a table: compare it with its rows recomputed over the snapshots it has absorbed.
 
-A model is recomputed by its query, a final table from all events of staging.
+A model is recomputed by its query or function, a final table from all events of staging, the table of a job by the
+SELECT that its user gives.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from lake_assets.errors import (
 )
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
+from lake_assets.jobs.job_spec import JobSpec
+from lake_assets.jobs.step_notes import find_note
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.foreign_errors import named_errors
@@ -42,6 +45,7 @@ from lake_assets.models.sql.query_text import as_named, text_over
 from lake_assets.models.sql.sql_rewrite import is_text, qualify_as_where
 from lake_assets.models.steps.model_runs import definition
 from lake_assets.models.steps.planned_models import keys_of
+from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.row_comparison import (
     EXPECTED,
     FOUND,
@@ -108,7 +112,7 @@ class Verification:
         return not self.different
 
 
-def verify(lake: LakeBase, spec: ComputedSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
+def verify(lake: LakeBase, spec: ComputedSpec | JobSpec, *, sample: float = 1.0, limit: int = 20) -> Verification:
     """Compare a table, as a multiset of rows, with its rows recomputed at the snapshots of its watermark.
 
     NULL equals NULL and NaN equals NaN. Numbers of the types float and double may differ by a billionth of their size.
@@ -128,12 +132,13 @@ def verify(lake: LakeBase, spec: ComputedSpec, *, sample: float = 1.0, limit: in
         TableReplacedError: a source was dropped and created again.
         ModelError: the query fails over those snapshots, or the table differs and each of its columns depends on the
             order in which rows are read.
+        PipelineError: a job has no `full`, or Spark does not accept it.
     """
     with named_errors(spec.table):
         return _verified(lake, spec, sample, limit)
 
 
-def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> Verification:
+def _verified(lake: LakeBase, spec: ComputedSpec | JobSpec, sample: float, limit: int) -> Verification:
     if not 0 < sample <= 1:
         raise PipelineError(f"a sample of {sample} is not valid: write a share above 0 and up to 1, such as 0.01 or 1%")
     table = lake.find(spec.table)
@@ -144,6 +149,8 @@ def _verified(lake: LakeBase, spec: ComputedSpec, sample: float, limit: int) -> 
         not_compared, doubt = {}, ""
         if isinstance(spec, ModelSpec):
             not_compared, doubt = _in_doubt(planned_at(lake, spec, pinned))
+        if isinstance(spec, JobSpec) and find_note(lake, spec.table):
+            doubt = f"a step of the job is running or was interrupted, see `lake-assets step {spec.table}`"
         stored = _at(lake, spec.table, current)
         # A column may have been renamed after the snapshot.
         columns = dict(expected.dtypes)
@@ -199,8 +206,10 @@ def planned_at(lake: LakeBase, spec: ModelSpec, pinned: Mapping[TableId, int | N
 
 
 def _expected_of(
-    lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextlib.ExitStack
+    lake: LakeBase, spec: ComputedSpec | JobSpec, table: Table, scope: contextlib.ExitStack
 ) -> tuple[DataFrame, dict[TableId, int | None]]:
+    if isinstance(spec, JobSpec):
+        return _rows_of_full(lake, spec, table, scope)
     if not isinstance(spec, FinalSpec):
         return expected_rows(lake, spec, table, scope)
     mark = read_marks(table).get(str(spec.staging))
@@ -240,6 +249,39 @@ def expected_rows(
     if is_python:
         return python_model_runs.expected_rows(lake, spec, pinned, scope), pinned
     return _result(lake, spec, parse(str(spec.table), spec.sql), pinned, scope), pinned
+
+
+def _rows_of_full(
+    lake: LakeBase, spec: JobSpec, table: Table, scope: contextlib.ExitStack
+) -> tuple[DataFrame, dict[TableId, int | None]]:
+    """Return the rows of a job's `full`: over its inputs at the absorbed snapshots, and over other tables as they are.
+
+    Raises:
+        PipelineError: see `verify`.
+    """
+    if not spec.full:
+        raise PipelineError(
+            f"{spec.table} is written by a job, and only the job knows which rows it should have: to compare it, give "
+            "the job a SELECT of all of them with the setting `full`"
+        )
+    query, reads = read_full(spec.table, spec.full)
+    if not (marks := read_marks(table)):
+        raise NotRunError(f"the job of {spec.table} has absorbed nothing yet: run pipeline {spec.pipeline!r} first")
+    pinned = {
+        t: _pinned(lake, spec.table, t, marks.get(str(t)))
+        if t in spec.sources
+        else lake.table(t).metadata.current_snapshot_id
+        for t in reads
+    }
+    views = {t: scope.enter_context(temp_view(guarded_rows(_at(lake, t, s)))) for t, s in pinned.items()}
+    try:
+        rows = lake.spark().sql(text_over(query, spec.full, lambda t: views[t]))
+        names = rows.columns
+    except PySparkException as e:
+        raise PipelineError(f"{full_at(spec.table)}: Spark does not accept it: {str(e).splitlines()[0]}") from e
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise PipelineError(f"{full_at(spec.table)}: several of its columns are called {', '.join(twice)}")
+    return rows, pinned
 
 
 def _pinned(lake: LakeBase, table: TableId, source: TableId, mark: Watermark | None) -> int | None:
@@ -316,11 +358,16 @@ def _over(query: exp.Query, views: Mapping[TableId, str]) -> exp.Query:
     return query
 
 
-def _check_columns(spec: ComputedSpec, expected: Mapping[str, str], existing: Mapping[str, str]) -> None:
+def _check_columns(spec: ComputedSpec | JobSpec, expected: Mapping[str, str], existing: Mapping[str, str]) -> None:
     """Raise DefinitionChangedError if the table lacks columns of the result; additional columns are ignored."""
     if wrong := [c for c, kind in expected.items() if existing.get(c) != kind]:
-        origin = str(spec.staging) if isinstance(spec, FinalSpec) else "its query or function"
         listed = ", ".join(f"{c} {expected[c]} (table: {existing.get(c, 'missing')})" for c in wrong)
+        if isinstance(spec, JobSpec):
+            raise PipelineError(
+                f"{full_at(spec.table)}: its columns are not those of the table: {listed}. Rename them with AS, and "
+                "convert them with CAST"
+            )
+        origin = str(spec.staging) if isinstance(spec, FinalSpec) else "its query or function"
         raise DefinitionChangedError(
             f"{spec.table} has other columns than {origin}, "
             f"with {listed}: run pipeline {spec.pipeline!r}, which "

@@ -138,7 +138,7 @@ def lake(here: Path) -> Lake:
         ("explain agg.m --pipeline shop", "shop has no model agg.m; it has agg.city_population"),
         ("verify agg.city_populaton", "(did you mean agg.city_population?). Name its pipeline with --pipeline"),
         ("verify final.users", "final.users was never run: run pipeline 'shop' first"),
-        ("verify raw.shop_events", "verify final tables and models"),
+        ("verify raw.shop_events", "verify final tables, models and tables of jobs"),
         ("rejected list --raw raw.event", "no raw table raw.event"),
         ("rejected explain raw.events 3", "raw.events has no rejected record at position 3"),
     ],

@@ -314,6 +314,14 @@ def test_an_unknown_step_is_settled_by_hand(
         (["command: [x]", "keys: {a: {raw.plays: b}}"], "raw.plays, which is no source"),
         (["comand: [x]"], "comand"),
         (["command: [x]", "writes: elsewhere", "audits: [{not_null: day}]"], "`audits` check rows of the table"),
+        (["command: [x]", "writes: elsewhere", "full: SELECT 1 AS n FROM raw.playback"], "`full` has the rows of the"),
+        (
+            ["command: [x]", "full: |", "  SELECT account", "  FROM playback"],
+            "`full`, line 2 of its SQL: table playback is",
+        ),
+        (["command: [x]", "full: |", "  SELECT a", "  FROM (raw.playback"], "`full`, line 2 of its SQL: Expecting"),
+        (["command: [x]", "full: DELETE FROM raw.playback"], "`full`: expected one SELECT"),
+        (["command: [x]", f"full: SELECT * FROM {DAILY}"], "it reads agg.playback_daily itself"),
     ],
 )
 def test_mistakes_are_errors_with_their_line(declared: Callable[..., Pipeline], lines: list[str], says: str) -> None:

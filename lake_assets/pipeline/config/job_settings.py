@@ -8,8 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from sqlglot import exp
 
+from lake_assets.errors import ModelError, PipelineError
 from lake_assets.jobs.job_commands import CommandJob, DbtJob, NotebookJob
 from lake_assets.jobs.job_functions import FunctionJob
 from lake_assets.jobs.job_spec import Job, JobSpec
@@ -18,6 +20,7 @@ from lake_assets.jobs.step_settings import StepSettings, check_columns, columns_
 from lake_assets.lake import TableId
 from lake_assets.lake.names import nearest
 from lake_assets.lake.paths import LocalPath
+from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, Several, TableSettings, combined_settings
 from lake_assets.pipeline.config.audit_settings import Audits, read_audits
 from lake_assets.pipeline.config.layer_tables import Batches, batch_size
@@ -83,6 +86,11 @@ class JobSettings(Batches, TableSettings):
     audits: Audits = Field(
         default_factory=list, description="conditions that are checked after each step; its rows are published by then"
     )
+    full: str | None = Field(
+        default=None,
+        description="a SELECT of all rows that the table should hold, over tables named with their layer; `lake-assets "
+        "verify` compares the table with it",
+    )
     command: list[str] = Field(
         default_factory=list,
         description="a program and its arguments, with placeholders such as {low.day}; LAKE_STEP_* variables are in "
@@ -130,6 +138,14 @@ class JobSettings(Batches, TableSettings):
             raise ValueError(f"{value!r} is no function: write module:function, for example my_jobs:daily")
         return value
 
+    @field_validator("full")
+    @classmethod
+    def _full(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and "table" in info.data:
+            with as_value_errors():
+                read_full(TableId.parse(info.data["table"]), value)
+        return value
+
     @model_validator(mode="after")
     def _one_job(self) -> JobSettings:
         kinds = ("command", "python", "notebook", "dbt")
@@ -139,6 +155,10 @@ class JobSettings(Batches, TableSettings):
         if self.audits and self.writes == "elsewhere":
             raise ValueError(
                 f"{self.table}: `audits` check rows of the table, and with `writes: elsewhere` it has none"
+            )
+        if self.full is not None and self.writes == "elsewhere":
+            raise ValueError(
+                f"{self.table}: `full` has the rows of the table, and with `writes: elsewhere` it has none"
             )
         if self.env and self.python:
             raise ValueError(f"{self.table}: `env` is for programs; a function runs in the environment of the run")
@@ -201,6 +221,32 @@ class JobSettings(Batches, TableSettings):
         return CommandJob(tuple(self.command), folder, self.env), "shell"
 
 
+def read_full(table: TableId, sql: str) -> tuple[exp.Query, tuple[TableId, ...]]:
+    """Parse the SELECT that gives all rows of a job's table, and return it with the tables that it reads.
+
+    Args:
+        table: the job's table.
+        sql: the SELECT.
+
+    Raises:
+        PipelineError: it is not a single SELECT, names a table without its layer, or reads the job's own table.
+    """
+    try:
+        query = parse(str(table), sql, is_maintained=False)
+        reads = sources_of(str(table), query)
+    except ModelError as e:
+        problems = e.problems or ((None, str(e).removeprefix(f"model {table}: ")),)
+        raise PipelineError("\n".join(f"{full_at(table, line)}: {text}" for line, text in problems)) from e
+    if table in reads:
+        raise PipelineError(f"{full_at(table)}: it reads {table} itself: compute the rows from the job's inputs")
+    return query, reads
+
+
+def full_at(table: TableId, line: int | None = None) -> str:
+    """Return the name of a job's `full` in messages, with a line of its SQL."""
+    return f"{table}: `full`{f', line {line} of its SQL' if line else ''}"
+
+
 def job_specs(
     pipeline: str, jobs: list[JobSettings], folder: Path, made: set[TableId], outer: Batches, assets: AssetSettings
 ) -> Iterator[JobSpec]:
@@ -222,7 +268,7 @@ def job_specs(
         wait = default if declared.max_wait is None else declared.max_wait
         own = combined_settings([declared, AssetSettings(kinds=[kind]), assets])
         audits = read_audits(settings.table, declared.audits)
-        yield JobSpec(settings, job, pipeline, batch_size(wait, declared, outer), own, audits)
+        yield JobSpec(settings, job, pipeline, batch_size(wait, declared, outer), own, audits, declared.full or "")
 
 
 class CapturedJobConfig(JobSettings):
