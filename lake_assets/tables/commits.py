@@ -46,6 +46,8 @@ _LOST_RACE = (
     "missing data files",
     "is not an ancestor of",
 )
+# An overwrite whose condition cuts through a file: the job's own mistake, which every attempt repeats.
+_NO_RACE = "Cannot delete file where some, but not all, rows match"
 
 
 @contextlib.contextmanager
@@ -91,7 +93,7 @@ def as_race(table: TableId) -> Generator[None]:
 def lost_race(error: Exception) -> bool:
     """Whether an error of Spark is a commit that lost a race to another writer."""
     message = spark_error_text(error)
-    return any(text in message for text in _LOST_RACE)
+    return _NO_RACE not in message and any(text in message for text in _LOST_RACE)
 
 
 def _first(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake, Pipeline
-from lake_assets.errors import JobError, PipelineError
+from lake_assets.errors import ConcurrentWriteError, JobError, PipelineError
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline.pipeline_checks import check
@@ -125,6 +125,19 @@ def daily(step):
     with step.committing(spark):
         rows.writeTo("lake.{DAILY}").overwritePartitions()
 """
+
+
+def test_an_overwrite_that_cuts_through_files_is_the_jobs_error_and_not_repeated(media: Lake) -> None:
+    """Given a file with rows inside and outside of the overwritten range; Iceberg refuses, whoever else writes."""
+    spark, half = media.spark(), _condition("account < 2")
+    spark.sql(f"INSERT INTO lake.{DAILY} SELECT id, DATE '2024-01-01', 1 FROM range(3)").collect()
+    with (
+        pytest.raises(Exception, match="some, but not all, rows match") as error,
+        media.step(DAILY, [PLAYS]) as step,
+        step.committing(spark),
+    ):
+        spark.table(f"lake.{DAILY}").writeTo(f"lake.{DAILY}").overwrite(half)
+    assert not isinstance(error.value, ConcurrentWriteError)
 
 
 def test_a_job_of_a_pipeline_is_checked_rebuilt_and_run(media: Lake, tmp_path: Path) -> None:
