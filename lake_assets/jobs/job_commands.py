@@ -47,8 +47,8 @@ class CommandJob:
 
     @property
     def summary(self) -> str:
-        """How the job runs; without its arguments, which may hold secrets."""
-        return f"Runs `{Path(self.command[0]).name}` over what changed in its sources."
+        """What runs; without its arguments, which may hold secrets."""
+        return f"Runs `{Path(self.command[0]).name}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
         """Run the command.
@@ -77,8 +77,8 @@ class NotebookJob:
 
     @property
     def summary(self) -> str:
-        """How the job runs."""
-        return f"Runs the notebook `{self.notebook.name}` over what changed in its sources."
+        """What runs."""
+        return f"Runs the notebook `{self.notebook.name}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
         """Run the notebook.
@@ -120,8 +120,8 @@ class DbtJob:
 
     @property
     def summary(self) -> str:
-        """How the job runs."""
-        return f"Builds `{self.select}` of the dbt project `{self.project}` over what changed in its sources."
+        """What runs."""
+        return f"Builds `{self.select}` of the dbt project `{self.project}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
         """Build the selection.

@@ -29,9 +29,9 @@ class FunctionJob:
 
     @property
     def summary(self) -> str:
-        """How the job runs."""
+        """What runs."""
         name = self.function if isinstance(self.function, str) else self.function.__qualname__
-        return f"Calls `{name}` over what changed in its sources."
+        return f"Calls `{name}`"
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
         """Call the function; a mapping that it returns becomes metadata.

@@ -14,7 +14,7 @@ from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
 from lake_assets.tables.audits.audit_declarations import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.specs import BatchSize, Shown
+from lake_assets.tables.specs import BatchSize, Shown, in_words
 
 # Dagster's context of the step, for jobs that take one.
 _context: ContextVar[Any] = ContextVar("lake_assets_job_context", default=None)
@@ -40,7 +40,7 @@ class Job(Protocol):
 
     @property
     def summary(self) -> str:
-        """How the job runs, for asset descriptions."""
+        """What runs, for asset descriptions: `Calls x`."""
         ...
 
     def run(self, step: CapturedStep) -> Mapping[str, object]:
@@ -100,4 +100,4 @@ class JobSpec:
     def summary(self) -> str:
         """How the table is written, for asset descriptions."""
         writes = "" if self.settings.writes == "table" else " The job writes elsewhere; this table holds its watermark."
-        return f"{self.job.summary}{writes}"
+        return f"{self.job.summary} over {in_words(self.sources, self.lookups)}.{writes}"

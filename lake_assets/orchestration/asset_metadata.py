@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -115,6 +117,17 @@ def column_schema(table: Table) -> dg.TableSchema:
             for field in table.schema().fields
         ]
     )
+
+
+def of_code(place: tuple[str, int] | None) -> dict[str, Any]:
+    """Return the metadata by which Dagster opens the file of a function at its line."""
+    if place is None:
+        return {}
+    file, line = place
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        reference = dg.LocalFileCodeReference(file_path=file, line_number=line, label=Path(file).name)
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}
 
 
 def describe(spec: Spec) -> str:

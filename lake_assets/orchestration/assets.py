@@ -108,7 +108,11 @@ def _asset_spec(
         ],
         partitions_def=dagster_partitions.definition(spec),
         description=asset_metadata.describe(spec),
-        metadata={"dagster/table_name": f"{config.name}.{spec.table}", PIPELINE_TAG: spec.pipeline},
+        metadata={
+            "dagster/table_name": f"{config.name}.{spec.table}",
+            PIPELINE_TAG: spec.pipeline,
+            **asset_metadata.of_code(step_of(spec).code),
+        },
         kinds={"iceberg", *step_of(spec).kinds, *settings.kinds},
         tags={**settings.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
         group_name=settings.group or valid_name(spec.pipeline),

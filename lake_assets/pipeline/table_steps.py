@@ -54,16 +54,24 @@ class TableStep(ABC, Generic[S]):
     Attributes:
         spec: the table.
         is_only_writer: whether only a pipeline's steps write the table. Landing appends through PyIceberg.
-        kinds: engines that a step needs in addition to PyIceberg, for Dagster.
         has_rejects: whether records can be rejected by the step, and read again later.
         brings_tables: whether a step may find new source tables that match a pattern of the pipeline.
     """
 
     spec: S
     is_only_writer: ClassVar[bool] = True
-    kinds: ClassVar[tuple[str, ...]] = ("spark",)
     has_rejects: ClassVar[bool] = False
     brings_tables: ClassVar[bool] = False
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The engines that a step needs in addition to PyIceberg, for Dagster."""
+        return ("spark",)
+
+    @property
+    def code(self) -> tuple[str, int] | None:
+        """The file and line of code that computes the rows, if it is not the pipeline's YAML."""
+        return None
 
     @property
     def written_tables(self) -> tuple[TableId, ...]:
@@ -129,9 +137,13 @@ class RawStep(TableStep[RawSpec]):
     """Landing: records of new files, or of a source table, as they arrived."""
 
     is_only_writer: ClassVar[bool] = False
-    kinds: ClassVar[tuple[str, ...]] = ()
     has_rejects: ClassVar[bool] = True
     brings_tables: ClassVar[bool] = True
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """None: landing appends through PyIceberg."""
+        return ()
 
     @property
     def written_tables(self) -> tuple[TableId, ...]:
@@ -292,7 +304,15 @@ class ModelStep(TableStep[ModelSpec]):
 class PythonModelStep(TableStep[PythonModelSpec]):
     """Calling a function with the changes of its inputs, and applying the returned rows."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("spark", "python")
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Spark, and Python unless the function is SQL over changes."""
+        return ("spark", "python") if self.spec.place else ("spark",)
+
+    @property
+    def code(self) -> tuple[str, int] | None:
+        """The file and line of the function."""
+        return self.spec.place
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return one window per source."""
@@ -316,7 +336,11 @@ class JobStep(TableStep[JobSpec]):
     """Running a user's job over what changed."""
 
     is_only_writer: ClassVar[bool] = False
-    kinds: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """None: the job's own kind is declared with it."""
+        return ()
 
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return one window per source."""

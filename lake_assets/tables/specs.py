@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -118,3 +118,10 @@ class Shown:
     description: str | None = None
     freshness: Freshness | None = None
     depends_on: tuple[str, ...] = ()
+
+
+def in_words(inputs: Iterable[object], lookups: Iterable[object]) -> str:
+    """Return what a step reads, for asset descriptions: the changes of its inputs, and its lookups."""
+    changes, others = (list(dict.fromkeys(f"`{t}`" for t in tables)) for tables in (inputs, lookups))
+    with_them = f", with {', '.join(others)} as {'it is' if len(others) == 1 else 'they are'}" if others else ""
+    return f"the changes of {', '.join(changes)}{with_them}"

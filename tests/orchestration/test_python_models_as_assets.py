@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from lake_assets import Changes, Lake, Lookup, Pipeline, model
 from lake_assets.pipeline import PipelineConfig
 from tests.models.test_python_models import rows_in
 from tests.orchestration.conftest import Harness, selected
 from tests.orchestration.test_materialize import metadata_of
+from tests.support import plays
 from tests.support.plays import DAY, History, enriched
 
 
@@ -64,6 +69,27 @@ def test_inputs_trigger_runs_and_lookups_do_not(
     checks = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     assert checks
     assert all(checks.values())
+
+
+def test_an_asset_says_what_it_reads_and_opens_its_function(plain_lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Given a function and SQL over changes; then only the function has the kind `python` and a line in a file."""
+    by_sql = {"name": "agg.log", "write": "append", "sql": "SELECT * FROM {{ changes('src.playback') }}"}
+    config = PipelineConfig.model_validate({"name": "own", "models": [by_sql]})
+    pipeline = Pipeline(config, models=[enriched])
+    plain_lake.ensure_namespace(("src",))
+    for name in ("playback", "titles"):
+        plain_lake.catalog.create_table(f"src.{name}", Schema(NestedField(1, "id", LongType())))
+    specs = {s.key.path[-1]: s for s in Harness(pipeline, plain_lake, instance).defs.resolve_all_asset_specs()}
+    function, sql = specs["enriched"], specs["log"]
+    assert "Computed by `enriched` from the changes of `src.playback`, with `src.titles` as it is." in (
+        function.description or ""
+    )
+    (reference,) = function.metadata["dagster/code_references"].code_references
+    assert reference.file_path == str(Path(plays.__file__))
+    assert Path(plays.__file__).read_text().splitlines()[reference.line_number - 1].startswith("@model(")
+    assert sql.kinds == {"iceberg", "spark"}
+    assert (sql.description or "").startswith("Computed from the changes of `src.playback`. Its rows are applied with")
+    assert "dagster/code_references" not in sql.metadata
 
 
 def test_a_backfill_recomputes_the_chosen_partition(

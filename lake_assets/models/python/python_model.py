@@ -151,9 +151,15 @@ def model(
 
 
 def where_is(function: Function) -> str:
-    """Return the place of a function: file and line."""
+    """Return the place of a function for messages: file and line."""
+    place = place_of(function)
+    return f"{place[0]}, line {place[1]}" if place else repr(function)
+
+
+def place_of(function: Function) -> tuple[str, int] | None:
+    """Return the file and the first line of a function; None if it is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(function)
+    return (code.co_filename, code.co_firstlineno) if code else None
 
 
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 
 from lake_assets.lake import TableId
 from lake_assets.models.python.model_inputs import Changes, Lookup
-from lake_assets.models.python.python_model import PythonModel
+from lake_assets.models.python.python_model import PythonModel, place_of
 from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.tables.audits.audit_declarations import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
-from lake_assets.tables.specs import BatchSize, Shown
+from lake_assets.tables.specs import BatchSize, Shown, in_words
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,19 @@ class PythonModelSpec:
     def summary(self) -> str:
         """How the table is computed, for asset descriptions."""
         function = self.model.function
-        if isinstance(function, SqlTemplate):
-            how = f"Computed from the changes of its inputs; its rows are applied with `{self.model.write}`."
+        is_sql = isinstance(function, SqlTemplate)
+        by = "" if is_sql else f" by `{function.__name__}`"
+        how = f"Computed{by} from {in_words(self.inputs.values(), self.lookups)}. Its rows are applied with "
+        how += f"`{self.model.write}`."
+        if is_sql:
             return f"{how}\n\n```sql\n{function.text.strip()}\n```"
         text = (function.__doc__ or "").strip()
-        how = f"Computed by `{function.__name__}` from the changes of its inputs; its rows are applied with "
-        return f"{text}\n\n{how}`{self.model.write}`." if text else f"{how}`{self.model.write}`."
+        return f"{text}\n\n{how}" if text else how
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """The file and line of its function; None if it is SQL."""
+        return place_of(self.model.function)
 
     @property
     def definition(self) -> str:
