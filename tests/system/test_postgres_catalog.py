@@ -1,0 +1,115 @@
+"""Own code over a catalog in Postgres: a Python model and a step that are killed after their commit, and run again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lake_assets import Lake, LakeConfig
+from tests.jobs.playback import PLAYS, job, killed, play, rows_of
+from tests.system.processes import SMALL_SPARK, python, started
+from tests.system.services import free_port
+
+BIN = shutil.which("postgres")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.spark,
+    pytest.mark.skipif(BIN is None, reason="there is no Postgres: put the folder of its programs on PATH"),
+]
+
+MODEL = """
+from lake_assets import Changes, model
+
+@model("agg.log", write="append", inputs={"plays": "raw.playback"})
+def log(plays: Changes):
+    return plays.rows
+"""
+
+
+@pytest.fixture
+def uri() -> Iterator[str]:
+    """A database that is empty, on a port of 127.0.0.1."""
+    pytest.importorskip("psycopg2")
+    folder, port = Path(tempfile.mkdtemp(prefix="postgres-")), free_port()
+    # Postgres refuses to run as root.
+    user = "postgres" if os.geteuid() == 0 else None
+    if user:
+        shutil.chown(folder, user)
+    assert BIN is not None
+    data, settings = folder / "data", {"port": port, "listen_addresses": "127.0.0.1", "fsync": "off"}
+    settings["unix_socket_directories"] = ""
+    initdb = [
+        Path(BIN).resolve().with_name("initdb"),
+        "-D",
+        data,
+        "-U",
+        "lake",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--locale=C",
+    ]
+    subprocess.run(initdb, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL)
+    flags = [f for name, value in settings.items() for f in ("-c", f"{name}={value}")]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([BIN, "-D", data, *flags], cwd=folder, user=user, stdout=log, stderr=log)
+        try:
+            ready = [Path(BIN).resolve().with_name("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+            while subprocess.run(ready, check=False).returncode:
+                assert server.poll() is None, (folder / "log").read_text()
+                time.sleep(0.1)
+            yield f"postgresql+psycopg2://lake@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
+            shutil.rmtree(folder)
+
+
+@pytest.fixture
+def media(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake with two plays; processes of the test open the same one."""
+    for name, value in {"LAKE_CATALOG__TYPE": "sql", "LAKE_CATALOG__URI": uri, **SMALL_SPARK}.items():
+        monkeypatch.setenv(name, value)
+    lake = Lake(LakeConfig(home=tmp_path / "lake"))
+    play(lake, (1, 1, 10), (2, 2, 20))
+    return lake
+
+
+def test_a_python_model_killed_after_its_commit_appends_each_row_once(media: Lake, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(MODEL)
+    file, log = tmp_path / "defs.yaml", tmp_path / "run.log"
+    file.write_text("type: lake_assets.LakePipeline\nattributes: {name: own}\n")
+
+    def run(*command: str) -> int:
+        with started(command, log) as process:
+            return process.wait(timeout=600)
+
+    once = python("tests.system.run_pipeline", media.config.home, file)
+    assert run(*once) == 0, log.read_text()
+    play(media, (3, 3, 3))
+    script = Path(__file__).with_name("killed_run.py")
+    kill = [sys.executable, str(script), str(media.config.home), "publish", "after", "1", str(file)]
+    assert run(*kill) == -signal.SIGKILL, log.read_text()
+    assert rows_of(media, "agg.log") == rows_of(media, PLAYS), "its commit is there"
+    play(media, (3, 3, 3), (4, 4, 4))
+    assert run(*once) == 0, log.read_text()
+    assert rows_of(media, "agg.log") == rows_of(media, PLAYS)
+
+
+@pytest.mark.parametrize("carries", [True, False])
+def test_a_step_killed_after_its_commit_or_before_gives_each_change_once(media: Lake, carries: bool) -> None:
+    killed(media, "before the job", carries=carries)
+    killed(media, "before the watermark" if carries else "before the note is removed", carries=carries)
+    play(media, (3, 3, 3))
+    job(media, carries=carries)
+    assert rows_of(media) == rows_of(media, PLAYS)
