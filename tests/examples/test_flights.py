@@ -47,6 +47,7 @@ def test_days_are_the_same_as_all_of_them_at_once(new_lake: Callable[[str], Lake
 
 @pytest.mark.long
 def test_a_year_of_days_is_the_same_as_the_year_at_once(new_lake: Callable[[str], Lake], year: flights.Year) -> None:
+    """365 batches of four tables, three to four seconds each on two idle cores."""
     check(new_lake, year, 366)
 
 
