@@ -89,7 +89,9 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
                     s: scope.enter_context(capture(lake, s, w.start, w.head.snapshot)) for s, w in open_.items()
                 }
                 absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
-                expected = estimate(model.strategy, windows, tables, captures, past_costs(target), spec.full_above)
+                expected = estimate(
+                    model.strategy, windows, tables, captures, past_costs(target), spec.full_above, target=target
+                )
                 changed = {s for s, c in captures.items() if not c.is_empty}
             state = "pending"
             now, now_why = choice(model, expected, changed) if changed else ("none", "no row of its sources changed")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
 from lake_assets import Lake
-from lake_assets.models.steps.cost_estimate import COST, past_costs
+from lake_assets.models.steps.cost_estimate import COST, Estimate, past_costs
 
 
 def test_a_step_during_which_the_clock_was_set_back_has_no_cost(plain_lake: Lake) -> None:
@@ -20,3 +22,23 @@ def test_a_step_during_which_the_clock_was_set_back_has_no_cost(plain_lake: Lake
         plain_lake.table("agg.t").append(rows, snapshot_properties={COST: cost})
     (past,) = past_costs(plain_lake.table("agg.t"))
     assert 60 <= past.seconds < 600
+
+
+@pytest.mark.parametrize(
+    ("compared", "operators", "stored", "is_full"),
+    [
+        (2_000_000, 0, 100, True),  # one file, rewritten; a total by a few groups
+        (2_000_000, 0, 1_000_000, True),  # a projection: writing its rows again is cheaper still
+        (1_000_000, 0, 1_000_000, False),  # which two models would compare together
+        (2_000_000, 2, 100, False),  # joins
+        (200_000, 0, 100, False),  # one file of ten
+        (0, 0, 100, False),
+    ],
+)
+def test_rewritten_files_are_compared_unless_computing_everything_is_cheaper(
+    compared: int, operators: int, stored: int, *, is_full: bool
+) -> None:
+    expected = Estimate(1_000_000, 1_000_000, False, 0.25, compared=compared, stored=stored)
+    assert bool(expected.reason_not_to_compare(operators)) == is_full
+    assert not replace(expected, declared=True).reason_not_to_compare(operators)
+    assert not replace(expected, rows=10_000).reason_not_to_compare(operators)

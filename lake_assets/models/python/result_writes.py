@@ -20,17 +20,17 @@ from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
 from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames, has_bounds
-from lake_assets.models.steps.model_writer import Writer
+from lake_assets.models.steps.model_writer import LostRows, Writer
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import committing
-from lake_assets.tables.row_differences import incomparable, write_differences
+from lake_assets.tables.row_differences import incomparable, same, write_differences
 from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, columns_of, set_properties
 
 DELETED = "_deleted"
 _FLOATING = ("float", "double")
 # Columns that steps add to the rows while they apply them.
-_OWN = re.compile(r"__(lake_.*|sign|copies|copy|goes|left|there)", re.IGNORECASE)
+_OWN = re.compile(r"__(lake_.*|sign|copies|copy|goes|left|there|stored)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -283,13 +283,40 @@ class ResultWriter:
             )
             writer.overwrite(others.unionByName(new), exclusive=True)
             return
+        if key:
+            self._replace_differing(writer, new, old, types)
+            return
         listed = ", ".join(map(quote, types))
         delta = (
             f"SELECT {listed}, 1 AS {SIGN} FROM {self.frames.view(new)} "
             f"UNION ALL SELECT {listed}, -1 AS {SIGN} FROM {self.frames.view(old)}"
         )
-        if lost := writer.change(delta, key) if key else writer.count_copies(delta):
+        if lost := writer.count_copies(delta):
             raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {lost}")
+
+    def _replace_differing(self, writer: Writer, new: DataFrame, old: DataFrame, types: Mapping[str, str]) -> None:
+        """Write the new rows that differ from the old row of their key, and delete old rows whose key is gone."""
+        key, is_old = self.spec.model.key, "__stored"
+        on = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in key)
+        differs = [f"NOT ({same(c, k)})" for c, k in types.items()]
+        columns = [
+            f"IF(s.{FOUND}, s.{quote(c)}, t.{quote(c)}) AS {quote(c)}" if c in key else f"s.{quote(c)}" for c in types
+        ]
+        rows, (count, growth) = self.frames.materialize_with_aggregates(
+            f"SELECT {', '.join(columns)}, s.{FOUND}, t.{is_old} "
+            f"FROM (SELECT *, true AS {FOUND} FROM {self.frames.view(new)}) s "
+            f"FULL JOIN (SELECT *, true AS {is_old} FROM {self.frames.view(old)}) t ON {on} "
+            f"WHERE s.{FOUND} IS NULL OR t.{is_old} IS NULL OR {' OR '.join(differs)}",
+            "count(*)",
+            f"sum(IF({FOUND}, 1, 0) - IF({is_old}, 1, 0))",
+        )
+        if not count:
+            writer.nothing()
+            return
+        try:
+            writer.replace(rows.drop(is_old), key, exclusive=True, at_most=count, growth=growth)
+        except LostRows as e:
+            raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {e}") from e
 
     def _replace_each(self, writer: Writer, rows: DataFrame, affected: Frame, types: Mapping[str, str]) -> None:
         """Replace the one row of each affected key, without reading the stored rows before the MERGE."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
@@ -22,6 +22,8 @@ FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
 RUNS, SMALL = 3, 0.1
 # Up to this number of rows, both ways cost the same.
 FEW_ROWS = 10_000
+# Costs per row, relative to reading one: to compare a row of rewritten files by value, and to write one.
+COMPARE, WRITE = 2.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Estimate:
         limit: the share of changed rows above which everything is recomputed.
         incremental, full: expected seconds of either way, from past runs; None if unknown.
         declared: whether the limit is declared.
+        compared: rows of rewritten files that have to be compared to find the changed ones; fewer if other models of
+            the run share the comparison.
+        stored: rows of the model's table.
     """
 
     changed: int
@@ -59,6 +64,22 @@ class Estimate:
     incremental: float | None = None
     full: float | None = None
     declared: bool = False
+    compared: int = 0
+    stored: int = 0
+
+    def reason_not_to_compare(self, operators: int) -> str:
+        """Return why the changed rows are not looked for in rewritten files; empty if they are.
+
+        Args:
+            operators: number of operators of the query that join, sort or group the rows before its last GROUP BY.
+        """
+        full = self.rows * (1 + COMPARE * operators) + WRITE * self.stored
+        if self.rows <= FEW_ROWS or self.declared or self.compared * COMPARE <= full:
+            return ""
+        return (
+            f"files of {self.compared:,} rows were rewritten: comparing them is estimated to cost more than computing "
+            f"everything from {self.rows:,} rows"
+        )
 
     @property
     def share(self) -> float:
@@ -88,6 +109,9 @@ def estimate(
     captures: Mapping[TableId, Capture],
     past: list[Cost],
     full_above: float | None = None,
+    *,
+    readers: Callable[[TableId], int] = lambda _: 1,
+    target: Table | None = None,
 ) -> Estimate:
     """Estimate a change; reads only loaded metadata.
 
@@ -97,12 +121,21 @@ def estimate(
         captures: captures of the changed sources.
         past: costs of past steps, newest first.
         full_above: the declared limit.
+        readers: returns the number of models of the run that read a table.
+        target: the model's table, if it exists.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
     # Replacing all rows counts each row as deleted and added: at most as many rows change as the source has.
     changed = sum(min(n, rows[t]) for t, (n, _) in counted.items())
-    return _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
+    # Rows with ids (format v3) are found by their ids.
+    compared = sum(
+        sum(f.records for f in captures[t].files) // max(1, readers(t))
+        for t, (_, exact) in counted.items()
+        if not exact and tables[t].metadata.format_version < 3
+    )
+    estimated = _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
+    return replace(estimated, compared=compared, stored=visible_rows(target.current_snapshot()) if target else 0)
 
 
 def _most_rows(table: Table, window: Window) -> int:

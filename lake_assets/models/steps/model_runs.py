@@ -26,7 +26,8 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
-from lake_assets.models.operators.maintenance import reason_all_rows_change
+from lake_assets.models.operators.maintenance import is_by_key, reason_all_rows_change
+from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Node, walk
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
@@ -143,7 +144,8 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         frames, needed = Frames(lake.spark(), scope), needed_columns(plan.tree) if plan.tree else {}
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
-            plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above
+            plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
+            readers=pins.changes.readers_of, target=due.target,
         )  # fmt: skip
         ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
@@ -322,9 +324,17 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
         return "full", model.why
     if expected.prefers_full and expected.exact:
         return "full", f"computing everything is estimated to be cheaper: {expected}"
+    if not expected.exact and (why := expected.reason_not_to_compare(_operators(model.tree.root))):
+        return "full", why
     if model.strategy != "ranges" and (why := reason_all_rows_change(model.tree.root, changed)):
         return "full", why
     return model.strategy, model.why
+
+
+def _operators(root: Node) -> int:
+    """Return the number of operators that shuffle rows, but the topmost GROUP BY: it is all that a simple total has."""
+    shuffling = [n for n in walk(root) if is_by_key(n) or isinstance(n, InnerJoin)]
+    return len(shuffling) - (1 if shuffling and isinstance(shuffling[0], Aggregate) else 0)
 
 
 def is_same_query(target: Table, spec: ModelSpec) -> bool:

@@ -102,6 +102,10 @@ class SharedChanges:
                 self._rows[change] = SharedRows(_published(lake, frame), columns, frame.rows, frame.bounds)
             return self._rows[change]
 
+    def readers_of(self, table: TableId) -> int:
+        """Return the number of models of the run that read a table; at least 1."""
+        return max(1, sum(table in m.sources for m in self.models))
+
     def release(self, spark: Callable[[], SparkSession], model: TableId) -> None:
         """Drop the rows that no other model of the run will read, now that a model has ended.
 
