@@ -31,6 +31,7 @@ from lake_assets.models.operators.query_tree import (
     Window,
     refs,
     text,
+    walk,
 )
 from lake_assets.models.operators.unique_columns import dependent_columns, identifies_rows
 
@@ -293,6 +294,11 @@ def _window_doubt(window: exp.Expr, node: Window, columns: Mapping[str, Doubt]) 
         why = f"{query_text(call)} depends on how ties are broken: rows with the same {ordered_by} come in any order"
         return Doubt(Level.ARBITRARY, why, "add columns to ORDER BY until it identifies each row of a partition")
     return _aggregate_doubt(call, node.input, columns, frozenset(e.name for e in by if isinstance(e, exp.Column)))
+
+
+def are_windows_certain(root: Node) -> bool:
+    """Whether no window function of a query depends on how ties are broken."""
+    return all(_window_doubt(e, w, {}) is None for w in walk(root) if isinstance(w, Window) for _, e in w.items)
 
 
 def _is_all(spec: exp.Expr) -> bool:

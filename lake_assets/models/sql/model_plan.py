@@ -21,7 +21,7 @@ from lake_assets.models.operators.maintenance import describe, is_by_key, reason
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
 from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
-from lake_assets.models.operators.stability import Doubt
+from lake_assets.models.operators.stability import Doubt, are_windows_certain
 from lake_assets.models.sql.compiler import compiled
 from lake_assets.models.sql.constant_rows import generated_rows, table_functions_as_queries
 from lake_assets.models.sql.result_key import is_ordered, result_key, top_operator
@@ -227,9 +227,9 @@ def plan(
             raise ModelError(f"model {name}: {difference} and QUALIFY: rewrite QUALIFY as the WHERE around a subquery")
         tree, obstacle = None, difference
     result_columns, key_why = result_key(tree, key)
-    full_plan = ModelPlan(
-        qualified, sources, result_columns, "full", obstacle, key_why, tree, None, tuple(warnings(query))
-    )
+    certain = tree is not None and are_windows_certain(tree.root)
+    notes = tuple(warnings(query, are_windows_certain=certain))
+    full_plan = ModelPlan(qualified, sources, result_columns, "full", obstacle, key_why, tree, None, notes)
     if tree is None:
         return replace(full_plan, as_written=bool(difference or changed(sql, query)))
     strategy, why, retracted = _strategy(tree, sources, result_columns, time)

@@ -62,15 +62,20 @@ def collation(query: exp.Expr) -> exp.Expr | None:
     )
 
 
-def warnings(query: exp.Expr) -> list[str]:
-    """Return warnings about values that may differ when the same rows are read in another order."""
+def warnings(query: exp.Expr, *, are_windows_certain: bool = False) -> list[str]:
+    """Return warnings about values that may differ when the same rows are read in another order.
+
+    Args:
+        query: the query.
+        are_windows_certain: whether the order of every window function is known to be total.
+    """
     messages: dict[str, None] = {}
     if (collated := collation(query)) is not None:
         messages[
             f"{collated.sql('spark')} compares different texts as equal: which of them stands for a group, a minimum "
             "or a maximum depends on the order in which rows are read. Use lower() or upper()"
         ] = None
-    for window in query.find_all(exp.Window):
+    for window in [] if are_windows_certain else query.find_all(exp.Window):
         call = window.this.this if isinstance(window.this, _WRAPPERS) else window.this
         order = window.args.get("order")
         spec = window.args.get("spec")

@@ -6,11 +6,14 @@ same snapshot absorb the same change. The first of them computes it, with every 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lake_assets.lake import LakeBase, TableId
@@ -117,8 +120,10 @@ class SharedChanges:
             self._finished.add(model)
             unread = [c for c in self._rows if self._readers[c].keys() <= self._finished]
             views = [self._rows.pop(c).view for c in unread]
-        for view in views:
-            spark().catalog.dropGlobalTempView(view.partition(".")[2])
+        # If Spark has ended, so have its views; the error of the model says so.
+        with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
+            for view in views:
+                spark().catalog.dropGlobalTempView(view.partition(".")[2])
 
 
 def _published(lake: LakeBase, frame: Frame) -> str:
