@@ -45,6 +45,8 @@ _LOST_RACE = (
     "Found new conflicting delete files",
     "missing data files",
     "is not an ancestor of",
+    # The table was replaced meanwhile, with its snapshots.
+    "to unknown snapshot",
 )
 # An overwrite whose condition cuts through a file: the job's own mistake, which every attempt repeats.
 _NO_RACE = "Cannot delete file where some, but not all, rows match"

@@ -8,12 +8,20 @@ arguments of `expire_snapshots`).
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable
 
+from pyiceberg.exceptions import CommitFailedException
+
 from lake_assets.capture.consumers import PREFIX, Consumers
+from lake_assets.errors import ConcurrentWriteError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
+from lake_assets.tables.commits import as_race
+
+log = logging.getLogger(__name__)
 
 # Number of snapshots that main keeps; upkeep between two steps makes one or two.
 SNAPSHOTS_KEPT = 20
@@ -52,12 +60,21 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
 def keep_own(lake: LakeBase, table: TableId) -> None:
     """Let the table's main branch keep its newest snapshots, including the one with the watermark.
 
-    Only for tables that no one but the pipeline writes: the statement names the current snapshot of main.
+    Only for tables that no one but the pipeline writes: the statement of Spark names the current snapshot of main.
     """
-    metadata = lake.table(table).metadata
-    main = metadata.refs.get("main")
-    if main and main.min_snapshots_to_keep is None:
-        lake.spark().sql(
-            f"ALTER TABLE {lake.sql_name(table)} REPLACE BRANCH main AS OF VERSION {main.snapshot_id} "
-            f"WITH SNAPSHOT RETENTION {SNAPSHOTS_KEPT} SNAPSHOTS"
-        )
+    loaded = lake.table(table)
+    main = loaded.metadata.refs.get("main")
+    if main is None or main.min_snapshots_to_keep is not None:
+        return
+    try:
+        if refs.can_commit(lake.catalog):
+            refs.keep_snapshots(loaded, SNAPSHOTS_KEPT)
+            return
+        with as_race(table):
+            lake.spark().sql(
+                f"ALTER TABLE {lake.sql_name(table)} REPLACE BRANCH main AS OF VERSION {main.snapshot_id} "
+                f"WITH SNAPSHOT RETENTION {SNAPSHOTS_KEPT} SNAPSHOTS"
+            )
+    except (refs.MovedError, CommitFailedException, ConcurrentWriteError) as e:
+        # The step has committed, and another run replaces the table: that run, or the next one, does this.
+        log.info("%s: its snapshots are not kept for now: %s", table, e)

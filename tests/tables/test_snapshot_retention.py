@@ -9,7 +9,7 @@ from lake_assets.capture.consumers import PREFIX
 from lake_assets.examples import shop
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT, consumer_name
+from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT, consumer_name, keep_own
 from tests.support.upkeep import compact_and_expire
 
 pytestmark = pytest.mark.spark
@@ -47,3 +47,24 @@ def test_every_source_keeps_the_snapshot_that_a_target_has_absorbed(lake: Lake) 
         tag = lake.table(source).metadata.refs[PREFIX + consumer_name(TableId.parse(target))]
         assert tag.snapshot_id == absorbed
         assert lake.table(target).metadata.refs["main"].min_snapshots_to_keep == SNAPSHOTS_KEPT
+
+
+def test_what_another_run_commits_meanwhile_stays(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a run that commits, or replaces the table, while another run lets the table keep its snapshots."""
+    lake.ensure_namespace(("agg",))
+    lake.spark().sql("CREATE TABLE agg.a USING iceberg AS SELECT 1 AS id")
+    find = lake.table
+
+    def found_before(statement: str) -> None:
+        loaded = find("agg.a")
+        monkeypatch.setattr(lake, "table", lambda *_: loaded)
+        lake.spark().sql(statement)
+        keep_own(lake, TableId.parse("agg.a"))
+        monkeypatch.setattr(lake, "table", find)
+
+    found_before("INSERT INTO agg.a VALUES (2)")
+    assert lake.spark().table("agg.a").count() == 2
+    assert lake.table("agg.a").metadata.refs["main"].min_snapshots_to_keep == SNAPSHOTS_KEPT
+    lake.spark().sql("CREATE OR REPLACE TABLE agg.a USING iceberg AS SELECT 1 AS id")
+    found_before("CREATE OR REPLACE TABLE agg.a USING iceberg AS SELECT 3 AS id")
+    found_before("DROP TABLE agg.a")

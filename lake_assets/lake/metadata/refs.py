@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, can_commit, commit, now_ms
 
-__all__ = ["MovedError", "can_commit", "create_branch", "drop", "publish", "set_tag"]
+__all__ = ["MovedError", "can_commit", "create_branch", "drop", "keep_snapshots", "publish", "set_tag"]
 DAY_MS = 24 * 60 * 60 * 1000
 Refs = dict[str, dict[str, Any]]
 
@@ -55,6 +55,20 @@ def publish(table: Table, branch: str, base: int) -> None:
         if branch not in refs:
             raise MovedError(f"the branch {branch} does not exist")
         refs["main"] = {**main, "snapshot-id": refs.pop(branch)["snapshot-id"]}
+
+    _commit(table, change)
+
+
+def keep_snapshots(table: Table, number: int) -> None:
+    """Let main keep its newest snapshots whenever snapshots expire, unless it has such a number; main does not move.
+
+    Raises:
+        MovedError: the table was dropped or created again.
+    """
+
+    def change(refs: Refs) -> None:
+        if main := refs.get("main"):
+            main.setdefault("min-snapshots-to-keep", number)
 
     _commit(table, change)
 
