@@ -41,6 +41,8 @@ from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, find_property, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.names import nearest
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.models.python.python_model_spec import ignored_lookups
 from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec
 from lake_assets.tables.commits import counts
@@ -152,6 +154,7 @@ class TableStatus:
 
     Attributes:
         rows: row count from the current snapshot's summary; None if unknown.
+        watermark: the absorbed snapshot of each source, and the snapshot of each lookup that was read.
         behind: by source, the number of snapshots since the absorbed one; None if the absorbed one is not an ancestor.
         behind_seconds: age of the oldest of these snapshots.
         last_run: when the table last absorbed something.
@@ -221,7 +224,8 @@ def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
     by_name = {t.table: t for t in tables}
 
     def upstream(table: TableStatus, seen: set[str]) -> Iterator[TableStatus]:
-        for source in table.watermark:
+        # Of a lookup whose changes trigger nothing, it is not said how far the table is behind.
+        for source in table.behind or table.watermark:
             if source in by_name and source not in seen:
                 seen.add(source)
                 yield from upstream(by_name[source], seen)
@@ -249,7 +253,8 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
     try:
         marks = read_marks(table) if stored else {}
         result = replace(result, watermark={source: mark.snapshot for source, mark in marks.items()})
-        windows = {source: _newer(lake, table, source, mark.snapshot) for source, mark in marks.items()}
+        idle = ignored_lookups(table.properties.get(FINGERPRINT_PROPERTY, ""))
+        windows = {s: _newer(lake, table, s, mark.snapshot) for s, mark in marks.items() if s not in idle}
         waiting = backlog(lake, table_id)
     except (HistoryError, InputError) as e:
         return replace(result, error=str(e))

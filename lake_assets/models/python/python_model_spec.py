@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from lake_assets.errors import LakeError
 from lake_assets.lake import TableId
 from lake_assets.models.python.model_inputs import Changes, Lookup
 from lake_assets.models.python.python_model import PythonModel, place_of
@@ -15,6 +16,23 @@ from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.tables.audits.audit_declarations import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown, in_words
+
+_PREFIX = "python:"
+
+
+def ignored_lookups(definition: str) -> frozenset[str]:
+    """Return the tables that a stored definition reads without waiting for their changes; empty for other models."""
+    if not definition.startswith(_PREFIX):
+        return frozenset()
+    try:
+        _, _, _, tables, kinds, (*_, on_change), *_ = json.loads(definition.removeprefix(_PREFIX))
+        of = {
+            kind: {str(TableId.parse(tuple(tables[p]))) for p in tables if kinds[p] == kind} for kind in kinds.values()
+        }
+    except (ValueError, TypeError, LookupError, LakeError):
+        return frozenset()  # of another version
+    lookups = of.get(Lookup.__name__, set()) - of.get(Changes.__name__, set())
+    return frozenset() if on_change != "ignore" else frozenset(lookups)
 
 
 @dataclass(frozen=True)
@@ -105,7 +123,7 @@ class PythonModelSpec:
         tables = {p: list(t.parts) for p, t in self.names.items()}
         kinds = {p: kind.__name__ for p, kind in model.parameters.items()}
         reach = [self.back, self.forward, model.cumulative, model.on_lookup_change]
-        return "python:" + json.dumps(
+        return _PREFIX + json.dumps(
             [model.write, list(model.key), dict(model.replace), tables, kinds, reach, model.version, by],
             sort_keys=True,
             default=dict,
