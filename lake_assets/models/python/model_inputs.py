@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lake_assets.capture import Capture, FieldRange
+from lake_assets.capture.rows.value_differences import SIGN
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId, quote
 from lake_assets.lake.sql_text import DIALECT
@@ -91,7 +92,7 @@ class Changes:
         Args:
             expressions: SQL (`account`, `to_date(started_at) AS day`) or columns.
         """
-        rows = self.capture.signed(self._spark)
+        rows = self.capture.signed(self._spark).drop(SIGN)
         return rows.select(*(F.expr(e) if isinstance(e, str) else e for e in expressions)).distinct()
 
     @property

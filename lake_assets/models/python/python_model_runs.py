@@ -244,7 +244,7 @@ class _Call:
         try:
             rows: object = self._function(**self._arguments())
         except ModelError as e:
-            raise located(e, origin) from e
+            raise located(e, origin) if origin else ModelError(f"{where}: model {self._spec.table}: {e}") from e
         except LakeError:
             raise
         except PySparkException as e:
@@ -333,8 +333,7 @@ class _Call:
         model = self._spec.model
         if not model.replace:
             raise ModelError(
-                f"{model.where}: model {model.table}: only `replace-keys` and `replace-ranges` have affected rows, and "
-                f"its `write` is {model.write}"
+                f"only `replace-keys` and `replace-ranges` have affected rows, and its `write` is {model.write}"
             )
         return Affected(self.frame.frame if self.frame else None, self.frame, self.span)
 

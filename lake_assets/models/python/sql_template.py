@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -28,6 +29,8 @@ from lake_assets.tables.spark_frames import new_name, over
 # In the rendered SQL, the rows that a template names are tables of this layer.
 _LAYER = "__lake_rows"
 FUNCTIONS = ("changes", "feed", "keys", "affected", "low", "high")
+# The place within a text that Spark names at the end of a message.
+_POSITION = re.compile(r"(?:; | \()line (\d+),? pos \d+[);]*$")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -91,7 +94,8 @@ class SqlTemplate:
                 raise ModelError(f"{table} is named only under a condition: name it outside of conditions as well")
             assert isinstance(changes, Changes)
             if kind in ("low", "high"):
-                return sql_value(getattr(changes, kind)(*arguments))
+                (column,) = arguments
+                return _typed(sql_value(getattr(changes, kind)(column)), changes.table, column)
             rows = {
                 "changes": lambda: changes.rows,
                 "feed": lambda: changes.feed(arguments or None),
@@ -110,7 +114,16 @@ class SqlTemplate:
         try:
             return over(spark, text, frames)
         except PySparkException as e:
-            raise self._error(f"Spark does not accept it: {first_line(e)}") from e
+            text, line = _parted(e)
+            # Templates of several lines, such as loops, move the lines.
+            if sql.count("\n") != self.text.count("\n"):
+                text, line = first_line(e), None
+            raise self._error(f"Spark does not accept it: {text}", line) from e
+
+    def line_of(self, table: TableId) -> int | None:
+        """Return the first line that names a table; None if unknown."""
+        lines = self.text.lower().splitlines()
+        return next((n for n, line in enumerate(lines, 1) if str(table).lower() in line), None)
 
     def _rendered(self, value: Callable[..., str]) -> str:
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
@@ -139,6 +152,8 @@ class SqlTemplate:
             raise self._error(f"its template: {e.message}{hint}", _line(e)) from e
         except LakeError as e:
             raise self._error(f"its template: {e}", _line(e)) from e
+        except PySparkException as e:
+            raise self._error(f"its template: Spark does not accept it: {_parted(e)[0]}", _line(e)) from e
         except Exception as e:
             # A template can compute: it may divide by zero, or ask for what its sandbox forbids.
             raise self._error(f"its template: {type(e).__name__}: {e}", _line(e)) from e
@@ -172,6 +187,22 @@ def sql_value(value: Any) -> str:
             return literal(str(value))
         case _:
             raise ModelError(f"a value of type {type(value).__name__} cannot be written into SQL")
+
+
+def _typed(literal: str, table: DataFrame, column: str) -> str:
+    """Return a literal with the type of a column: the type of 5 or NULL alone depends on the value.
+
+    A column of the result that has other types in each step would rebuild its table.
+    """
+    kind = next((f.dataType.simpleString() for f in table.schema.fields if f.name == column), None)
+    return f"CAST({literal} AS {kind})" if kind else literal
+
+
+def _parted(error: PySparkException) -> tuple[str, int | None]:
+    """Return the first line of an error without the place that it names, and the line of that place."""
+    text = first_line(error)
+    found = _POSITION.search(text)
+    return (text[: found.start()], int(found[1])) if found else (text, None)
 
 
 def _line(error: BaseException) -> int | None:

@@ -18,6 +18,8 @@ from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.models.python.python_model import PythonModel
+from lake_assets.models.python.python_model_spec import PythonModelSpec
+from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
@@ -266,6 +268,11 @@ class DeclaredTables:
 
 
 def _read_at(spec: Spec, source: TableId) -> str:
+    if isinstance(spec, PythonModelSpec):
+        template = spec.model.function
+        if isinstance(template, SqlTemplate) and template.origin:
+            return f"{template.origin.at(template.line_of(source))}: "
+        return f"{spec.model.where}: "
     if not isinstance(spec, ModelSpec) or spec.origin is None:
         return ""
     return f"{spec.origin.at(line_of_table(spec.sql, source))}: "
