@@ -111,7 +111,7 @@ def spec_of(name: TableId, table: Table) -> ModelSpec:
         raise ModelError(f"{name} is computed by code, which the table does not hold: name its pipeline (--pipeline)")
     stored = table.properties.get(DECLARED_PROPERTY)
     if stored is None:
-        kind = "filled from a stream" if read_marks(table) else "not the table of a pipeline"
+        kind = "filled from a stream, or by a job" if read_marks(table) else "not the table of a pipeline"
         raise ModelError(f"{name} is not a SQL model: it is {kind}")
     declaration = json.loads(stored)
     return ModelSpec(

@@ -299,6 +299,20 @@ def test_an_unknown_step_is_settled_by_hand(
     assert "no step of" in call("step", DAILY).out
 
 
+def test_explain_tells_a_table_of_a_job_from_a_model(
+    media: Lake,
+    declared: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LAKE_HOME", str(media.config.home))
+    declared(*command(media)).run(media)
+    assert (
+        f"{DAILY} is not a SQL model: it is filled from a stream, or by a job"
+        in caller(monkeypatch, capsys)("explain", DAILY).err
+    )
+
+
 # --- declaration ------------------------------------------------------------------------------------------------------
 
 

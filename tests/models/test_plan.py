@@ -149,7 +149,7 @@ def test_an_order_that_ends_in_a_key_of_the_source_has_no_ties() -> None:
     schemas, keys = SCHEMAS, {TableId.parse("final.users"): [["id"]]}
     assert plan("agg.m", sql.format("id"), schemas, (), lambda t: keys[t]).warnings == ()
     assert plan("agg.m", sql.format("city_id"), schemas, (), lambda t: keys[t]).warnings
-    assert planned(sql.format("id")).warnings  # without a known key
+    assert plan("agg.m", sql.format("id"), schemas).warnings  # without a known key
 
 
 @pytest.mark.parametrize(
