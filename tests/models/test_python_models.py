@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lake_assets import Changes, Lake, Lookup, Pipeline, model
@@ -97,6 +97,31 @@ def test_rows_that_another_run_appended_meanwhile_are_not_appended_again(lake: L
 
     assert [o.status for o in pipeline(slow).run(lake)] == ["nothing"]
     assert sum(rows_in(lake, "agg.log").values()) == len(history.plays)
+
+
+def test_a_table_that_another_run_creates_first_is_not_replaced(
+    new_lake: Callable[[str], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, other = new_lake("lake"), new_lake("lake")
+    History(lake, 14, "merge-on-read").arrive()
+    models = [{"name": "agg.n", "sql": "SELECT count(*) AS n FROM src.playback"}]
+    config = PipelineConfig.model_validate({"name": "own", "models": models})
+    p, run_sql, tables = Pipeline(config, models=(log,)), SparkSession.sql, dict[str, str]()
+
+    def late(session: SparkSession, text: str, *arguments: Any, **more: Any) -> DataFrame:
+        created = [t for t in ("agg.n", "agg.log") if text.startswith("CREATE ") and lake.sql_name(t) in text]
+        if (name := next(iter(created), "")) and name not in tables:
+            tables[name] = ""
+            p.run(other, [name])
+            tables[name] = str(lake.table(name).metadata.table_uuid)
+        return run_sql(session, text, *arguments, **more)
+
+    monkeypatch.setattr(SparkSession, "sql", late)
+    assert {t: o.status for t, o in run(lake, p).items()} == {"agg.n": "nothing", "agg.log": "nothing"}
+    for name in ("agg.n", "agg.log"):
+        table = lake.table(name)
+        assert str(table.metadata.table_uuid) == tables[name]
+        assert len(table.snapshots()) == 1
 
 
 # --- reports and costs of a step ----------------------------------------------------------------------------------

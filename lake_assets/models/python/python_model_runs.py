@@ -165,7 +165,7 @@ def _absorb(lake: LakeBase, spec: PythonModelSpec, due: _Due, rebuild: str, bega
     with contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (spec.table, *due.tables)))
         call = _Call(lake, spec, due.windows, pinned, scope)
-        writer = ResultWriter(lake, spec, marks, base, call.frames, gate)
+        writer = ResultWriter(lake, spec, marks, base, call.frames, gate, due.target is None)
         if due.afresh:
             lost = [w.lost.why for w in due.windows.values() if w.lost]
             rows = call.rows()

@@ -59,6 +59,7 @@ class ResultWriter:
         base: the watermarks before it.
         frames: rows that are materialized during the step.
         gate: the audits of the table.
+        is_new: whether there was no table when the step began.
     """
 
     lake: LakeBase
@@ -67,6 +68,7 @@ class ResultWriter:
     base: Watermarks
     frames: Frames
     gate: Gate
+    is_new: bool = False
 
     def nothing(self, why: str) -> Applied:
         """Move only the watermarks."""
@@ -223,15 +225,21 @@ class ResultWriter:
             )
 
     def _replace_table(self, rows: DataFrame, properties: Mapping[str, str]) -> None:
-        """Create or replace the table by rows, in one commit."""
+        """Create or replace the table by rows, in one commit.
+
+        Raises:
+            ConcurrentWriteError: the table is new, and another run created it first. Replacing that one would take the
+                history from whatever has read it.
+        """
         spec = self.spec
         self.lake.ensure_namespace(spec.table.namespace)
         partitioned = f"PARTITIONED BY ({spec.partitions.field.sql}) " if spec.partitions else ""
         listed = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
         view = self.frames.view(self.gate.audit_rows(rows) if self.gate.is_blocking else rows)
+        create = "CREATE" if self.is_new else "CREATE OR REPLACE"
         with committing(self.frames.spark, spec.table, self.marks):
             self.frames.spark.sql(
-                f"CREATE OR REPLACE TABLE {self.lake.sql_name(spec.table)} USING iceberg {partitioned}"
+                f"{create} TABLE {self.lake.sql_name(spec.table)} USING iceberg {partitioned}"
                 f"TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
             )
 

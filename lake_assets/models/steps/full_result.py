@@ -21,10 +21,18 @@ from lake_assets.tables.table_ddl import DEFAULT_PROPERTIES, KEY_PROPERTY, set_p
 log = logging.getLogger(__name__)
 
 
-def make_table(ctx: ModelContext) -> None:
+def make_table(ctx: ModelContext, *, is_new: bool) -> None:
     """Compute everything and create or replace the table, in one commit.
 
     If the table was built from the same definition and has the same columns, only rows that differ are written.
+
+    Args:
+        ctx: the run.
+        is_new: whether there was no table when the run began.
+
+    Raises:
+        ConcurrentWriteError: the table is new, and another run created it first. Replacing that one would take the
+            history from whatever has read it.
     """
     partitioned = ""
     if by := ctx.spec.partitions:
@@ -49,10 +57,10 @@ def make_table(ctx: ModelContext) -> None:
     ctx.lake.ensure_namespace(ctx.spec.table.namespace)
     rows = ctx.gate.audit_rows(ctx.query) if ctx.gate.is_blocking else ctx.query
     view = ctx.frames.view(rows)
+    create = "CREATE" if is_new else "CREATE OR REPLACE"
     with committing(ctx.frames.spark, ctx.spec.table, ctx.marks, ctx.commit_properties("full")):
         ctx.frames.spark.sql(
-            f"CREATE OR REPLACE TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({listed}) AS SELECT * FROM "
-            f"{view}"
+            f"{create} TABLE {name} USING iceberg {partitioned}TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
         )
 
 

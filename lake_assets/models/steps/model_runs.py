@@ -172,7 +172,7 @@ def _create_or_rebuild(
     replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.tables, due.windows, needed)
     if due.begun and not replaced and (is_schema_kept or not ctx.columns_differ()):
         return None
-    make_table(ctx)
+    make_table(ctx, is_new=due.target is None)
     if due.target is not None and (rebuild or due.lost):
         return Done("rebuild", rebuild or due.lost)
     if replaced:
