@@ -85,6 +85,7 @@ def media(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return lake
 
 
+@pytest.mark.long
 def test_a_python_model_killed_after_its_commit_appends_each_row_once(media: Lake, tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(MODEL)
     file, log = tmp_path / "defs.yaml", tmp_path / "run.log"
