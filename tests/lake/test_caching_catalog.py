@@ -134,7 +134,7 @@ def test_a_file_that_is_not_a_catalog_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("catalog", "kind", "extra"),
     [
-        ({"type": "sql", "uri": "postgresql+psycopg2://lake:secret@127.0.0.1/lake"}, "postgresql+psycopg2", "sql-"),
+        ({"type": "sql", "uri": "postgresql+pg8000://lake:secret@127.0.0.1/lake"}, "postgresql+pg8000", "sql-"),
         ({"type": "glue"}, "glue", "glue"),
     ],
 )

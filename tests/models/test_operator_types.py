@@ -170,5 +170,5 @@ def test_a_type_that_the_lake_cannot_store_is_named(lake: Lake) -> None:
 
 
 def test_a_function_instead_of_a_table_is_named() -> None:
-    with pytest.raises(ModelError, match="RANGE|range"):
-        plan("agg.m", "SELECT t.id FROM range(3) t", {})
+    with pytest.raises(ModelError, match="RANGE"):
+        plan("agg.m", "SELECT t.id FROM range(3, 1) t", {})
