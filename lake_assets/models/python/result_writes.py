@@ -210,6 +210,19 @@ class ResultWriter:
                 f"function returned {copies} rows for {tuple(values)}: group them, or declare another key"
             )
 
+    def _materialize_checked(self, rows: DataFrame) -> DataFrame:
+        """Compute rows now and check their key in the same job.
+
+        Rows that a function grouped by the key, or ordered within its first columns, are counted where they are,
+        without another shuffle.
+        """
+        by = ", ".join(map(quote, self.spec.model.key))
+        counted = rows.withColumn("__copies", F.expr(f"count(*) OVER (PARTITION BY {by})"))
+        materialized, (most,) = self.frames.materialize_with_aggregates(counted, "max(__copies)")
+        if most and most > 1:
+            self._check_key(materialized)
+        return materialized.drop("__copies")
+
     def _without_deleted(self, rows: DataFrame) -> DataFrame:
         if not self._flag or self._flag not in rows.columns:
             return rows
@@ -279,9 +292,7 @@ class ResultWriter:
         else:
             where = ""
             new, old = matching(rows, affected, names), matching(stored, affected, names)
-        new = self.frames.materialize(new)
-        if key:
-            self._check_key(new)
+        new = self._materialize_checked(new) if key else self.frames.materialize(new)
         if incomparable(types):
             # Iceberg deletes by a condition only whole files: all rows are written again.
             others = (
