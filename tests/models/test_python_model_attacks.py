@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets import Affected, Changes, Lake, Lookup, Pipeline, model
-from lake_assets.errors import ModelError, PipelineError
+from lake_assets.errors import KeyMissingError, ModelError, PipelineError
 from lake_assets.models.python.python_model import PythonModel
 from lake_assets.pipeline import Outcome
 from lake_assets.pipeline.verification import verify
@@ -51,6 +51,27 @@ def refusal(lake: Lake, declared: PythonModel) -> str:
 
 
 # --- values --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["stored", "new", "null", "NaN"])
+@pytest.mark.parametrize("write", ["replace-keys", "replace-ranges"])
+def test_two_rows_of_one_key_are_refused_and_nothing_is_written(lake: Lake, write: Any, kind: str) -> None:
+    make(lake, "a INT, d DOUBLE, copies INT", "(1, 10, 1)", "(1, 20, 1)", "(2, 10, 1)")
+
+    @model("agg.rows", write=write, key=["a", "d"], replace="a", inputs={"t": "src.t"})
+    def listed(t: Changes) -> DataFrame:
+        return t.affected().selectExpr("a", "d", "explode(sequence(1, copies)) AS copy").drop("copy")
+
+    p = pipeline(listed)
+    run(lake, p)
+    before = rows_in(lake, "agg.rows")
+    # A copy of a row that the table holds would not differ from it.
+    row = {"stored": "(1, 10, 1)", "new": "(3, 30, 2)", "null": "(1, NULL, 2)", "NaN": "(1, double('NaN'), 2)"}[kind]
+    insert(lake, row)
+    (outcome,) = p.run(lake)
+    assert isinstance(outcome.exception, KeyMissingError), outcome
+    assert "returned 2 rows for (" in str(outcome.exception)
+    assert rows_in(lake, "agg.rows") == before
 
 
 @pytest.mark.parametrize("write", ["replace-keys", "replace-ranges"])
