@@ -58,6 +58,9 @@ def run_job(lake: LakeBase, spec: JobSpec, choose: Choose | None = None, *, rebu
                 details |= spec.job.run(step)
             details |= left_behind(*step.windows.values())
             details |= {"interrupted": step.resumed} if step.resumed else {}
+        if step.is_empty and not lake.exists(spec.table):
+            # The job makes its table, and with it the place of the watermark.
+            return Outcome(name, "waiting", why=f"{', '.join(map(str, sources))} has no rows yet")
         return _outcome(lake, spec, step, before, absorbed, details, began)
 
 

@@ -97,6 +97,20 @@ def test_a_command_absorbs_each_change_once(
     assert spec.shown.kinds == ("shell",)
 
 
+def test_a_job_whose_source_was_emptied_before_its_first_run_waits(
+    media: Lake, declared: Callable[..., Pipeline]
+) -> None:
+    pipeline = declared(*command(media))
+    media.table(PLAYS).delete()
+    for _ in range(2):
+        (outcome,) = pipeline.run(media)
+        assert (outcome.status, outcome.why) == ("waiting", f"{PLAYS} has no rows yet")
+        assert step_notes.find_note(media, TableId.parse(DAILY)) is None
+    play(media, (3, 3, 3))
+    (outcome,) = pipeline.run(media)
+    assert (outcome.status, outcome.inserted) == ("absorbed", 1)
+
+
 def test_a_command_gets_placeholders_and_keeps_its_arguments_apart(
     media: Lake, declared: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
