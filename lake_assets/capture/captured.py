@@ -171,7 +171,7 @@ class Capture:
 
         return self._read(spark, changed_rows.upserts)
 
-    def feed(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
+    def feed(self, spark: SparkSession, keys: str | Sequence[str] | None = None) -> DataFrame:
         """Return the row-level changes: the end's columns and `_change_type`.
 
         Removing the `delete` and `update_before` rows from the table at the start and adding the `insert` and
@@ -180,17 +180,18 @@ class Capture:
 
         Args:
             spark: the session.
-            keys: a delete and an insert with equal values in these columns are an update, whatever their row ids; a
-                change of a key is a delete and an insert. Default: rows are paired by row lineage (format v3), or
-                without it, by the table's identifier fields.
+            keys: one column or several: a delete and an insert with equal values in these are an update, whatever
+                their row ids; a change of a key is a delete and an insert. Default: rows are paired by row lineage
+                (format v3), or without it, by the table's identifier fields.
 
         Raises:
             ColumnNotFoundError: the table has no such column at the window's end.
         """
         from lake_assets.capture.rows import changed_rows
 
-        self._check(keys or ())
-        return self._read(spark, lambda view: changed_rows.feed(view, keys))
+        by = _listed(keys)
+        self._check(by or ())
+        return self._read(spark, lambda view: changed_rows.feed(view, by))
 
     def signed(self, spark: SparkSession, columns: Collection[str] | None = None) -> DataFrame:
         """Return the row-level changes as the end's columns and `__lake_sign`: -1 for deleted, 1 for inserted rows.
@@ -206,7 +207,7 @@ class Capture:
 
         return self._read(spark, changed_rows.signed, columns)
 
-    def events(self, spark: SparkSession, keys: Sequence[str] | None = None) -> DataFrame:
+    def events(self, spark: SparkSession, keys: str | Sequence[str] | None = None) -> DataFrame:
         """Return the changes as events, one per changed row: `op` (c, u, d), `before`, `after`, `source`.
 
         Args:
@@ -218,10 +219,11 @@ class Capture:
         """
         from lake_assets.capture.rows import change_events
 
-        self._check(keys or ())
-        return self._read(spark, lambda view: change_events.events(view, keys, str(self.window.table)))
+        by = _listed(keys)
+        self._check(by or ())
+        return self._read(spark, lambda view: change_events.events(view, by, str(self.window.table)))
 
-    def keys(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+    def keys(self, spark: SparkSession, columns: str | Sequence[str]) -> DataFrame:
         """Return the distinct values of `columns` over all before- and after-images.
 
         Raises:
@@ -229,8 +231,9 @@ class Capture:
         """
         from lake_assets.capture.rows import changed_rows
 
-        self._check(columns)
-        return self._read(spark, lambda view: changed_rows.keys(view, list(columns))).distinct()
+        by = _listed(columns) or []
+        self._check(by)
+        return self._read(spark, lambda view: changed_rows.keys(view, by)).distinct()
 
     def close(self) -> None:
         """Drop the ICDC tables that the DataFrames of this capture read."""
@@ -385,3 +388,7 @@ def capture(
     name = TableId.parse(table)
     source = lake.table(name)
     return Capture(lake, source, resolve(source, name, start, end, table_uuid=table_uuid), granularity)
+
+
+def _listed(names: str | Sequence[str] | None) -> list[str] | None:
+    return [names] if isinstance(names, str) else list(names) if names is not None else None

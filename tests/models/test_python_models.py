@@ -289,7 +289,7 @@ def test_values_that_cannot_be_compared_are_replaced_too(lake: Lake) -> None:
 
     @model("agg.merged", write="merge", key="id")
     def merged(playback: Changes) -> DataFrame:
-        gone = playback.feed(["id"]).where("_change_type <> 'update_before'")
+        gone = playback.feed("id").where("_change_type <> 'update_before'")
         return gone.selectExpr(
             "id",
             "to_date(started_at) AS day",

@@ -73,11 +73,11 @@ class Changes:
         """The inserted rows, and updated rows after the change."""
         return self.capture.upserts(self._spark)
 
-    def feed(self, keys: Sequence[str] | None = None) -> DataFrame:
+    def feed(self, keys: str | Sequence[str] | None = None) -> DataFrame:
         """Return all row-level changes with `_change_type` (insert, update_before, update_after, delete).
 
         Args:
-            keys: columns that identify a row; see `Capture.feed`.
+            keys: the column or columns that identify a row; see `Capture.feed`.
         """
         return self.capture.feed(self._spark, keys)
 
