@@ -228,6 +228,18 @@ class RebuildError(PipelineError):
     """A table cannot be rebuilt from the current state of its sources."""
 
 
+class BackfillError(PipelineError):
+    """A backfill cannot do what was asked of it, in its state or for its tables."""
+
+
+class BackfillNotFoundError(BackfillError):
+    """The lake has no backfill with this id."""
+
+
+class StaleBackfillError(BackfillError):
+    """Tables of a backfill have changed on main in a way that its working copies cannot catch up with."""
+
+
 class AuditFailedError(PipelineError):
     """A batch fails the audits of its table; nothing of it is published.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -26,7 +26,7 @@ from lake_assets.lake.caching_catalog import with_cache
 from lake_assets.lake.config import LakeConfig
 from lake_assets.lake.names import TableId, folder_of, nearest
 from lake_assets.lake.redaction import hide, hide_in
-from lake_assets.lake.spark_session import adopt_session, open_session
+from lake_assets.lake.spark_session import adopt_session, open_session, set_all
 from lake_assets.runtime.private_files import make_private
 
 if TYPE_CHECKING:
@@ -113,6 +113,18 @@ class LakeBase:
                 self._session = open_session(self.config)
             self.catalog  # noqa: B018 (creates the SQLite file with the right journal mode before Spark opens it)
         return self._session
+
+    def beside(self, config: LakeConfig, settings: Mapping[str, str]) -> Self:
+        """Return another lake on the Spark of this one, with a session and settings of its own."""
+
+        def session() -> SparkSession:
+            made = self.spark().newSession()
+            # Settings of the JVM, fixed when it started, cannot be repeated.
+            own = {key: value for key, value in config.spark.conf.items() if made.conf.isModifiable(key)}
+            set_all(made, {**own, **settings})
+            return made
+
+        return type(self)(config, session=session)
 
     def table(self, name: str | TableId) -> Table:
         """Load the PyIceberg table.

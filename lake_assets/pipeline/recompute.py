@@ -1,4 +1,4 @@
-"""Recompute selected partitions of a table, and publish the rows that differ.
+"""Recompute selected rows of a table, such as partitions, and publish those that differ.
 
 The sources are read at the snapshots that the table has absorbed, and its watermarks stay. So later windows apply as
 before, and downstream tables follow this commit like any other.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -34,7 +34,6 @@ from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.commits import counts
 from lake_assets.tables.outcome import Outcome
-from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.row_differences import incomparable
 from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
@@ -44,12 +43,27 @@ RECOMPUTED_PROPERTY = "lake-assets.recomputed"
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The rows to recompute.
+
+    Attributes:
+        where: a condition in SQL over the table's columns that is true or false for every row, never null.
+        columns: the columns in it.
+        label: what they are, such as `3 partitions`.
+    """
+
+    where: str
+    columns: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
 class _Expected:
     """Expected rows of a table.
 
     Attributes:
         key: columns that identify its rows; empty: no key.
-        as_a_whole: the reason to compute all partitions together; empty: partitions are independent.
+        as_a_whole: the reason to compute all rows together; empty: the chosen ones do not depend on the others.
     """
 
     rows: DataFrame
@@ -77,22 +91,43 @@ def recompute(lake: LakeBase, spec: ComputedSpec, keys: Sequence[str]) -> Outcom
         ConcurrentWriteError: every attempt lost a race to another writer.
         AuditFailedError: the new rows do not pass the audits. Nothing is published.
     """
+    chosen = chosen_partitions(spec, keys, {} if lake.find(spec.table) is None else columns_of(lake, spec.table))
+    return recompute_rows(lake, spec, chosen)
+
+
+def chosen_partitions(spec: ComputedSpec, keys: Sequence[str], types: Mapping[str, str]) -> Chosen:
+    """Return the rows of some partitions.
+
+    Args:
+        spec: the table, with `partitions`.
+        keys: keys of the partitions.
+        types: the table's columns with Spark SQL types; empty: it does not exist.
+
+    Raises:
+        PipelineError: the table has no `partitions`, or a key is not one of them.
+    """
     by = spec.partitions
     if by is None:
         raise PipelineError(f"{spec.table} has no `partitions`")
-    return retried(lake, spec, lambda: _recompute(lake, spec, by, keys))
+    where = by.condition(keys, types[by.by]) if by.by in types else "false"
+    return Chosen(where, (by.by,), f"{len(keys)} partition{'s' if len(keys) != 1 else ''}")
 
 
-def _recompute(lake: LakeBase, spec: ComputedSpec, by: Partitions, keys: Sequence[str]) -> Outcome:
+def recompute_rows(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
+    """Recompute chosen rows of a table and write those that differ; see `recompute`."""
+    return retried(lake, spec, lambda: _recompute(lake, spec, chosen))
+
+
+def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
     began, name = time.monotonic(), str(spec.table)
     table = lake.find(spec.table)
     if table is None or table.metadata.current_snapshot_id is None:
-        raise NotRunError(f"{name} was never run: it has no partitions to recompute")
+        raise NotRunError(f"{name} was never run: it has no rows to recompute")
     check_owner_in(table, spec.table, spec.pipeline)
     forget_failed(lake, spec.table, table)
     head, marks = table.metadata.current_snapshot_id, read_marks(table)
     with contextlib.ExitStack() as scope:
-        expected = _expected(lake, spec, table, scope)
+        expected = _expected(lake, spec, table, chosen, scope)
         types = columns_of(lake, spec.table)
         if wrong := {c for c in types if c not in expected.rows.columns} ^ {
             c for c in expected.rows.columns if c not in types
@@ -102,10 +137,10 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, by: Partitions, keys: Sequenc
                 "pending changes first"
             )
         expected.gate.check(types)
-        properties = {RECOMPUTED_PROPERTY: f"{len(keys)} partitions"}
+        properties = {RECOMPUTED_PROPERTY: chosen.label}
         frames = Frames(lake.spark(), scope)
         writer = Writer(lake, spec.table, types, marks, marks, properties, frames, expected.gate, quiet=True)
-        where = "true" if expected.as_a_whole else by.condition(keys, types[by.by])
+        where = "true" if expected.as_a_whole else chosen.where
         _write(lake, writer, expected, head, where)
     done = lake.table(spec.table)
     commit = find_property(done, RECOMPUTED_PROPERTY)
@@ -116,14 +151,16 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, by: Partitions, keys: Sequenc
         audits = expected.gate.audit_published(snapshot.snapshot_id, head)
     why = "rows that differ are written" if snapshot else "no row differs"
     if expected.as_a_whole:
-        why = f"all partitions are computed, because {expected.as_a_whole}: {why}"
+        why = f"all rows are computed, because {expected.as_a_whole}: {why}"
     return Outcome(
-        name, "absorbed", (), inserted, updated, deleted, "recompute", f"{len(keys)} partitions: {why}",
+        name, "absorbed", (), inserted, updated, deleted, "recompute", f"{chosen.label}: {why}",
         time.monotonic() - began, snapshot.snapshot_id if snapshot else None, audits=audits,
     )  # fmt: skip
 
 
-def _expected(lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextlib.ExitStack) -> _Expected:
+def _expected(
+    lake: LakeBase, spec: ComputedSpec, table: Table, chosen: Chosen, scope: contextlib.ExitStack
+) -> _Expected:
     if isinstance(spec, FinalSpec):
         target, rows = all_rows(lake, spec, table, scope)
         keys = {"scd1": target.key, "scd2": (*target.key, FROM), "append": ()}
@@ -131,16 +168,16 @@ def _expected(lake: LakeBase, spec: ComputedSpec, table: Table, scope: contextli
     scope.enter_context(tuned_for(lake, (spec.table, *spec.sources)))
     key = key_in(table)
     rows, pinned = expected_rows(lake, spec, table, scope)
-    why = _as_a_whole(spec, planned_at(lake, spec, pinned)) if isinstance(spec, ModelSpec) else ""
+    why = _as_a_whole(planned_at(lake, spec, pinned), chosen.columns) if isinstance(spec, ModelSpec) else ""
     return _Expected(checkpoint(rows) if why else rows, key, Gate(lake, spec.table, spec.audits, key), why)
 
 
-def _as_a_whole(spec: ModelSpec, model: ModelPlan) -> str:
-    """Return why partitions of a model cannot be computed separately; empty if they can."""
+def _as_a_whole(model: ModelPlan, columns: Sequence[str]) -> str:
+    """Return why rows of a model, chosen by columns, cannot be computed without the others; empty if they can."""
     if model.tree is None:
         return "; ".join(model.warnings)
-    assert spec.partitions is not None
-    return rows_depend(spec.partitions.by, identity(model.tree, model.key))
+    by = identity(model.tree, model.key)
+    return next(filter(None, (rows_depend(column, by) for column in columns)), "")
 
 
 def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where: str) -> None:

@@ -119,7 +119,7 @@ def test_partitions_whose_rows_depend_on_each_other_by_ties_are_recomputed_toget
     pipeline.run(lake)
     whole, within = (recompute(lake, s, ["a"]) for s in pipeline.specs(lake) if isinstance(s, ModelSpec))
     assert sorted(r["n"] for r in spark.table("agg.numbered").collect()) == list(range(1, 9))
-    assert "all partitions are computed, because" in whole.why
+    assert "all rows are computed, because" in whole.why
     assert "all partitions" not in within.why
     for p in "ab":
         assert sorted(r["n"] for r in spark.table("agg.within").where(f"p = '{p}'").collect()) == [1, 2, 3, 4]

@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Identifier
-from sqlalchemy import update
+from sqlalchemy import Update, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -68,7 +70,7 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
     assert isinstance(catalog, CachingSqlCatalog)
     loaded = _load(catalog, table.name())
     try:
-        metadata = _read(loaded)
+        metadata = read_metadata(loaded)
     except FileNotFoundError as e:
         # Tables keep only some dozens of versions: this one was replaced and deleted meanwhile.
         raise CommitFailedException(f"{loaded.metadata_location} is gone") from e
@@ -78,11 +80,7 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
     if changed is None:
         return
     changed = successor_of(changed, loaded.metadata_location, now_ms())
-    path = load_location_provider(changed["location"], loaded.properties).new_table_metadata_file_location(
-        version_of(loaded.metadata_location) + 1
-    )
-    with loaded.io.new_output(path).create() as file:
-        file.write(json.dumps(changed, separators=(",", ":")).encode())
+    path = _write_next(loaded, changed)
     if not point_at(catalog, loaded.name(), loaded.metadata_location, path):
         _delete(loaded, path)
         raise CommitFailedException(f"{'.'.join(loaded.name())} has been updated by another process")
@@ -91,6 +89,93 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
         for entry in metadata.get("metadata-log", ()):
             if entry["metadata-file"] not in listed:
                 _delete(loaded, entry["metadata-file"])
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """The next metadata of a loaded table, for a commit of several tables."""
+
+    table: Table
+    metadata: Metadata
+
+
+def commit_together(changes: Sequence[TableChange]) -> None:
+    """Change the metadata of several tables of one SQL catalog in one transaction of its database.
+
+    Raises:
+        CommitFailedException: a table has been updated since it was loaded, and no table is changed; or the result of
+            the commit is unknown.
+    """
+    catalog = changes[0].table.catalog
+    assert isinstance(catalog, CachingSqlCatalog)
+    paths: list[str] = []
+    try:
+        for change in changes:
+            metadata = successor_of(change.metadata, change.table.metadata_location, now_ms())
+            paths.append(_write_next(change.table, metadata))
+        is_done = _point_all_at(catalog, changes, paths)
+    except CommitFailedException:
+        raise  # of unknown result: the files stay
+    except BaseException:
+        _delete_all(changes, paths)
+        raise
+    if not is_done:
+        _delete_all(changes, paths)
+        raise CommitFailedException(
+            f"one of {', '.join('.'.join(c.table.name()) for c in changes)} has been updated by another process"
+        )
+
+
+def _write_next(table: Table, metadata: Metadata) -> str:
+    """Write the next metadata file of a loaded table; return its location."""
+    properties = metadata.get("properties", {})
+    path = load_location_provider(metadata["location"], properties).new_table_metadata_file_location(
+        version_of(table.metadata_location) + 1
+    )
+    with table.io.new_output(path).create() as file:
+        file.write(json.dumps(metadata, separators=(",", ":")).encode())
+    return path
+
+
+def _point_all_at(catalog: CachingSqlCatalog, changes: Sequence[TableChange], paths: Sequence[str]) -> bool:
+    """Point the catalog at all new files, or at none; return whether it did."""
+    # In one order for all writers, so that two of them cannot wait for each other.
+    ordered = sorted(zip(changes, paths, strict=True), key=lambda pair: pair[0].table.name())
+    try:
+        with Session(catalog.engine) as session:
+            for change, path in ordered:
+                row = _pointing(catalog, change.table.name(), change.table.metadata_location, path)
+                if session.execute(row).rowcount != 1:  # type: ignore[attr-defined]
+                    session.rollback()
+                    return False
+            session.commit()
+        return True
+    except (SQLAlchemyError, CatalogUnavailableError) as e:
+        change, path = ordered[0]
+        if _is_named(catalog, change.table.name(), path):
+            return True
+        raise CommitFailedException(f"the catalog failed while several tables were updated: {e}") from e
+
+
+def _delete_all(changes: Sequence[TableChange], paths: Sequence[str]) -> None:
+    for change, path in zip(changes, paths, strict=False):
+        _delete(change.table, path)
+
+
+def read_metadata(table: Table) -> Metadata:
+    """Read the JSON of a loaded table's metadata file."""
+    return read_metadata_at(table.io, table.metadata_location)
+
+
+def read_metadata_at(io: FileIO, location: str) -> Metadata:
+    """Read the JSON of a metadata file.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        ValueError, EOFError: it is truncated.
+    """
+    with io.new_input(location).open() as file:
+        return decode(file.read())
 
 
 def now_ms() -> int:
@@ -117,8 +202,22 @@ def point_at(catalog: CachingSqlCatalog, table: Identifier, expected: str, path:
     Raises:
         CommitFailedException: the result of the commit is unknown.
     """
+    try:
+        with Session(catalog.engine) as session:
+            updated = session.execute(_pointing(catalog, table, expected, path)).rowcount  # type: ignore[attr-defined]
+            session.commit()
+        return updated == 1
+    except (SQLAlchemyError, CatalogUnavailableError) as e:
+        # If the catalog shows the new file, the update succeeded. If not, it may still succeed, so the file stays.
+        if _is_named(catalog, table, path):
+            return True
+        raise CommitFailedException(f"{'.'.join(table)}: the catalog failed while it was updated: {e}") from e
+
+
+def _pointing(catalog: CachingSqlCatalog, table: Identifier, expected: str, path: str) -> Update:
+    """Return the statement that points the catalog at `path` if it still names `expected`."""
     *namespace, name = table
-    row = (
+    return (
         update(IcebergTables)
         .where(
             IcebergTables.catalog_name == catalog.name,
@@ -128,18 +227,12 @@ def point_at(catalog: CachingSqlCatalog, table: Identifier, expected: str, path:
         )
         .values(metadata_location=path, previous_metadata_location=expected)
     )
-    try:
-        with Session(catalog.engine) as session:
-            updated = session.execute(row).rowcount  # type: ignore[attr-defined]
-            session.commit()
-        return updated == 1
-    except (SQLAlchemyError, CatalogUnavailableError) as e:
-        # If the catalog shows the new file, the update succeeded. If not, it may still succeed, so the file stays.
-        loaded = _load(catalog, table)
-        logged = {entry.metadata_file for entry in loaded.metadata.metadata_log}
-        if path == loaded.metadata_location or path in logged:
-            return True
-        raise CommitFailedException(f"{'.'.join(table)}: the catalog failed while it was updated: {e}") from e
+
+
+def _is_named(catalog: Catalog, table: Identifier, path: str) -> bool:
+    """Whether the catalog names a metadata file as a table's current one, or that one lists it as a predecessor."""
+    loaded = _load(catalog, table)
+    return path == loaded.metadata_location or path in {e.metadata_file for e in loaded.metadata.metadata_log}
 
 
 def _load(catalog: Catalog, table: Identifier) -> Table:
@@ -147,12 +240,6 @@ def _load(catalog: Catalog, table: Identifier) -> Table:
         return catalog.load_table(table)
     except NoSuchTableError as e:
         raise MovedError(f"{'.'.join(table)} was dropped or renamed") from e
-
-
-def _read(table: Table) -> Metadata:
-    with table.io.new_input(table.metadata_location).open() as file:
-        content = file.read()
-    return decode(content)
 
 
 def _delete(table: Table, path: str) -> None:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, can_commit, commit, now_ms
 
-__all__ = ["MovedError", "can_commit", "create_branch", "drop", "keep_snapshots", "publish", "set_tag"]
+__all__ = ["MovedError", "can_commit", "create_branch", "drop", "keep_snapshots", "publish", "set_tag", "tag_at"]
 DAY_MS = 24 * 60 * 60 * 1000
 Refs = dict[str, dict[str, Any]]
 
@@ -33,7 +33,7 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
     Raises:
         MovedError: the table no longer has the snapshot.
     """
-    _commit(table, lambda refs: refs.update({tag: _ref("tag", snapshot, days)}), snapshot)
+    _commit(table, lambda refs: refs.update({tag: tag_at(snapshot, days)}), snapshot)
 
 
 def publish(table: Table, branch: str, base: int) -> None:
@@ -76,6 +76,11 @@ def keep_snapshots(table: Table, number: int) -> None:
 def drop(table: Table, name: str) -> None:
     """Drop a branch or tag, if it exists."""
     _commit(table, lambda refs: refs.pop(name, None))
+
+
+def tag_at(snapshot: int, days: int) -> dict[str, Any]:
+    """Return the JSON of a tag at a snapshot that expires after `days`."""
+    return _ref("tag", snapshot, days)
 
 
 def _ref(kind: str, snapshot: int, days: int) -> dict[str, Any]:

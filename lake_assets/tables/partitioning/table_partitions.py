@@ -167,6 +167,26 @@ class Partitions:
         """Whether the key of a time is before the first partition."""
         return bool(self.every) and key < self.first
 
+    def keys_between(self, low: str, high: str) -> list[str]:
+        """Return the keys of all partitions by time from `low` to `high`, each a key or a date or time, inclusive.
+
+        Raises:
+            PipelineError: partitions are not by time, a text is neither, or the range is empty or begins before the
+                first partition.
+        """
+        if self.every is None:
+            raise PipelineError(f"partitions by {self.by} have no order: name them, or a range of another column")
+        at, last = (read_start(_without_offset(text), self.every) for text in (low, high))
+        if at > last:
+            raise PipelineError(f"{low} is after {high}: swap them")
+        if self.start is not None and at < self.start:
+            raise PipelineError(f"{low} is before the first partition, {self.first}")
+        keys = list[str]()
+        while at <= last:
+            keys.append(_formatted(at, self.every))
+            at = _next(at, self.every)
+        return keys
+
     def condition(self, keys: Collection[str], kind: str) -> str:
         """Return SQL of a condition over the table's columns: a row belongs to one of the partitions.
 
@@ -284,6 +304,11 @@ def read_start(text: str, every: Every) -> datetime:
     at = at.replace(minute=0, second=0, microsecond=0)
     at = at if every == "hour" else at.replace(hour=0)
     return at.replace(day=1) if every == "month" else at
+
+
+def _without_offset(key: str) -> str:
+    """Return the key of an hour as a local time: `2024-01-31-08:00` or the like."""
+    return re.sub(r"^(\d{4}-\d{2}-\d{2})-(\d{2}:\d{2}).*$", r"\1T\2", key)
 
 
 def check_hours(name: str) -> None:

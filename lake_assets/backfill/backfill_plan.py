@@ -1,0 +1,220 @@
+"""The plan of a backfill: which tables are redone, in which order, how, and what that is estimated to cost.
+
+Planning reads metadata, and the keys of a range of events with Spark. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from lake_assets.backfill.backfill_record import WHOLE, BackfillRecord, Redo
+from lake_assets.backfill.redone_rows import MAX_ROWS, RedoneRows, Selection, check_exists, redone_rows
+from lake_assets.errors import BackfillError, PipelineError
+from lake_assets.final.final_spec import FinalSpec
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
+from lake_assets.lake.names import nearest
+from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline.recompute import Chosen
+from lake_assets.pipeline.table_graph import JobSpec, Spec, lookups_of
+from lake_assets.pipeline.table_steps import step_of
+
+# Without past backfills of a table: rows read per second, and seconds of each piece of work.
+_ROWS_PER_SECOND, _FIXED_SECONDS = 400_000, 2.0
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What a backfill does to one table, and the estimated cost.
+
+    Attributes:
+        table: its name.
+        redo: see `TableRecord`.
+        chunks: the pieces of work.
+        what: what is redone, in words.
+        why: the reason for this way.
+        rows: rows that are computed; at most, if they follow from changes.
+        rows_read, files_read, bytes_read: the sources, as far as they are read.
+        bytes_written: at most; rows that do not differ are not written.
+        seconds: of all pieces.
+        runs: number of past backfills of the table that `seconds` is taken from; 0: from a general rate.
+    """
+
+    table: str
+    redo: Redo
+    chunks: tuple[Chosen, ...]
+    what: str
+    why: str
+    rows: int
+    rows_read: int
+    files_read: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    runs: int
+
+    @property
+    def confidence(self) -> str:
+        """How far `seconds` can be trusted."""
+        return {0: "low", 1: "medium", 2: "medium"}.get(self.runs, "high")
+
+
+@dataclass(frozen=True)
+class BackfillPlan:
+    """The plan of a backfill.
+
+    Attributes:
+        pipeline: name of the pipeline.
+        request: what was asked for, in words.
+        tables: the tables, upstream first.
+        left_out: tables downstream that are not part of it, with reasons.
+    """
+
+    pipeline: str
+    request: str
+    tables: tuple[TablePlan, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds in total."""
+        return sum(t.seconds for t in self.tables)
+
+
+def plan(
+    lake: LakeBase,
+    pipeline: Pipeline,
+    table: TableId,
+    selection: Selection,
+    *,
+    downstream: bool = True,
+    max_rows: int = MAX_ROWS,
+    past: Sequence[BackfillRecord] = (),
+) -> BackfillPlan:
+    """Plan a backfill of a table and everything downstream of it.
+
+    Args:
+        lake: the lake.
+        pipeline: the pipeline that declares the table.
+        table: the table.
+        selection: what of it is redone.
+        downstream: whether the tables below it are part of the backfill. Otherwise they absorb its changes afterwards.
+        max_rows: rows of one piece of work, roughly.
+        past: earlier backfills, for the estimate.
+
+    Raises:
+        PipelineError: the pipeline has no such table, or it was never run.
+        BackfillError: the table cannot be redone, or not this part of it.
+    """
+    specs = pipeline.specs(lake, alone=False)
+    first = next((s for s in specs if s.table == table), None)
+    if first is None:
+        names = [str(s.table) for s in specs]
+        raise PipelineError(f"pipeline {pipeline.name!r} has no table {table}{nearest(str(table), names)}")
+    _check(lake, first)
+    below = downstream_of(specs, table) if downstream else []
+    left_out = _left_out(lake, specs, [s.table for s in below], table)
+    members = [first, *(s for s in below if str(s.table) not in left_out)]
+    redone = RedoneRows((WHOLE,), 1.0)
+    if not selection.is_everything:
+        redone = redone_rows(lake, first, selection, max_rows)
+    tables: list[TablePlan] = []
+    for spec in members:
+        if spec is not first:
+            tables.append(_planned(lake, spec, "changes", (WHOLE,), redone.share, past))
+        elif selection.is_everything:
+            tables.append(_planned(lake, spec, "everything", (WHOLE,), 1.0, past))
+        else:
+            tables.append(_planned(lake, spec, "rows", redone.chunks, redone.share, past))
+    request = f"{table}: {selection}{'' if downstream else ', without downstream tables'}"
+    return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
+
+
+def downstream_of(specs: Sequence[Spec], table: TableId) -> list[Spec]:
+    """Return the tables that directly or indirectly read a table, upstream first, without the table itself."""
+    reached = {table}
+    found: list[Spec] = []
+    for spec in specs:
+        if spec.table not in reached and reached.intersection((*spec.sources, *lookups_of(spec))):
+            reached.add(spec.table)
+            found.append(spec)
+    return found
+
+
+def _check(lake: LakeBase, spec: Spec) -> None:
+    if isinstance(spec, JobSpec):
+        raise BackfillError(
+            f"{spec.table} is written by a job, which writes to the lake itself and not to a working copy: "
+            f"`lake-assets rebuild {spec.table}` runs the job over everything"
+        )
+    if why := step_of(spec).why_not_rebuilt:
+        raise BackfillError(why)
+    check_exists(lake, spec)
+
+
+def _left_out(lake: LakeBase, specs: Sequence[Spec], below: Collection[TableId], first: TableId) -> dict[str, str]:
+    """Return the tables downstream that cannot be part of a backfill, with reasons."""
+    left_out: dict[str, str] = {}
+    members = {first, *below}
+    for spec in specs:
+        if spec.table not in below:
+            continue
+        table = lake.find(spec.table)
+        if isinstance(spec, JobSpec):
+            left_out[str(spec.table)] = "written by a job: it absorbs the changes after they are published"
+        elif table is None or table.metadata.current_snapshot_id is None:
+            left_out[str(spec.table)] = "was never run: the next run fills it"
+        elif not members.intersection((*spec.sources, *lookups_of(spec))):
+            left_out[str(spec.table)] = "reads only tables that are not part of the backfill"
+        else:
+            continue
+        members.discard(spec.table)
+    return left_out
+
+
+def _planned(
+    lake: LakeBase, spec: Spec, redo: Redo, pieces: tuple[Chosen, ...], share: float, past: Sequence[BackfillRecord]
+) -> TablePlan:
+    read = [summary_of(lake.table(s).current_snapshot()) for s in spec.sources if lake.exists(s)]
+    own = lake.table(spec.table).current_snapshot()
+    # A final table is recomputed from all events of its keys, wherever they are in staging.
+    part = share if redo == "changes" or not isinstance(spec, FinalSpec) else 1.0
+    rows_read = int(part * sum(number(s, "total-records") for s in read))
+    seconds, runs = _estimate(str(spec.table), redo, rows_read, len(pieces), past)
+    what, why = {
+        "everything": ("everything", "computed from all that its sources hold"),
+        "rows": (_labels(pieces), "computed from its sources; rows that differ are written"),
+        "changes": ("changes", f"follows the changes of {', '.join(map(str, spec.sources))}"),
+        "before": ("nothing", "starts from its rows before the backfill"),
+    }[redo]
+    return TablePlan(
+        table=str(spec.table),
+        redo=redo,
+        chunks=pieces,
+        what=what,
+        why=why,
+        rows=int(share * visible_rows(own)),
+        rows_read=rows_read,
+        files_read=round(part * sum(number(s, "total-data-files") for s in read)),
+        bytes_read=int(part * sum(number(s, "total-files-size") for s in read)),
+        bytes_written=int(share * number(summary_of(own), "total-files-size")),
+        seconds=seconds,
+        runs=runs,
+    )
+
+
+def _labels(pieces: Sequence[Chosen]) -> str:
+    if len(pieces) == 1:
+        return pieces[0].label
+    return f"{len(pieces)} chunks, the first of {pieces[0].label}"
+
+
+def _estimate(table: str, redo: Redo, rows: int, pieces: int, past: Sequence[BackfillRecord]) -> tuple[float, int]:
+    """Return the expected seconds, and the number of past backfills that they are taken from."""
+    done = [t for r in past for t in r.tables if t.table == table and t.redo == redo and t.is_done and t.rows_read]
+    if done:
+        rate = median(t.seconds / t.rows_read for t in done)
+        return max(min(t.seconds for t in done), rate * rows), len(done)
+    return pieces * _FIXED_SECONDS + rows / _ROWS_PER_SECOND, 0

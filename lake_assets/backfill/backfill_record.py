@@ -1,0 +1,224 @@
+"""What the lake knows of a backfill: its plan, how far it is, who runs it, and what it published.
+
+One JSON file per backfill in the lake's home. A file is replaced as a whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from lake_assets.errors import BackfillError, BackfillNotFoundError, CorruptMetadataError
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.pipeline.recompute import Chosen
+from lake_assets.runtime.private_files import make_private
+from lake_assets.runtime.processes import is_gone, owner
+
+_FOLDER = "backfills"
+_ID = re.compile(r"b[0-9a-f]{6}")
+
+# `building` also while it fails, waits to be continued, or undoes another one; `publishing` for the moment of the
+# commit, whose result only the tables know.
+State = Literal["building", "failed", "ready", "publishing", "published", "undone", "discarded"]
+WHOLE = Chosen("", (), "")
+OPEN: tuple[State, ...] = ("building", "failed", "ready", "publishing")
+Publish = Literal["auto", "manual"]
+Redo = Literal["everything", "rows", "changes", "before"]
+
+
+@dataclass(frozen=True)
+class TableRecord:
+    """One table of a backfill.
+
+    Attributes:
+        table: its name.
+        redo: what is redone: `everything`; chosen `rows`; what follows from the `changes` of its sources; or nothing,
+            since the copy starts from the rows `before` another backfill.
+        chunks: the pieces of work in order, each some rows to redo; one without a condition if all is one piece.
+        done: number of finished chunks.
+        strategy, why: how the changes were applied.
+        start: the snapshot that the working copy was made of.
+        metadata: the metadata file that the working copy was made of.
+        inserted, updated, deleted: rows that changed in the working copy, without catching up.
+        rows_read: rows that its sources were expected to hold in what is read.
+        seconds: time taken.
+        before, after: the table's snapshot before publishing, and the published one.
+        redefined: whether columns or declaration changed with it.
+    """
+
+    table: str
+    redo: Redo
+    chunks: tuple[Chosen, ...] = (WHOLE,)
+    done: int = 0
+    strategy: str = ""
+    why: str = ""
+    start: int | None = None
+    metadata: str = ""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    rows_read: int = 0
+    seconds: float = 0.0
+    before: int | None = None
+    after: int | None = None
+    redefined: bool = False
+
+    @property
+    def name(self) -> TableId:
+        """The table."""
+        return TableId.parse(self.table)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its work is finished."""
+        return self.done >= len(self.chunks)
+
+
+@dataclass(frozen=True)
+class BackfillRecord:
+    """One backfill.
+
+    Attributes:
+        pipeline: the name of the pipeline.
+        request: what was asked for, in words.
+        tables: its tables, upstream first.
+        publish: `auto`, as soon as it is ready, or `manual`.
+        keep_days: how long it can be undone.
+        process: who builds it, as `runtime.processes.owner` names processes; empty: nobody.
+        created, changed, published: seconds since 1970; 0: not yet.
+        by: user and machine.
+        error: why it failed.
+        undoes: the backfill that this one takes back; empty: none.
+    """
+
+    id: str
+    pipeline: str
+    request: str
+    tables: tuple[TableRecord, ...]
+    state: State = "building"
+    publish: Publish = "auto"
+    keep_days: int = 7
+    process: str = ""
+    created: float = field(default_factory=time.time)
+    changed: float = field(default_factory=time.time)
+    by: str = ""
+    error: str = ""
+    undoes: str = ""
+    published: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still be published."""
+        return self.state in OPEN
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is at work on it; one that is not visible from here counts as running."""
+        return bool(self.process) and not is_gone(self.process)
+
+    def of(self, table: object) -> TableRecord:
+        """Return the record of one of its tables."""
+        return next(t for t in self.tables if t.table == str(table))
+
+    def with_table(self, changed: TableRecord) -> Self:
+        """Return the record with one table replaced."""
+        return replace(self, tables=tuple(changed if t.table == changed.table else t for t in self.tables))
+
+
+class Records:
+    """The records of a lake."""
+
+    def __init__(self, lake: LakeBase) -> None:
+        self._folder = lake.config.home / _FOLDER
+
+    def new_id(self) -> str:
+        """Return an id that no backfill has."""
+        while self._file(made := f"b{secrets.token_hex(3)}").exists():
+            pass
+        return made
+
+    def create(self, record: BackfillRecord) -> BackfillRecord:
+        """Store a new record, with the user and this process, unless another open backfill has one of its tables.
+
+        Raises:
+            BackfillError: another one has.
+        """
+        make_private(self._folder)
+        record = replace(record, by=f"{_user()}@{socket.gethostname()}", process=owner())
+        self.save(record)
+        tables = {t.table for t in record.tables}
+        # Of two that are created at the same time, at least one sees the other; both may give way.
+        for other in self.all():
+            shared = tables.intersection(t.table for t in other.tables) if other.is_open else set[str]()
+            if shared and other.id != record.id:
+                self._file(record.id).unlink()
+                raise BackfillError(
+                    f"{', '.join(sorted(shared))} is in the backfill {other.id} ({other.request}), which is "
+                    f"{other.state}: publish it (`lake-assets publish {other.id}`) or discard it (`lake-assets discard "
+                    f"{other.id}`) first"
+                )
+        return record
+
+    def save(self, record: BackfillRecord) -> None:
+        """Replace a record."""
+        make_private(self._folder)
+        file = self._file(record.id)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(asdict(replace(record, changed=time.time())), indent=1))
+        part.replace(file)
+
+    def get(self, backfill: str) -> BackfillRecord:
+        """Return a record.
+
+        Raises:
+            BackfillNotFoundError: there is no such backfill; lists the newest ones.
+            CorruptMetadataError: its record cannot be read.
+        """
+        if not _ID.fullmatch(backfill) or not self._file(backfill).exists():
+            newest = ", ".join(r.id for r in self.all()[-5:]) or "none"
+            raise BackfillNotFoundError(f"no backfill {backfill}; the newest ones are: {newest}")
+        return self._read(self._file(backfill))
+
+    def all(self) -> list[BackfillRecord]:
+        """Return all records, oldest first."""
+        return sorted(self._each(), key=lambda r: r.created)
+
+    def _each(self) -> Iterator[BackfillRecord]:
+        for file in self._folder.glob("b*.json"):
+            if _ID.fullmatch(file.stem) and file.exists():
+                yield self._read(file)
+
+    def _file(self, backfill: str) -> Path:
+        return self._folder / f"{backfill}.json"
+
+    def _read(self, file: Path) -> BackfillRecord:
+        try:
+            content: dict[str, Any] = json.loads(file.read_text())
+            tables = tuple(_table(t) for t in content.pop("tables"))
+            return BackfillRecord(**content, tables=tables)
+        except (ValueError, TypeError, KeyError) as e:
+            raise CorruptMetadataError(
+                f"the record of a backfill in {file} cannot be read ({e}). If it was damaged, delete the file: tables "
+                "that were not published are unchanged"
+            ) from e
+
+
+def _table(stored: dict[str, Any]) -> TableRecord:
+    chunks = stored.pop("chunks")
+    return TableRecord(**stored, chunks=tuple(Chosen(c["where"], tuple(c["columns"]), c["label"]) for c in chunks))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, in a container
+        return str(os.getuid())

@@ -1,0 +1,320 @@
+"""Run a backfill: make working copies, redo their rows, catch up with main, publish, discard, undo.
+
+The record is saved before and after each piece of work, so a backfill that was killed continues where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from lake_assets.backfill import publishing
+from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan
+from lake_assets.backfill.backfill_record import WHOLE, BackfillRecord, Publish, Records, TableRecord
+from lake_assets.backfill.side_lake import SideLake
+from lake_assets.errors import BackfillError, ConcurrentWriteError
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
+from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
+from lake_assets.pipeline.recompute import recompute_rows
+from lake_assets.pipeline.step_retries import absorb
+from lake_assets.pipeline.table_graph import ComputedSpec, Spec, also_read_by
+from lake_assets.pipeline.table_rebuild import rebuild
+from lake_assets.runtime.processes import owner
+from lake_assets.tables.batch_limits import LEFT
+
+log = logging.getLogger(__name__)
+# How often publishing catches up before it gives way to micro-batches that keep coming.
+_ROUNDS = 10
+_UNDONE_DAYS = 7
+Progress = Callable[[BackfillRecord, TableRecord], None]
+
+
+class Backfill:
+    """One backfill of a lake.
+
+    Attributes:
+        record: what is known of it; replaced after each piece of work.
+    """
+
+    def __init__(self, lake: Lake, pipeline: Pipeline, record: BackfillRecord) -> None:
+        self._lake, self._pipeline, self.record = lake, pipeline, record
+        self._records = Records(lake)
+        self._side = SideLake(lake, record.id)
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def begin(
+        cls,
+        lake: Lake,
+        pipeline: Pipeline,
+        plan: BackfillPlan,
+        *,
+        publish: Publish = "auto",
+        keep_days: int = _UNDONE_DAYS,
+    ) -> Backfill:
+        """Begin a planned backfill: claim its tables. Nothing is computed yet.
+
+        Args:
+            lake: the lake.
+            pipeline: the pipeline of the plan.
+            plan: the plan.
+            publish: `auto`, as soon as it is built, or `manual`.
+            keep_days: how long it can be undone after it is published.
+
+        Raises:
+            BackfillError: another backfill has one of the tables, or the catalog is not a SQL catalog.
+        """
+        records = Records(lake)
+        tables = tuple(_of_plan(t) for t in plan.tables)
+        record = BackfillRecord(
+            records.new_id(), pipeline.name, plan.request, tables, publish=publish, keep_days=keep_days
+        )
+        made = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
+        made.record = records.create(record)
+        return made
+
+    @classmethod
+    def load(cls, lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
+        """Load an open backfill to continue, publish or discard it, and take it over from a process that has ended.
+
+        Raises:
+            BackfillNotFoundError: there is no such backfill.
+            BackfillError: it is finished, another process is at work on it, or it belongs to another pipeline.
+        """
+        made = cls(lake, pipeline, settled(lake, Records(lake).get(backfill)))
+        record = made.record
+        if not record.is_open:
+            raise BackfillError(f"the backfill {record.id} is {record.state}{_advice(record)}")
+        if record.is_running and record.process != owner():
+            raise BackfillError(
+                f"the backfill {record.id} is being built by another process ({record.process}: machine, process id, "
+                "start): wait until it ends, or end it"
+            )
+        if record.pipeline != pipeline.name:
+            raise BackfillError(f"the backfill {record.id} is of pipeline {record.pipeline!r}, not {pipeline.name!r}")
+        made._save(replace(record, process=owner()))
+        return made
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def build(self, on_progress: Progress = lambda record, table: None) -> None:
+        """Do all pieces of work that are left, then catch up with main.
+
+        Args:
+            on_progress: called after each piece of work.
+
+        Raises:
+            AuditFailedError: rows do not pass the audits of their table. Nothing is published; after a correction the
+                backfill can be continued.
+            LakeError: see the steps.
+        """
+        try:
+            self._save(replace(self.record, state="building", error="", process=owner()))
+            self._prepare()
+            pins = SnapshotPins.for_run(self._specs)
+            if not any(t.done for t in self.record.tables):
+                # What is pending anyway must not count as a difference.
+                self._follow([s for s in self._specs if self.record.of(s.table).redo != "everything"])
+            for spec in self._specs:
+                while not (at := self.record.of(spec.table)).is_done:
+                    outcome = self._redo(spec, at, pins)
+                    self._save(self.record.with_table(_added(at, outcome)))
+                    on_progress(self.record, self.record.of(spec.table))
+            self._catch_up()
+            self._save(replace(self.record, state="ready", process=""))
+        except BaseException as e:
+            state = "failed" if isinstance(e, Exception) else "building"
+            self._save(replace(self.record, state=state, error=f"{type(e).__name__}: {e}", process=""))
+            raise
+
+    def _prepare(self) -> None:
+        """Make the working copies, unless they exist; a process that was killed while it made them begins again."""
+        if all(t.metadata for t in self.record.tables):
+            return
+        tables = []
+        for record in self.record.tables:
+            table = self._lake.table(record.table)
+            start = record.start if record.redo == "before" else table.metadata.current_snapshot_id
+            if start is not None:
+                # Until it is published, the copy needs the files of its first snapshot.
+                refs.set_tag(table, publishing.tag(self.record.id), start, publishing.BUILDING_DAYS)
+            tables.append((self._lake.table(record.table), start))
+        self._pin_sources()
+        paths = self._side.copy_tables(tables)
+        starts = {TableId.parse(table.name()): start for table, start in tables}
+        done = [
+            replace(t, start=starts[TableId.parse(t.table)], metadata=paths[TableId.parse(t.table)])
+            for t in self.record.tables
+        ]
+        self._save(replace(self.record, tables=tuple(done)))
+
+    def _redo(self, spec: Spec, at: TableRecord, pins: SnapshotPins) -> Outcome:
+        lake, chunk = self._side.lake, at.chunks[at.done]
+        if at.redo == "everything":
+            return rebuild(lake, spec, pins)
+        followed = self._absorb_all(spec, pins)
+        if at.redo != "rows":
+            return followed
+        assert isinstance(spec, ComputedSpec)
+        return recompute_rows(lake, spec, chunk)
+
+    def _absorb_all(self, spec: Spec, pins: SnapshotPins) -> Outcome:
+        """Absorb everything that is pending for a table's copy, in batches; return all of it as one outcome."""
+        total: Outcome | None = None
+        while True:
+            outcome = absorb(self._side.lake, spec, pins)
+            total = outcome if total is None else _together(total, outcome)
+            if outcome.status != "absorbed" or LEFT not in outcome.details:
+                return total
+
+    def _catch_up(self) -> None:
+        """Absorb what has arrived in the sources on main since the copies were made, or caught up last."""
+        self._pin_sources()
+        self._follow(self._specs)
+
+    def _follow(self, specs: Sequence[Spec]) -> None:
+        """Absorb everything that is pending for the copies of some tables."""
+        pins = SnapshotPins.for_run(specs)
+        for spec in specs:
+            self._absorb_all(spec, pins)
+
+    def _pin_sources(self) -> None:
+        """Let the copies read all other tables as they are on main now."""
+        sources = [t for name in self._sources if (t := self._lake.find(name)) is not None]
+        first = self._lake.table(self.record.tables[0].table)
+        self._side.pin_sources(sources, f"{self._side.folder(first)}/sources")
+        for table in sources:
+            at = table.metadata.current_snapshot_id
+            if PIPELINE_PROPERTY in table.properties and at is not None:
+                refs.set_tag(table, publishing.tag(self.record.id), at, publishing.BUILDING_DAYS)
+
+    @cached_property
+    def _specs(self) -> list[Spec]:
+        """The declared tables of the backfill, upstream first."""
+        declared = {str(s.table): s for s in self._pipeline.specs(self._lake, alone=False)}
+        if missing := [t.table for t in self.record.tables if t.table not in declared]:
+            raise BackfillError(
+                f"the pipeline {self._pipeline.name!r} no longer declares {', '.join(missing)}: discard the backfill "
+                f"(`lake-assets discard {self.record.id}`)"
+            )
+        return [declared[t.table] for t in self.record.tables]
+
+    @cached_property
+    def _sources(self) -> list[TableId]:
+        """The tables that the steps read and the backfill does not redo."""
+        own = {s.table for s in self._specs}
+        read = (t for s in self._specs for t in (*s.sources, *also_read_by(s)))
+        return [t for t in dict.fromkeys(read) if t not in own]
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Catch up with main, and publish all tables in one commit.
+
+        Raises:
+            BackfillError: it is not built, or micro-batches were faster each time.
+            StaleBackfillError: a table was changed on main other than by micro-batches.
+        """
+        if self.record.state != "ready":
+            raise BackfillError(
+                f"the backfill {self.record.id} is {self.record.state}: `lake-assets resume {self.record.id}` builds it"
+            )
+        for _ in range(_ROUNDS):
+            self._catch_up()
+            try:
+                self.record = publishing.publish(self._lake, self._side, self._records, self.record)
+            except ConcurrentWriteError as e:
+                log.info("the backfill %s catches up again: %s", self.record.id, e)
+                continue
+            self._finish()
+            return
+        raise BackfillError(
+            f"the backfill {self.record.id} was not published: its tables changed on main {_ROUNDS} times meanwhile. "
+            f"Try again (`lake-assets publish {self.record.id}`) when fewer micro-batches run"
+        )
+
+    def discard(self) -> None:
+        """Drop the working copies and delete their files. Main is unchanged."""
+        publishing.clean_up(self._lake, self._side, self.record)
+        self._save(replace(self.record, state="discarded", process=""))
+
+    def _finish(self) -> None:
+        publishing.clean_up(self._lake, self._side, self.record)
+        if self.record.undoes:
+            undone = self._records.get(self.record.undoes)
+            self._records.save(replace(undone, state="undone"))
+
+    def _save(self, record: BackfillRecord) -> None:
+        self._records.save(record)
+        self.record = record
+
+
+def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
+    """Return a record after finding out, if its process was killed while it published, whether it did."""
+    if record.state != "publishing" or record.is_running:
+        return record
+    return publishing.settle(lake, SideLake(lake, record.id), Records(lake), record)
+
+
+def undo(lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
+    """Begin a backfill that takes a published one back: copies start from before it and absorb what came since.
+
+    Raises:
+        BackfillError: it was not published, is too old, changed definitions, or a later one builds on it.
+    """
+    records = Records(lake)
+    past = settled(lake, records.get(backfill))
+    if past.state != "published":
+        raise BackfillError(f"the backfill {past.id} is {past.state}: only a published one can be undone")
+    publishing.check_undoable(lake, past, [settled(lake, r) for r in records.all()])
+    tables = [
+        TableRecord(t.table, "before", (WHOLE,), start=t.before, why=f"starts from before {past.id}")
+        for t in past.tables
+        if t.after is not None
+    ]
+    if not tables:
+        raise BackfillError(f"the backfill {past.id} changed no row, so there is nothing to undo")
+    record = BackfillRecord(records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id)
+    made = Backfill(lake, pipeline, record)
+    made.record = records.create(record)
+    return made
+
+
+def _of_plan(plan: TablePlan) -> TableRecord:
+    return TableRecord(plan.table, plan.redo, plan.chunks, why=plan.why, rows_read=plan.rows_read)
+
+
+def _added(at: TableRecord, outcome: Outcome) -> TableRecord:
+    """Return a table's record after one more piece of work."""
+    return replace(
+        at,
+        done=at.done + 1,
+        strategy=outcome.strategy or at.strategy,
+        why=outcome.why or at.why,
+        inserted=at.inserted + outcome.inserted,
+        updated=at.updated + outcome.updated,
+        deleted=at.deleted + outcome.deleted,
+        seconds=at.seconds + outcome.seconds,
+    )
+
+
+def _together(one: Outcome, other: Outcome) -> Outcome:
+    if other.status != "absorbed":
+        return one
+    return replace(
+        other,
+        inserted=one.inserted + other.inserted,
+        updated=one.updated + other.updated,
+        deleted=one.deleted + other.deleted,
+        seconds=one.seconds + other.seconds,
+    )
+
+
+def _advice(record: BackfillRecord) -> str:
+    return f": `lake-assets undo {record.id}` takes it back" if record.state == "published" else ""

@@ -1,0 +1,311 @@
+"""Publish the working copies of a backfill in one commit, find out whether a killed process did, and clean up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
+from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, FOLDER, SideLake
+from lake_assets.errors import BackfillError, ConcurrentWriteError, StaleBackfillError
+from lake_assets.facade import Lake
+from lake_assets.lake import LakeBase
+from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.file_deletion import delete_file
+from lake_assets.lake.metadata.metadata_commits import (
+    Metadata,
+    TableChange,
+    commit_together,
+    now_ms,
+    read_metadata,
+    read_metadata_at,
+)
+from lake_assets.lake.metadata.metadata_versions import version_of, versions
+from lake_assets.lake.metadata.row_counts import number, summary_of
+from lake_assets.lake.metadata.snapshot_log import ancestors, between
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, read_marks
+from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
+from lake_assets.lake.metadata.working_copies import grafted, is_redefined
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
+from lake_assets.pipeline.recompute import RECOMPUTED_PROPERTY
+from lake_assets.tables.snapshot_retention import consumer_name
+from lake_assets.tables.table_ddl import KEY_PROPERTY
+
+# How long main keeps the snapshots that a working copy starts from.
+BUILDING_DAYS = 30
+
+
+def tag(backfill: str) -> str:
+    """Return the name of the tag that keeps snapshots for a backfill: while it is built, then to undo it."""
+    return f"backfill-{backfill}"
+
+
+def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
+    """Move main of all tables to their working copies, in one transaction; return the new record.
+
+    Raises:
+        ConcurrentWriteError: main has absorbed more than the copies; catch up and try again.
+        StaleBackfillError: a table was changed on main other than by micro-batches.
+    """
+    grafts = [_Graft(lake, side, record, t) for t in record.tables]
+    if not any(g.is_changed for g in grafts) and not record.undoes:
+        # The same rows: tables downstream need not read anything again.
+        record = replace(record, state="published", published=time.time(), process="")
+        records.save(record)
+        return record
+    for graft in grafts:
+        graft.check()
+    changes = [TableChange(g.table, g.metadata()) for g in grafts]
+    _keep_for_undo(lake, record, grafts, changes)
+    published = [
+        replace(g.record, before=g.head, after=g.copy.metadata.current_snapshot_id, redefined=g.is_redefined)
+        for g in grafts
+    ]
+    record = replace(record, tables=tuple(published), state="publishing")
+    records.save(record)
+    try:
+        commit_together(changes)
+    except CommitFailedException as e:
+        records.save(settle(lake, side, records, record))
+        raise ConcurrentWriteError(str(e)) from e
+    record = replace(record, state="published", published=time.time(), process="")
+    records.save(record)
+    return record
+
+
+class _Graft:
+    """One table of a backfill on main, and its working copy."""
+
+    def __init__(self, lake: Lake, side: SideLake, backfill: BackfillRecord, record: TableRecord) -> None:
+        self._lake, self._backfill, self.record = lake, backfill, record
+        self.table, self.copy = lake.table(record.table), side.lake.table(record.table)
+        self.head = self.table.metadata.current_snapshot_id
+        self._start = read_metadata_at(self.copy.io, record.metadata)
+        self.is_redefined = is_redefined(read_metadata(self.copy), self._start, (FINGERPRINT_PROPERTY, KEY_PROPERTY))
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether redoing the table changed a row, or its declaration."""
+        return bool(self.record.inserted + self.record.updated + self.record.deleted) or self.is_redefined
+
+    def metadata(self) -> Metadata:
+        """Return the table's next metadata.
+
+        Raises:
+            StaleBackfillError: see `grafted`.
+        """
+        try:
+            return grafted(read_metadata(self.table), read_metadata(self.copy), self._start, now_ms())
+        except StaleBackfillError as e:
+            raise self._stale(str(e)) from e
+
+    def check(self) -> None:
+        """Check that the copy has everything that the table has.
+
+        Raises:
+            ConcurrentWriteError: the table has absorbed more.
+            StaleBackfillError: the table was changed other than by micro-batches.
+        """
+        if self.table.metadata.table_uuid != self.copy.metadata.table_uuid:
+            raise self._stale("it was dropped and created again")
+        log = between(self.table.metadata, self._base, self.head)
+        if self._base is not None and not log.is_forward:
+            raise self._stale("it was rolled back, or computed again as a whole")
+        for snapshot in log.steps:
+            properties = summary_of(snapshot)
+            if snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE:
+                continue
+            if properties.get(BACKFILL_PROPERTY) not in (None, self._backfill.undoes):
+                raise self._stale(f"the backfill {properties[BACKFILL_PROPERTY]} was published")
+            if RECOMPUTED_PROPERTY in properties:
+                raise self._stale("partitions of it were recomputed")
+            if WATERMARK not in properties and any(number(properties, f"{what}-records") for what in _FILES):
+                raise self._stale("another program wrote to it")
+        own = {t.table for t in self._backfill.tables}
+        marks, copied = read_marks(self.table), read_marks(self.copy)
+        for source, mark in marks.items():
+            if source not in own and not self._has(source, copied.get(source), mark):
+                raise ConcurrentWriteError(f"{self.record.table} has absorbed more of {source} than its working copy")
+
+    @property
+    def _base(self) -> int | None:
+        """The snapshot of main since which only micro-batches may have changed the table."""
+        if not self._backfill.undoes:
+            return self.record.start
+        return Records(self._lake).get(self._backfill.undoes).of(self.record.table).after
+
+    def _has(self, source: str, copied: Watermark | None, mark: Watermark) -> bool:
+        """Whether the copy has absorbed at least as much of a source as the table."""
+        if copied == mark or copied is None:
+            return copied == mark
+        loaded = self._lake.find(source)
+        if loaded is None or copied.snapshot is None:
+            return False
+        if copied.snapshot == loaded.metadata.current_snapshot_id:
+            return copied.uuid == str(loaded.metadata.table_uuid)
+        return mark.snapshot in {s.snapshot_id for s in ancestors(loaded, copied.snapshot)}
+
+    def _stale(self, why: str) -> StaleBackfillError:
+        backfill = self._backfill.id
+        return StaleBackfillError(
+            f"{self.record.table} has changed since the backfill {backfill} began: {why}. Discard it "
+            f"(`lake-assets discard {backfill}`) and begin again"
+        )
+
+
+_FILES = ("added", "deleted")
+
+
+def _keep_for_undo(
+    lake: Lake, record: BackfillRecord, grafts: Sequence[_Graft], changes: Sequence[TableChange]
+) -> None:
+    """Keep, for some days, the snapshots from which the tables would continue if the backfill were undone."""
+    by_name = {g.record.table: change for g, change in zip(grafts, changes, strict=True)}
+    for graft in grafts:
+        metadata = by_name[graft.record.table].metadata
+        if graft.head is not None:
+            _add_tag(metadata, tag(record.id), graft.head, record.keep_days)
+        for source, mark in read_marks(graft.table).items():
+            name = f"{tag(record.id)}.{consumer_name(graft.record.name)}"
+            if mark.snapshot is None:
+                continue
+            if source in by_name:
+                _add_tag(by_name[source].metadata, name, mark.snapshot, record.keep_days)
+            elif (loaded := lake.find(source)) is not None and PIPELINE_PROPERTY in loaded.properties:
+                with contextlib.suppress(refs.MovedError):  # it has expired: undoing rebuilds the table
+                    refs.set_tag(loaded, name, mark.snapshot, record.keep_days)
+
+
+def _add_tag(metadata: Metadata, name: str, snapshot: int, days: int) -> None:
+    """Add a tag to metadata that is about to be committed, unless the snapshot has expired."""
+    if any(s["snapshot-id"] == snapshot for s in metadata["snapshots"]):
+        metadata["refs"] = {**metadata["refs"], name: refs.tag_at(snapshot, days)}
+
+
+def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
+    """Find out from the tables whether a backfill was published, and finish it; else remove what it had prepared."""
+    tables = [(t, lake.table(t.table)) for t in record.tables]
+    if any(t.after is not None and table.snapshot_by_id(t.after) for t, table in tables):
+        record = replace(record, state="published", published=record.published or time.time(), process="")
+        records.save(record)
+        clean_up(lake, side, record)
+        return record
+    for t, table in tables:
+        current = version_of(table.metadata_location)
+        for version in versions(table.io, table.metadata_location):
+            # Written for a commit that did not happen. `repair` would take it for a newer version of the table.
+            if version.number > current and _holds(read_metadata_at(table.io, version.location), t.after):
+                delete_file(table.io, version.location)
+    record = replace(record, state="ready", tables=tuple(replace(t, after=None) for t, _ in tables), process="")
+    records.save(record)
+    return record
+
+
+def _holds(metadata: Metadata, snapshot: int | None) -> bool:
+    return any(s["snapshot-id"] == snapshot for s in metadata.get("snapshots", ()))
+
+
+def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[BackfillRecord]) -> None:
+    """Raise BackfillError if a published backfill cannot be taken back."""
+    tables = {t.table for t in past.tables}
+    later = [r for r in others if r.state == "published" and r.published > past.published]
+    if built := [r.id for r in later if tables.intersection(t.table for t in r.tables)]:
+        raise BackfillError(
+            f"the backfill {past.id} cannot be undone: {', '.join(built)} redid some of its tables later. Undo "
+            f"{built[-1]} first"
+        )
+    for t in past.tables:
+        if t.after is None:
+            continue
+        if t.redefined:
+            raise BackfillError(
+                f"the backfill {past.id} cannot be undone: the declaration of {t.table} changed with it, and its "
+                "former rows do not follow the current one. Declare it as before, then run `lake-assets backfill "
+                f"{t.table} --all`"
+            )
+        ref = lake.table(t.table).metadata.refs.get(tag(past.id))
+        if ref is None or ref.snapshot_id != t.before:
+            raise BackfillError(
+                f"the backfill {past.id} cannot be undone: {t.table} no longer has its rows from before, which are "
+                f"kept for {past.keep_days} days (--keep-days)"
+            )
+
+
+# --- cleaning up ------------------------------------------------------------------------------------------------------
+
+
+def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
+    """Remove what a published or discarded backfill no longer needs: its side catalog, files and tags.
+
+    Can be repeated: data files go first, then the side catalog, then the metadata that names them.
+    """
+    kept = {t.table for t in record.tables if record.state == "published" and t.after is not None}
+    for t in record.tables:
+        copy = side.lake.find(t.table)
+        if copy is not None and t.metadata and t.table not in kept:
+            for path in _own_files(record, copy, read_metadata_at(copy.io, t.metadata)):
+                with contextlib.suppress(FileNotFoundError):
+                    delete_file(copy.io, path)
+    pinned = [table for name in side.lake_tables() if (table := lake.find(name)) is not None]
+    side.drop()
+    for t in record.tables:
+        if (table := lake.find(t.table)) is not None:
+            _delete_folder(table, side.folder(table))
+            if t.table not in kept:
+                refs.drop(table, tag(record.id))
+    for table in pinned:
+        if ".".join(table.name()) not in kept and tag(record.id) in table.metadata.refs:
+            refs.drop(table, tag(record.id))
+
+
+def _own_files(record: BackfillRecord, copy: Table, start: Metadata) -> Iterator[str]:
+    """Yield the data and delete files that the commits of a working copy added."""
+    started = {s["snapshot-id"] for s in start.get("snapshots", ())}
+    folder = f"/{FOLDER}{record.id}/"
+    seen: set[str] = set()
+    for snapshot in copy.metadata.snapshots:
+        if snapshot.snapshot_id in started:
+            continue
+        for manifest in snapshot.manifests(copy.io):
+            # Engines write one location in several ways (file:/, file:///): only the end of a path is compared.
+            if manifest.manifest_path in seen or folder not in manifest.manifest_path:
+                continue
+            seen.add(manifest.manifest_path)
+            for entry in manifest.fetch_manifest_entry(copy.io, discard_deleted=False):
+                if entry.status == ManifestEntryStatus.ADDED:
+                    yield entry.data_file.file_path
+
+
+def _delete_folder(table: Table, folder: str) -> None:
+    """Delete the files of a working copy's folder that no snapshot of its table names."""
+    io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
+    scheme, netloc, path = PyArrowFileIO.parse_location(folder, io.properties)
+    system: Any = io.fs_by_scheme(scheme, netloc)
+    named: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        # Later commits to the table carry manifests of the copy over.
+        named |= {snapshot.manifest_list, *(m.manifest_path for m in snapshot.manifests(io))}
+    paths = {PyArrowFileIO.parse_location(p, io.properties)[2] for p in named}
+    left = False
+    for info in system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
+        if info.type == FileType.File and info.path not in paths and not _is_checksum_of(info.path, paths):
+            system.delete_file(info.path)
+        elif info.type == FileType.File:
+            left = True
+    if not left and system.get_file_info(path).type == FileType.Directory:
+        system.delete_dir(path)
+
+
+def _is_checksum_of(path: str, files: set[str]) -> bool:
+    folder, _, name = path.rpartition("/")
+    return name.startswith(".") and name.endswith(".crc") and f"{folder}/{name[1:-4]}" in files

@@ -1,0 +1,138 @@
+"""The side catalog of a backfill: its working copies, and its sources as they were when it last caught up.
+
+It is the lake's own database under another catalog name, so that Spark and PyIceberg reach it wherever they reach the
+lake, and another lake in every other respect: same warehouse, same Spark, a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables
+from pyiceberg.table import Table
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from lake_assets.capture import icdc
+from lake_assets.errors import BackfillError
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.lake.caching_catalog import CachingSqlCatalog
+from lake_assets.lake.metadata.metadata_commits import Metadata, now_ms, read_metadata
+from lake_assets.lake.metadata.working_copies import METADATA_PATH, at_snapshot, working_copy
+
+# Below a table's metadata folder.
+FOLDER = "backfill-"
+# The property of a snapshot that was committed in a backfill, with its id; Spark adds it to each commit of a session.
+BACKFILL_PROPERTY = "lake-assets.backfill"
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+
+
+class SideLake:
+    """The side catalog of one backfill.
+
+    Attributes:
+        main: the lake.
+        lake: the lake with the side catalog.
+    """
+
+    def __init__(self, main: Lake, backfill: str) -> None:
+        """
+        Args:
+            main: the lake.
+            backfill: id of the backfill.
+
+        Raises:
+            BackfillError: the lake's catalog is not a SQL catalog.
+        """
+        if not isinstance(main.catalog, CachingSqlCatalog):
+            raise BackfillError(
+                f"the catalog of the lake is {type(main.catalog).__name__}: backfills need a SQL catalog (SQLite or "
+                "Postgres), which publishes several tables in one transaction. `lake-assets rebuild TABLE` publishes "
+                "one table by itself"
+            )
+        self.main, self._backfill = main, backfill
+        config = main.config.model_copy(update={"name": f"{main.config.name}_{backfill}"})
+        self.lake = main.beside(config, {_SNAPSHOT_PROPERTY + BACKFILL_PROPERTY: backfill})
+
+    def copy_tables(self, tables: Iterable[tuple[Table, int | None]]) -> dict[TableId, str]:
+        """Register working copies of tables, or replace existing ones.
+
+        Args:
+            tables: each with the snapshot from which its copy starts; None: it is empty.
+
+        Returns:
+            By table, the first metadata file of its copy.
+        """
+        copies = {
+            TableId.parse(table.name()): (
+                table,
+                working_copy(read_metadata(table), snapshot, self.folder(table), now_ms()),
+            )
+            for table, snapshot in tables
+        }
+        written = {name: self._write(table, metadata, "start") for name, (table, metadata) in copies.items()}
+        self._register(written)
+        return written
+
+    def pin_sources(self, sources: Sequence[Table], folder: str) -> None:
+        """Register sources as they are on main now; their copies are only read.
+
+        Args:
+            sources: the sources, loaded from main.
+            folder: a folder for their metadata: they may belong to others, who want no files in them.
+        """
+        pinned: dict[TableId, str] = {}
+        for table in sources:
+            metadata = at_snapshot(read_metadata(table), table.metadata.current_snapshot_id, now_ms())
+            properties = {**metadata.get("properties", {}), METADATA_PATH: folder}
+            metadata |= {"metadata-log": [], "properties": properties}
+            name = TableId.parse(table.name())
+            at = table.metadata.current_snapshot_id
+            pinned[name] = self._write(table, metadata, f"{'.'.join(name.parts)}-{at}", folder)
+        self._register(pinned)
+
+    def folder(self, table: Table) -> str:
+        """Return the folder of a working copy's metadata files and manifests."""
+        return f"{table.location().rstrip('/')}/metadata/{FOLDER}{self._backfill}"
+
+    def lake_tables(self) -> list[TableId]:
+        """Return the registered tables of the lake: working copies and sources."""
+        namespaces = (n for n in self.lake.catalog.list_namespaces() if n != icdc.NAMESPACE)
+        return [table for namespace in namespaces for table in self.lake.tables(namespace)]
+
+    def drop(self) -> None:
+        """Remove the side catalog, and the ICDC tables that killed runs left in it. Files of the copies stay."""
+        icdc.sweep(self.lake)
+        with Session(self._catalog.engine) as session:
+            for model in (IcebergTables, IcebergNamespaceProperties):
+                session.execute(delete(model).where(model.catalog_name == self._catalog.name))
+            session.commit()
+
+    @property
+    def _catalog(self) -> CachingSqlCatalog:
+        catalog = self.lake.catalog
+        assert isinstance(catalog, CachingSqlCatalog)
+        return catalog
+
+    def _write(self, table: Table, metadata: Metadata, name: str, folder: str = "") -> str:
+        path = f"{folder or self.folder(table)}/00000-{name}-{now_ms()}.metadata.json"
+        with table.io.new_output(path).create() as file:
+            file.write(json.dumps(metadata, separators=(",", ":")).encode())
+        return path
+
+    def _register(self, tables: dict[TableId, str]) -> None:
+        """Register metadata files, all in one transaction; tables of these names are replaced."""
+        columns = IcebergTables.__table__
+        with Session(self._catalog.engine) as session:
+            for table, path in tables.items():
+                named = {"table_namespace": Catalog.namespace_to_string(table.namespace), "table_name": table.name}
+                # Spark and PyIceberg differ in the columns of this table: the rest of the row is that of main.
+                query = select(columns).filter_by(**named, catalog_name=self.main.catalog.name)
+                row = session.execute(query).mappings().one()
+                own = {"catalog_name": self._catalog.name, "metadata_location": path}
+                session.execute(delete(IcebergTables).filter_by(**named, catalog_name=self._catalog.name))
+                session.execute(insert(IcebergTables).values({**row, **own, "previous_metadata_location": None}))
+            session.commit()
