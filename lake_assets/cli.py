@@ -36,6 +36,8 @@ def _report_interrupt() -> None:
 def application() -> typer.Typer:
     """The command line with all commands."""
     from lake_assets.commands import (
+        backfill,
+        backfills,
         capture,
         check,
         demo,
@@ -65,6 +67,13 @@ def application() -> typer.Typer:
     app.command()(run_and_status.run)
     app.command()(run_and_status.status)
     app.command()(rebuild.rebuild)
+    app.command()(backfill.backfill)
+    app.command()(backfills.backfills)
+    app.command()(backfills.compare)
+    app.command()(backfills.publish)
+    app.command()(backfills.discard)
+    app.command()(backfills.resume)
+    app.command()(backfills.undo)
     app.command()(repair.repair)
     app.command()(step.step)
     app.command()(check.check)

@@ -88,7 +88,7 @@ class BackfillRecord:
     """One backfill.
 
     Attributes:
-        pipeline: the name of the pipeline.
+        pipeline, file: the name of the pipeline, and its YAML file; empty: it has none.
         request: what was asked for, in words.
         tables: its tables, upstream first.
         publish: `auto`, as soon as it is ready, or `manual`.
@@ -113,6 +113,7 @@ class BackfillRecord:
     by: str = ""
     error: str = ""
     undoes: str = ""
+    file: str = ""
     published: float = 0.0
 
     @property

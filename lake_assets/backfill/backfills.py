@@ -73,7 +73,13 @@ class Backfill:
         records = Records(lake)
         tables = tuple(_of_plan(t) for t in plan.tables)
         record = BackfillRecord(
-            records.new_id(), pipeline.name, plan.request, tables, publish=publish, keep_days=keep_days
+            records.new_id(),
+            pipeline.name,
+            plan.request,
+            tables,
+            publish=publish,
+            keep_days=keep_days,
+            file=_file(pipeline),
         )
         made = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
         made.record = records.create(record)
@@ -280,10 +286,16 @@ def undo(lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
     ]
     if not tables:
         raise BackfillError(f"the backfill {past.id} changed no row, so there is nothing to undo")
-    record = BackfillRecord(records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id)
+    record = BackfillRecord(
+        records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=_file(pipeline)
+    )
     made = Backfill(lake, pipeline, record)
     made.record = records.create(record)
     return made
+
+
+def _file(pipeline: Pipeline) -> str:
+    return str(pipeline.path.absolute()) if pipeline.path else ""
 
 
 def _of_plan(plan: TablePlan) -> TableRecord:

@@ -6,8 +6,9 @@ lake, and another lake in every other respect: same warehouse, same Spark, a ses
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables
@@ -94,6 +95,20 @@ class SideLake:
             pinned[name] = self._write(table, metadata, f"{'.'.join(name.parts)}-{at}", folder)
         self._register(pinned)
 
+    @contextlib.contextmanager
+    def registered(self, copy: Table, name: TableId, metadata: Metadata) -> Generator[TableId]:
+        """Register other metadata of a working copy's table under another name, for the context."""
+        metadata = {
+            **metadata,
+            "metadata-log": [],
+            "properties": {**metadata["properties"], METADATA_PATH: self.folder(copy)},
+        }
+        self._register({name: self._write(copy, metadata, "compared")}, like=TableId.parse(copy.name()))
+        try:
+            yield name
+        finally:
+            self.lake.catalog.drop_table(name.parts)
+
     def folder(self, table: Table) -> str:
         """Return the folder of a working copy's metadata files and manifests."""
         return f"{table.location().rstrip('/')}/metadata/{FOLDER}{self._backfill}"
@@ -123,16 +138,24 @@ class SideLake:
             file.write(json.dumps(metadata, separators=(",", ":")).encode())
         return path
 
-    def _register(self, tables: dict[TableId, str]) -> None:
-        """Register metadata files, all in one transaction; tables of these names are replaced."""
+    def _register(self, tables: dict[TableId, str], like: TableId | None = None) -> None:
+        """Register metadata files, all in one transaction; tables of these names are replaced.
+
+        Args:
+            tables: by name, the metadata file.
+            like: a table of main; default: the one with the same name.
+        """
         columns = IcebergTables.__table__
         with Session(self._catalog.engine) as session:
             for table, path in tables.items():
-                named = {"table_namespace": Catalog.namespace_to_string(table.namespace), "table_name": table.name}
                 # Spark and PyIceberg differ in the columns of this table: the rest of the row is that of main.
-                query = select(columns).filter_by(**named, catalog_name=self.main.catalog.name)
+                query = select(columns).filter_by(**_named(like or table), catalog_name=self.main.catalog.name)
                 row = session.execute(query).mappings().one()
-                own = {"catalog_name": self._catalog.name, "metadata_location": path}
-                session.execute(delete(IcebergTables).filter_by(**named, catalog_name=self._catalog.name))
+                own = {**_named(table), "catalog_name": self._catalog.name, "metadata_location": path}
+                session.execute(delete(IcebergTables).filter_by(**_named(table), catalog_name=self._catalog.name))
                 session.execute(insert(IcebergTables).values({**row, **own, "previous_metadata_location": None}))
             session.commit()
+
+
+def _named(table: TableId) -> dict[str, str]:
+    return {"table_namespace": Catalog.namespace_to_string(table.namespace), "table_name": table.name}

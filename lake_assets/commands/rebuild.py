@@ -39,7 +39,7 @@ def rebuild(
     have changed. Readers see the old table or the new one. Downstream tables follow with the next run.
     """
     lake = Lake.load_existing()
-    found = _pipeline_of(lake, TableId.parse(table), pipeline)
+    found = pipeline_of(lake, TableId.parse(table), pipeline)
     if as_json:
         print_json(outcome_json(found.rebuild(lake, table)))
         return
@@ -48,7 +48,7 @@ def rebuild(
     _show(outcome)
 
 
-def _pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
+def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
     """Find the pipeline that declares a table.
 
     Raises:
