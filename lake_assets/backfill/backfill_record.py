@@ -44,7 +44,8 @@ class TableRecord:
         redo: what is redone: `everything`; chosen `rows`; what follows from the `changes` of its sources; or nothing,
             since the copy starts from the rows `before` another backfill.
         chunks: the pieces of work in order, each some rows to redo; one without a condition if all is one piece.
-        done: number of finished chunks.
+        begun, done: number of chunks that were begun, and that are finished.
+        is_repeated: whether a chunk was begun again after a kill: what it had changed by then is in no count.
         strategy, why: how the changes were applied.
         start: the snapshot that the working copy was made of.
         metadata: the metadata file that the working copy was made of.
@@ -58,7 +59,9 @@ class TableRecord:
     table: str
     redo: Redo
     chunks: tuple[Chosen, ...] = (WHOLE,)
+    begun: int = 0
     done: int = 0
+    is_repeated: bool = False
     strategy: str = ""
     why: str = ""
     start: int | None = None

@@ -129,6 +129,8 @@ class Backfill:
                 self._follow([s for s in self._specs if self.record.of(s.table).redo != "everything"])
             for spec in self._specs:
                 while not (at := self.record.of(spec.table)).is_done:
+                    at = replace(at, begun=at.done + 1, is_repeated=at.is_repeated or at.begun > at.done)
+                    self._save(self.record.with_table(at))
                     outcome = self._redo(spec, at, pins)
                     self._save(self.record.with_table(_added(at, outcome)))
                     on_progress(self.record, self.record.of(spec.table))

@@ -13,10 +13,9 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
-from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, FOLDER, SideLake
+from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError, StaleBackfillError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeBase
@@ -31,11 +30,11 @@ from lake_assets.lake.metadata.metadata_commits import (
     read_metadata_at,
 )
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
-from lake_assets.lake.metadata.row_counts import number, summary_of
+from lake_assets.lake.metadata.row_counts import keeps_rows, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.metadata.working_copies import grafted, is_redefined
+from lake_assets.lake.metadata.working_copies import COPIES, grafted, is_redefined
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.pipeline.recompute import RECOMPUTED_PROPERTY
 from lake_assets.tables.snapshot_retention import consumer_name
@@ -95,8 +94,9 @@ class _Graft:
 
     @property
     def is_changed(self) -> bool:
-        """Whether redoing the table changed a row, or its declaration."""
-        return bool(self.record.inserted + self.record.updated + self.record.deleted) or self.is_redefined
+        """Whether redoing the table changed, or may have changed, a row or its declaration."""
+        record = self.record
+        return bool(record.inserted + record.updated + record.deleted) or record.is_repeated or self.is_redefined
 
     def metadata(self) -> Metadata:
         """Return the table's next metadata.
@@ -118,18 +118,16 @@ class _Graft:
         """
         if self.table.metadata.table_uuid != self.copy.metadata.table_uuid:
             raise self._stale("it was dropped and created again")
-        log = between(self.table.metadata, self._base, self.head)
+        log, undone = between(self.table.metadata, self._base, self.head), self._undone
         if self._base is not None and not log.is_forward:
             raise self._stale("it was rolled back, or computed again as a whole")
         for snapshot in log.steps:
             properties = summary_of(snapshot)
-            if snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE:
-                continue
-            if properties.get(BACKFILL_PROPERTY) not in (None, self._backfill.undoes):
+            if properties.get(BACKFILL_PROPERTY) not in (None, *undone):
                 raise self._stale(f"the backfill {properties[BACKFILL_PROPERTY]} was published")
             if RECOMPUTED_PROPERTY in properties:
                 raise self._stale("partitions of it were recomputed")
-            if WATERMARK not in properties and any(number(properties, f"{what}-records") for what in _FILES):
+            if WATERMARK not in properties and not keeps_rows(snapshot):
                 raise self._stale("another program wrote to it")
         own = {t.table for t in self._backfill.tables}
         marks, copied = read_marks(self.table), read_marks(self.copy)
@@ -143,6 +141,13 @@ class _Graft:
         if not self._backfill.undoes:
             return self.record.start
         return Records(self._lake).get(self._backfill.undoes).of(self.record.table).after
+
+    @property
+    def _undone(self) -> set[str]:
+        """The backfills whose commits make no difference: they are taken back, or take another one back."""
+        past = {r.id: r for r in Records(self._lake).all()}
+        undone = {r.undoes: r.id for r in past.values() if r.undoes and r.state == "published"}
+        return {*undone, *undone.values(), self._backfill.undoes}
 
     def _has(self, source: str, copied: Watermark | None, mark: Watermark) -> bool:
         """Whether the copy has absorbed at least as much of a source as the table."""
@@ -161,9 +166,6 @@ class _Graft:
             f"{self.record.table} has changed since the backfill {backfill} began: {why}. Discard it "
             f"(`lake-assets discard {backfill}`) and begin again"
         )
-
-
-_FILES = ("added", "deleted")
 
 
 def _keep_for_undo(
@@ -219,6 +221,9 @@ def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[Backfi
     """Raise BackfillError if a published backfill cannot be taken back."""
     tables = {t.table for t in past.tables}
     later = [r for r in others if r.state == "published" and r.published > past.published]
+    # One that takes a later one back leaves the tables as they were.
+    ids = {r.id for r in others if r.published > past.published}
+    later = [r for r in later if r.undoes not in ids]
     if built := [r.id for r in later if tables.intersection(t.table for t in r.tables)]:
         raise BackfillError(
             f"the backfill {past.id} cannot be undone: {', '.join(built)} redid some of its tables later. Undo "
@@ -271,7 +276,7 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
 def _own_files(record: BackfillRecord, copy: Table, start: Metadata) -> Iterator[str]:
     """Yield the data and delete files that the commits of a working copy added."""
     started = {s["snapshot-id"] for s in start.get("snapshots", ())}
-    folder = f"/{FOLDER}{record.id}/"
+    folder = f"/{COPIES}{record.id}/"
     seen: set[str] = set()
     for snapshot in copy.metadata.snapshots:
         if snapshot.snapshot_id in started:

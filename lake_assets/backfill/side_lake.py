@@ -22,10 +22,8 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata.metadata_commits import Metadata, now_ms, read_metadata
-from lake_assets.lake.metadata.working_copies import METADATA_PATH, at_snapshot, working_copy
+from lake_assets.lake.metadata.working_copies import COPIES, METADATA_PATH, at_snapshot, working_copy
 
-# Below a table's metadata folder.
-FOLDER = "backfill-"
 # The property of a snapshot that was committed in a backfill, with its id; Spark adds it to each commit of a session.
 BACKFILL_PROPERTY = "lake-assets.backfill"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -111,7 +109,7 @@ class SideLake:
 
     def folder(self, table: Table) -> str:
         """Return the folder of a working copy's metadata files and manifests."""
-        return f"{table.location().rstrip('/')}/metadata/{FOLDER}{self._backfill}"
+        return f"{table.location().rstrip('/')}/metadata/{COPIES}{self._backfill}"
 
     def lake_tables(self) -> list[TableId]:
         """Return the registered tables of the lake: working copies and sources."""

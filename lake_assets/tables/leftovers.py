@@ -28,6 +28,7 @@ from lake_assets.errors import LakeError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_checksum
+from lake_assets.lake.metadata.working_copies import COPIES
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import OWNER, is_gone, owner
 
@@ -162,11 +163,19 @@ def _sweep_files(lake: LakeBase, name: TableId, began: int, after: timedelta) ->
     io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
     scheme, netloc, path = PyArrowFileIO.parse_location(table.location(), io.properties)
     system, until = io.fs_by_scheme(scheme, netloc), time.time() - after.total_seconds()
-    recent = {
-        info.path: info.mtime_ns / 1e9
+    listed = [
+        info
         for folder in ("data", "metadata")
         for info in system.get_file_info(FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True))
-        if info.type == FileType.File and info.mtime_ns is not None and began - 60_000 <= info.mtime_ns // 1_000_000
+        if info.type == FileType.File and info.mtime_ns is not None
+    ]
+    if any(f"/metadata/{COPIES}" in info.path and info.path.endswith(".metadata.json") for info in listed):
+        # The files of a working copy are unreferenced until it is published: the table waits for that.
+        return [], [time.time()]
+    recent = {
+        info.path: info.mtime_ns / 1e9
+        for info in listed
+        if began - 60_000 <= info.mtime_ns // 1_000_000
         if not info.base_name.endswith(".crc")  # deleted with its file
     }
     if not recent:

@@ -65,7 +65,7 @@ class History:
 
     def damage(self) -> None:
         self.damages.happen()
-        self.stale = self.open is not None
+        self.stale = self.open is not None and any(t.table == "final.people" for t in self.open.record.tables)
 
     def begin(self) -> None:
         if self.open:
@@ -127,12 +127,12 @@ class History:
             return
         backfill, wrong, at = self.published[-1]
         changed = {e.row["id"] for e in self.people.log[at:]}
-        try:
-            made = undo(self.lake, self.people.feed.pipeline, backfill)
-        except BackfillError as e:
-            assert "changed no row" in str(e), e
+        if all(t.after is None for t in Records(self.lake).get(backfill).tables):
+            with pytest.raises(BackfillError, match="changed no row"):
+                undo(self.lake, self.people.feed.pipeline, backfill)
             self.published.pop()
             return
+        made = undo(self.lake, self.people.feed.pipeline, backfill)
         made.build()
         try:
             made.publish()
@@ -181,4 +181,4 @@ def leave_nothing(lake: Lake) -> None:
     """No side catalog and no metadata of working copies is left."""
     assert not any(r.is_open for r in Records(lake).all())
     warehouse = Path(str(lake.config.warehouse).removeprefix("file://"))
-    assert not [p for p in warehouse.rglob("backfill-*/*.metadata.json")]
+    assert not list(warehouse.rglob("backfill-*/*.metadata.json"))

@@ -2,55 +2,364 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lake_assets import Lake
+from lake_assets.backfill import backfills as backfills_module
+from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import plan
+from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.redone_rows import Selection
+from lake_assets.backfill.side_lake import SideLake
+from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
 from lake_assets.lake import TableId
-from lake_assets.pipeline.verification import verify
-from tests.support.people import AGES, CITIES, OLDEST, PEOPLE, People
+from lake_assets.pipeline import Pipeline
+from lake_assets.tables.partitioning.table_partitions import NULL
+from tests.support.damages import Damages
+from tests.support.kills import Points, killed_everywhere
+from tests.support.people import AGES, CITIES, OLDEST, People
 from tests.support.streams import heads
+from tests.support.upkeep import compact_and_expire
+
+TABLES = ("final.people", "agg.cities", "agg.oldest", "agg.ages")
 
 
-def begin(people: People, table: str, selection: Selection | None = None, **options: Any) -> Backfill:
+def begin(people: People, table: str = "final.people", selection: Selection | None = None, **options: Any) -> Backfill:
     pipeline = people.feed.pipeline
-    planned = plan(people.lake, pipeline, TableId.parse(table), selection or Selection())
+    settings = {k: options.pop(k) for k in ("downstream", "max_rows") if k in options}
+    planned = plan(people.lake, pipeline, TableId.parse(table), selection or Selection(), **settings)
     return Backfill.begin(people.lake, pipeline, planned, **options)
 
 
-def damage(people: People) -> None:
-    """Change rows of the final table behind the pipeline's back, as a bug did in the past."""
-    people.sql(f"UPDATE {people.lake.sql_name('final.people')} SET age = 99 WHERE id % 2 = 0")
+def complete(backfill: Backfill) -> Backfill:
+    backfill.build()
+    backfill.publish()
+    return backfill
 
 
-def test_everything_is_redone_and_published_at_once(lake: Lake) -> None:
+def damaged(lake: Lake, **declared: Any) -> tuple[People, Damages]:
+    """People with three models, whose final table has wrong rows that the models have absorbed."""
+    people = People(lake, CITIES, OLDEST, AGES, **declared)
+    damages = Damages(people, 1)
+    people.land(20)
+    people.run()
+    damages.events_absorbed()
+    damages.happen()
+    people.run()
+    damages.check()
+    return people, damages
+
+
+def test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(lake: Lake) -> None:
+    people, damages = damaged(lake)
+    before, rows = heads(lake), {t: people.rows(t) for t in TABLES}
+    backfill = begin(people)
+    backfill.build()
+    assert (heads(lake), {t: people.rows(t) for t in TABLES}) == (before, rows)
+    people.land(6)
+    people.run()
+    damages.events_absorbed()
+    damages.check()
+    people.land(6)
+    people.run("raw.events", "staging.people")
+    backfill.publish()
+    people.check()
+    assert {o.status for o in people.run().values()} == {"nothing"}
+    people.land(6)
+    people.check()
+
+
+def test_an_undone_backfill_leaves_the_rows_that_there_would_be_without_it(new_lake: Callable[[str], Lake]) -> None:
+    twins = [damaged(new_lake(name))[0] for name in ("with", "without")]
+    made = complete(begin(twins[0]))
+    for people in twins:
+        people.land(6)
+        people.run()
+    compact_and_expire(twins[0].lake, *TABLES, "staging.people")
+    for people in twins:
+        people.land(6)
+        people.run("raw.events", "staging.people")
+    complete(undo(twins[0].lake, twins[0].feed.pipeline, made.record.id))
+    twins[1].run()
+    with_it, without = ({t: people.rows(t) for t in TABLES} for people in twins)
+    assert with_it == without
+    assert Records(twins[0].lake).get(made.record.id).state == "undone"
+    for people in twins:
+        people.land(6)
+        people.run()
+    with_it, without = ({t: people.rows(t) for t in TABLES} for people in twins)
+    assert with_it == without
+
+
+def test_a_published_backfill_survives_the_upkeep_of_others(lake: Lake) -> None:
+    people, _ = damaged(lake)
+    complete(begin(people))
+    for _ in range(2):
+        people.land(4)
+        people.run()
+        compact_and_expire(lake, *TABLES)
+    people.check()
+
+
+def test_snapshots_that_a_copy_starts_from_outlive_upkeep(lake: Lake) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people, publish="manual")
+    backfill.build()
+    for _ in range(2):
+        people.land(4)
+        people.run()
+        compact_and_expire(lake, *TABLES, "staging.people")
+    backfill.publish()
+    people.check()
+
+
+@pytest.mark.parametrize(
+    ("selection", "redone"),
+    [
+        (Selection(low="1", high="2", by="age"), {"ages": range(1, 3)}),
+        (Selection(keys=Path("keys.csv")), {"ids": [0, 2, 4]}),
+        (Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}),
+    ],
+)
+def test_chosen_rows_are_redone_and_others_stay(lake: Lake, selection: Selection, redone: dict[str, Any]) -> None:
+    people, damages = damaged(lake)
+    if selection.keys:
+        file = lake.config.home / selection.keys.name
+        lines = ["id", "0", "2", "4"] if file.suffix == ".csv" else [json.dumps({"id": i}) for i in (0, 2, 4)]
+        file.write_text("\n".join(lines))
+        selection = Selection(keys=file)
+    complete(begin(people, selection=selection))
+    damages.wrong = damages.healed(**redone)
+    damages.check()
+    complete(begin(people))
+    people.check()
+
+
+def test_a_range_of_events_becomes_the_keys_that_they_touch(lake: Lake) -> None:
+    people, damages = damaged(lake)
+    # The source time of an event is its number, in milliseconds after this second.
+    ids = {e.row["id"] for e in people.log if 3 <= e.sequence[0] <= 9}
+    low, high = "2023-11-14T22:13:20.003Z", "2023-11-14T22:13:20.009Z"
+    complete(begin(people, selection=Selection(low=low, high=high)))
+    damages.wrong = damages.healed(ids=ids)
+    damages.check()
+
+
+def test_partitions_are_redone_in_pieces_and_a_killed_backfill_continues_with_the_next(lake: Lake) -> None:
+    by_city = {**CITIES, "partitions": "city"}
+    people = People(lake, by_city, partitions="city")
+    people.land(30)
+    people.run()
+    damages = Damages(people, 1)
+    damages.events_absorbed()
+    damages.happen()
+    people.run()
+    backfill = begin(people, selection=Selection(partitions=("a", "b", NULL)), max_rows=1)
+    done: list[int] = []
+
+    def interrupt(record: Any, table: Any) -> None:
+        done.append(table.done)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backfill.build(interrupt)
+    again = Backfill.load(lake, people.feed.pipeline, backfill.record.id)
+    assert (again.record.of("final.people").done, len(again.record.of("final.people").chunks)) == (2, 3)
+    complete(again)
+    people.check()
+
+
+def test_a_failed_audit_in_the_middle_publishes_nothing(lake: Lake) -> None:
+    audited = {**OLDEST, "audits": [{"name": "not_so_old", "sql": "SELECT * FROM {table} WHERE age > 90"}]}
     people = People(lake, CITIES, OLDEST, AGES)
     people.land(20)
     people.run()
-    damage(people)
-    people.run()
-    damaged = {t: people.rows(t) for t in ("final.people", "agg.cities", "agg.oldest", "agg.ages")}
-    backfill = begin(people, "final.people")
+    people.sql("UPDATE lake.staging.people SET age = 95 WHERE id = 4 OR id = 7")
+    people.declare(CITIES, audited, AGES)
     before = heads(lake)
+    backfill = begin(people)
+    with pytest.raises(AuditFailedError, match=r"(?s)agg\.oldest: 1 of 1 audits do not pass.*95"):
+        backfill.build()
+    assert heads(lake) == before
+    failed = Records(lake).get(backfill.record.id)
+    assert (failed.state, failed.of("final.people").is_done, failed.of("agg.oldest").is_done) == ("failed", True, False)
+    with pytest.raises(BackfillError, match=f"lake-assets resume {failed.id}"):
+        backfill.publish()
+    people.declare(CITIES, OLDEST, AGES)
+    complete(Backfill.load(lake, people.feed.pipeline, failed.id))
+    assert [r for r in people.rows("agg.oldest") if r[1] == 95]
+
+
+def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
+    lake: Lake, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people, damages = damaged(lake)
+    for owner, call in (
+        (publishing, "commit_together"),
+        (publishing, "clean_up"),
+        (publishing, "_delete_folder"),
+        (SideLake, "copy_tables"),
+        (SideLake, "pin_sources"),
+        (SideLake, "drop"),
+        (Records, "save"),
+    ):
+        monkeypatch.setattr(owner, call, points.around(getattr(owner, call), lambda *_, c=call: c))
+    old = {t: people.rows(t) for t in TABLES}
+    new = dict(old)
+    pipeline = people.feed.pipeline
+
+    def step() -> None:
+        is_armed, points.armed = points.armed, False
+        if new != old:
+            assert {t: people.rows(t) for t in TABLES} in (old, new), "a part of the backfill is published"
+        records = [backfills_module.settled(lake, r) for r in Records(lake).all()]
+        points.armed = is_armed
+        if any(r.state == "published" for r in records):
+            return
+        opened = [r for r in records if r.is_open]
+        made = Backfill.load(lake, pipeline, opened[0].id) if opened else begin(people)
+        if made.record.state != "ready":
+            made.build()
+        made.publish()
+
+    damages.wrong = {}
+    killed = killed_everywhere(points, step)
+    people.check()
+    assert "after commit_together" in killed
+    assert [r.state for r in Records(lake).all()] == ["published"]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_tables_of_an_open_backfill_belong_to_it(lake: Lake) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people, publish="manual")
+    with pytest.raises(BackfillError, match=rf"agg\.cities is in the backfill {backfill.record.id}.*discard"):
+        begin(people, "agg.cities")
+    backfill.build()
+    backfill.discard()
+    assert complete(begin(people, "agg.cities")).record.state == "published"
+
+
+def test_a_table_that_changed_otherwise_than_by_micro_batches_makes_a_backfill_stale(lake: Lake) -> None:
+    people, damages = damaged(lake)
+    backfill = begin(people, publish="manual")
+    backfill.build()
+    before = heads(lake)
+    damages.happen()
+    with pytest.raises(StaleBackfillError, match=r"final\.people has changed since.*another program wrote to it"):
+        backfill.publish()
+    backfill.discard()
+    assert {t: h for t, h in heads(lake).items() if t != "final.people"} == {
+        t: h for t, h in before.items() if t != "final.people"
+    }
+
+
+def test_a_backfill_that_another_one_built_on_is_not_undone(lake: Lake) -> None:
+    people, damages = damaged(lake)
+    wrong = dict(damages.wrong)
+    some = lake.config.home / "keys.csv"
+    some.write_text(f"id\n{next(iter(wrong))}\n")
+    first = complete(begin(people, selection=Selection(keys=some)))
+    second = complete(begin(people))
+    with pytest.raises(BackfillError, match=f"Undo {second.record.id} first"):
+        undo(lake, people.feed.pipeline, first.record.id)
+    complete(undo(lake, people.feed.pipeline, second.record.id))
+    complete(undo(lake, people.feed.pipeline, first.record.id))
+    damages.check()
+
+
+def test_a_changed_query_is_built_aside_and_not_undone(lake: Lake) -> None:
+    people = People(lake, CITIES)
+    people.land(10)
+    people.run()
+    before = heads(lake)
+    changed = {**CITIES, "sql": "SELECT city, count(*) AS n, max(age) AS oldest FROM final.people GROUP BY city"}
+    people.declare(changed)
+    backfill = begin(people, "agg.cities")
     backfill.build()
     assert heads(lake) == before
-    assert {t: people.rows(t) for t in damaged} == damaged
-    people.land(6)
-    people.run()
     backfill.publish()
     people.check()
-    assert people.run()["agg.oldest"].status == "nothing"
-    people.land(6)
+    with pytest.raises(BackfillError, match=r"the declaration of agg\.cities changed with it"):
+        undo(lake, people.feed.pipeline, backfill.record.id)
+
+
+def test_rows_that_do_not_differ_are_not_published(lake: Lake) -> None:
+    people = People(lake, CITIES)
+    people.land(10)
     people.run()
+    before = heads(lake)
+    backfill = complete(begin(people))
+    assert (heads(lake), backfill.record.state) == (before, "published")
+    with pytest.raises(BackfillError, match="changed no row"):
+        undo(lake, people.feed.pipeline, backfill.record.id)
+
+
+@pytest.mark.parametrize(
+    ("table", "selection", "error", "message"),
+    [
+        ("final.person", {}, PipelineError, r"has no table final\.person.*final\.people"),
+        ("raw.events", {}, BackfillError, "raw table"),
+        ("staging.people", {"by": "age", "low": "1", "high": "2"}, BackfillError, r"redo everything \(--all\)"),
+        ("final.people", {"by": "agee", "low": "1", "high": "2"}, BackfillError, "has no column agee.*age"),
+        ("final.people", {"partitions": ("a",)}, PipelineError, "has no `partitions`"),
+        ("final.people", {"keys": Path("missing.csv")}, BackfillError, "no file missing.csv"),
+        ("final.people", {"low": "2200-01-01", "high": "2200-01-02"}, BackfillError, "has no keys"),
+        ("agg.cities", {"low": "2024-01-01", "high": "2024-01-02"}, BackfillError, "--by"),
+    ],
+)
+def test_a_selection_that_fits_no_row_says_what_would(
+    lake: Lake, table: str, selection: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    people = People(lake, CITIES)
+    people.land(5)
+    people.run()
+    with pytest.raises(error, match=message):
+        begin(people, table, Selection(**selection))
+
+
+def test_publishing_gives_way_to_micro_batches_that_keep_coming(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people, publish="manual")
+    backfill.build()
+    rounds: list[int] = []
+
+    def always_late(*_: Any) -> None:
+        rounds.append(1)
+        raise ConcurrentWriteError("late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "publish", always_late)
+        with pytest.raises(BackfillError, match=f"lake-assets publish {backfill.record.id}"):
+            backfill.publish()
+    assert len(rounds) > 1
+    backfill.publish()
     people.check()
-    print("BEFORE", sorted(map(str, damaged["final.people"])))
-    print("NOW", sorted(map(str, people.rows("final.people"))))
-    undone = undo(lake, people.feed.pipeline, backfill.record.id)
-    undone.build()
-    undone.publish()
-    print("UNDONE", sorted(map(str, people.rows("final.people"))))
-    assert [r for r in people.rows("final.people") if r[2] == 99]
+
+
+def test_a_pipeline_that_no_longer_declares_a_table_says_what_to_do(lake: Lake) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people)
+    people.declare(CITIES)
+    with pytest.raises(
+        BackfillError, match=rf"no longer declares agg\.oldest, agg\.ages.*discard {backfill.record.id}"
+    ):
+        Backfill.load(lake, people.feed.pipeline, backfill.record.id).build()
+    Backfill.load(lake, people.feed.pipeline, backfill.record.id).discard()
+
+
+def test_other_pipelines_do_not_continue_a_backfill(lake: Lake) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people)
+    other = Pipeline(people.feed.pipeline.config.model_copy(update={"name": "other"}))
+    with pytest.raises(BackfillError, match="'made_up', not 'other'"):
+        Backfill.load(lake, other, backfill.record.id)

@@ -65,9 +65,7 @@ class Damages:
         if ages is None:
             return {}
         truth = {r[0]: r[2] for r in self.truth()}
-        return {
-            i: r for i, r in self.wrong.items() if truth.get(i) not in ages and (r is None or r[2] not in ages)
-        }
+        return {i: r for i, r in self.wrong.items() if truth.get(i) not in ages and (r is None or r[2] not in ages)}
 
     def check(self) -> None:
         """The table has exactly the damage that it should have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
@@ -51,3 +51,13 @@ def rows_added_and_deleted(snapshot: Snapshot | None) -> tuple[int, int]:
     summary = summary_of(snapshot)
     hidden = number(summary, "added-position-deletes") - number(summary, "removed-position-deletes")
     return number(summary, "added-records"), max(0, number(summary, "deleted-records") + hidden)
+
+
+def keeps_rows(snapshot: Snapshot) -> bool:
+    """Whether a commit changed no row: upkeep, or a watermark alone."""
+    summary = snapshot.summary
+    if summary is None:
+        return False
+    file_counts = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+    changed = any(number(summary.additional_properties, name) for name in file_counts)
+    return summary.operation == Operation.REPLACE or not changed

@@ -19,6 +19,8 @@ from lake_assets.errors import StaleBackfillError
 from lake_assets.lake.metadata.metadata_commits import Metadata
 from lake_assets.lake.metadata.refs import refs_of, with_refs
 
+# Folders of working copies, below a table's metadata folder: this and an id.
+COPIES = "backfill-"
 METADATA_PATH = "write.metadata.path"
 # A copy numbers its commits and rows from far above those that the table can reach meanwhile. In one table, equal
 # numbers mean the same commit or row.

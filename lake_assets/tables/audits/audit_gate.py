@@ -13,12 +13,12 @@ import json
 from collections.abc import Mapping, Sequence
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot
 from pyspark.sql import DataFrame
 
 from lake_assets.capture import capture
 from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.row_counts import keeps_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
 from lake_assets.tables.audits.audit_declarations import Audit, ColumnAudit, Unique
 from lake_assets.tables.audits.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
@@ -188,19 +188,9 @@ def passed_audits(table: Table) -> frozenset[str]:
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if AUDITED_PROPERTY in summary:
             return frozenset(json.loads(summary[AUDITED_PROPERTY]))
-        if not _keeps_rows(snapshot):
+        if not keeps_rows(snapshot):
             break
     return frozenset()
-
-
-def _keeps_rows(snapshot: Snapshot) -> bool:
-    """Whether a commit changed no row: upkeep, or a watermark alone."""
-    summary = snapshot.summary
-    if summary is None:
-        return False
-    properties = summary.additional_properties
-    file_counts = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
-    return summary.operation == Operation.REPLACE or not any(int(properties.get(name) or 0) for name in file_counts)
 
 
 def forget_failed(lake: LakeBase, table: TableId, loaded: Table | None) -> None:
