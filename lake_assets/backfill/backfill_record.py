@@ -100,6 +100,7 @@ class BackfillRecord:
         created, changed, published: seconds since 1970; 0: not yet.
         by: user and machine.
         error: why it failed.
+        run: the run of an orchestrator that began it; empty: none.
         undoes: the backfill that this one takes back; empty: none.
     """
 
@@ -117,6 +118,7 @@ class BackfillRecord:
     error: str = ""
     undoes: str = ""
     file: str = ""
+    run: str = ""
     published: float = 0.0
 
     @property

@@ -57,6 +57,7 @@ class Backfill:
         *,
         publish: Publish = "auto",
         keep_days: int = _UNDONE_DAYS,
+        run: str = "",
     ) -> Backfill:
         """Begin a planned backfill: claim its tables. Nothing is computed yet.
 
@@ -66,6 +67,7 @@ class Backfill:
             plan: the plan.
             publish: `auto`, as soon as it is built, or `manual`.
             keep_days: how long it can be undone after it is published.
+            run: the run of an orchestrator that begins it.
 
         Raises:
             BackfillError: another backfill has one of the tables, or the catalog is not a SQL catalog.
@@ -80,6 +82,7 @@ class Backfill:
             publish=publish,
             keep_days=keep_days,
             file=_file(pipeline),
+            run=run,
         )
         made = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
         made.record = records.create(record)

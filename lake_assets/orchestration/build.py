@@ -11,6 +11,7 @@ from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_checks import comparison_definitions
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.assets import pipeline_assets
+from lake_assets.orchestration.backfill_job import backfill_job
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.sensor import capture_sensor
@@ -87,7 +88,7 @@ def build_definitions(
     return dg.Definitions(
         assets=assets,
         asset_checks=comparisons.asset_checks,
-        jobs=[*([job] if has_job else []), *(comparisons.jobs or [])],
+        jobs=[*([job] if has_job else []), backfill_job(pipeline, config, executor), *(comparisons.jobs or [])],
         schedules=comparisons.schedules,
         sensors=[sensor],
         resources={PYSPARK: pyspark or _PYSPARK},

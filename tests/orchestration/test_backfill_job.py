@@ -1,0 +1,99 @@
+"""The backfill job: the plan first, then one publication, then what changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lake_assets import Lake
+from lake_assets.backfill import publishing
+from lake_assets.backfill.backfill_record import Records
+from lake_assets.lake.metadata.metadata_commits import commit_together
+from tests.orchestration.conftest import Harness
+from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.streams import heads
+
+
+def redo(harness: Harness, **options: Any) -> dg.ExecuteInProcessResult:
+    job = harness.defs.get_repository_def().get_job("made_up_backfill")
+    config = {"ops": {"made_up_backfill": {"config": options}}}
+    return job.execute_in_process(run_config=config, instance=harness.instance, raise_on_error=False)
+
+
+def observed(result: dg.ExecuteInProcessResult) -> list[tuple[str, dict[str, Any]]]:
+    events = [e for e in result.all_events if e.event_type_value == "ASSET_OBSERVATION"]
+    return [
+        (o.asset_key.to_user_string(), {k: v.value for k, v in o.metadata.items()})
+        for o in (e.event_specific_data.asset_observation for e in events)
+    ]
+
+
+@pytest.fixture
+def people(lake: Lake) -> People:
+    people = People(lake, CITIES, OLDEST, AGES)
+    people.land(20)
+    people.run()
+    people.sql("UPDATE lake.final.people SET age = 99 WHERE id = 4 OR id = 7")
+    people.run()
+    return people
+
+
+def test_the_job_shows_its_plan_publishes_and_says_what_changed(
+    lake: Lake, instance: dg.DagsterInstance, people: People
+) -> None:
+    harness = Harness(people.feed.pipeline, lake, instance)
+    result = redo(harness, table="final.people")
+    assert result.success
+    (first, plan), *rest = observed(result)
+    assert first == "final/people"
+    assert "agg.oldest" in plan["plan"]
+    assert {table for table, _ in rest} == {"final/people", "agg/cities", "agg/oldest", "agg/ages"}
+    changed = dict(rest)["final/people"]
+    assert (changed["inserted"], changed["updated"], changed["deleted"]) == (0, 2, 0)
+    assert "| age | 198 |" in changed["sums of changed rows"]
+    # Rows of the past that were redone do not make a table fresh.
+    assert not [e for e in result.all_events if e.event_type_value == "ASSET_MATERIALIZATION"]
+    people.check()
+    assert harness.skipped().startswith("nothing new")
+
+
+def test_a_plan_alone_starts_nothing(lake: Lake, instance: dg.DagsterInstance, people: People) -> None:
+    before = heads(lake)
+    result = redo(Harness(people.feed.pipeline, lake, instance), table="final.people", plan_only=True)
+    assert result.success
+    assert [table for table, _ in observed(result)] == ["final/people"]
+    assert (heads(lake), Records(lake).all()) == (before, [])
+
+
+def test_a_mistake_in_the_options_is_the_error_of_the_run(
+    lake: Lake, instance: dg.DagsterInstance, people: People
+) -> None:
+    result = redo(Harness(people.feed.pipeline, lake, instance), table="final.person")
+    assert not result.success
+    assert "has no table final.person (did you mean final.people?)" in str(result.all_events)
+
+
+def test_a_tick_completes_what_a_killed_process_has_published(
+    lake: Lake, instance: dg.DagsterInstance, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(changes: Any) -> None:
+        commit_together(changes)
+        raise Killed
+
+    harness = Harness(people.feed.pipeline, lake, instance)
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "commit_together", killed)
+        assert not redo(harness, table="final.people").success
+    (record,) = Records(lake).all()
+    assert record.state == "publishing"
+    Records(lake).save(replace(record, process=""))
+    harness.tick()
+    (record,) = Records(lake).all()
+    assert record.state == "published"
+    people.check()
