@@ -60,7 +60,8 @@ def backfill_job(pipeline: Pipeline, lake_config: LakeConfig, executor: dg.Execu
     name = f"{valid_name(pipeline.name)}_backfill"
 
     # Any: Dagster would take a generator's annotation for the type of its output.
-    @dg.op(name=name, required_resource_keys={PYSPARK}, out=dg.Out(dg.Nothing))
+    # Names of ops and jobs are unique in a code location, also across pipelines.
+    @dg.op(name=f"redo_{valid_name(pipeline.name)}", required_resource_keys={PYSPARK}, out=dg.Out(dg.Nothing))
     def redo(context, config: BackfillOptions) -> Any:  # type: ignore[no-untyped-def]
         with open_lake(context, lake_config) as lake:
             try:

@@ -19,7 +19,7 @@ from tests.support.streams import heads
 
 def redo(harness: Harness, **options: Any) -> dg.ExecuteInProcessResult:
     job = harness.defs.get_repository_def().get_job("made_up_backfill")
-    config = {"ops": {"made_up_backfill": {"config": options}}}
+    config = {"ops": {"redo_made_up": {"config": options}}}
     return job.execute_in_process(run_config=config, instance=harness.instance, raise_on_error=False)
 
 
