@@ -54,6 +54,7 @@ class ModelSpec:
         partitions: its partitions, in Iceberg and in Dagster.
         on_gap: what to do if the absorbed snapshot of a source has expired.
         on_replaced: what to do if a source was replaced by another table.
+        refused: why its query cannot be used, with file and line. Its steps fail with this reason.
     """
 
     table: TableId
@@ -73,6 +74,7 @@ class ModelSpec:
     partitions: Partitions | None = None
     on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
+    refused: str = ""
     landing: ClassVar[Path | None] = None
 
     @property
@@ -84,7 +86,17 @@ class ModelSpec:
     @property
     def summary(self) -> str:
         """Description of the table in one sentence, and its query; for asset descriptions."""
-        return f"Kept up to date from the changes in its tables:\n\n```sql\n{self.sql.strip()}\n```"
+        how = (
+            f"Not kept up to date: {self.refused}"
+            if self.refused
+            else "Kept up to date from the changes in its tables:"
+        )
+        return f"{how}\n\n```sql\n{self.sql.strip()}\n```"
+
+    def check(self) -> None:
+        """Raise ModelError if the query cannot be used."""
+        if self.refused:
+            raise ModelError(self.refused, model=str(self.table), is_located=True)
 
 
 def declared(spec: ModelSpec) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import dagster as dg
@@ -15,8 +16,10 @@ from lake_assets.orchestration.backfill_job import backfill_job
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.sensor import capture_sensor
-from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline import ModelSpec, Pipeline
 from lake_assets.pipeline.config.pipeline_config import seconds_of
+
+log = logging.getLogger(__name__)
 
 # One object for all pipelines of a code location: Dagster merges definitions only if resources of one name are the same
 # object.
@@ -34,7 +37,8 @@ def build_definitions(
 ) -> dg.Definitions:
     """Build the Dagster definitions of a pipeline, for use without YAML.
 
-    Reads the lake's metadata if the pipeline has patterns; otherwise reads nothing.
+    Reads the lake's metadata if the pipeline has patterns; otherwise reads nothing. A model whose SQL cannot be used
+    becomes an asset whose step fails; a warning says why.
 
     Args:
         pipeline: the declared pipeline.
@@ -59,6 +63,9 @@ def build_definitions(
     finally:
         if "catalog" in vars(lookup):
             lookup.catalog.close()
+    for spec in specs:
+        if isinstance(spec, ModelSpec) and spec.refused:
+            log.warning("pipeline %s: the step of %s will fail: %s", pipeline.name, spec.table, spec.refused)
     config = lookup.config
     assets = pipeline_assets(pipeline, specs, config)
     comparisons = comparison_definitions(pipeline, specs, config, executor)

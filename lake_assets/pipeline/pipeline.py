@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ from lake_assets.ingest.raw.raw_tables import offsets
 from lake_assets.ingest.raw.record_sources import Read
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.models.python.python_model import PythonModel
-from lake_assets.models.sql.model_plan import parse, sources_of
-from lake_assets.models.sql.sql_errors import Origin, located
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
 from lake_assets.pipeline.config.declared_tables import DeclaredTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, Stream
@@ -43,14 +41,15 @@ class Pipeline:
             models: Python models in addition to those in files.
 
         Raises:
-            PipelineError: SQL files cannot be read, or have no valid SQL (lists all of them); or a Python file fails.
+            PipelineError: SQL files cannot be read (lists all of them), or a Python file fails. Mistakes in the SQL of
+                a model fail only the steps of its table.
         """
         self.config, self.path = config, path
         files = python_files([Path(f) for f in config.python], path.parent if path else None)
         texts = _model_texts(config, path)
-        templates = [template_model(m, texts[m.name]) for m in config.models if m.write]
+        templates, refused = _templates(config, texts)
         self._declared = DeclaredTables(
-            config, texts, (*templates, *load_models(files), *models), path.parent if path else Path()
+            config, texts, (*templates, *load_models(files), *models), path.parent if path else Path(), refused
         )
 
     @property
@@ -68,7 +67,8 @@ class Pipeline:
         """Load the pipeline of a YAML file.
 
         Raises:
-            PipelineError: the file is wrong; lists all mistakes with their lines.
+            PipelineError: the file is wrong; lists all mistakes with their lines. Mistakes only in the SQL of models
+                fail the steps of their tables instead.
         """
         return cls(read_pipeline(Path(path)), Path(path))
 
@@ -233,17 +233,25 @@ def _model_texts(config: PipelineConfig, path: Path | None) -> dict[str, ModelTe
             texts[model.name] = ModelText(model.sql, positions.get(model.name))
             continue
         try:
-            text = read_sql(model.name, model.sql_file, path.parent if path else Path())
-            if not model.write:
-                sources_of(model.name, parse(model.name, text.sql))
-            texts[model.name] = text
-        except ModelError as e:
-            mistakes.append(str(located(e, Origin(str((path.parent if path else Path()) / model.sql_file)))))
+            texts[model.name] = read_sql(model.name, model.sql_file, path.parent if path else Path())
         except PipelineError as e:
             mistakes.append(str(e))
     if mistakes:
         raise PipelineError("\n".join(mistakes))
     return texts
+
+
+def _templates(config: PipelineConfig, texts: Mapping[str, ModelText]) -> tuple[list[PythonModel], dict[str, str]]:
+    """Return the models over changes, and by name the mistakes in the SQL of the others."""
+    models: list[PythonModel] = []
+    refused: dict[str, str] = {}
+    for declared in config.models:
+        try:
+            if declared.write:
+                models.append(template_model(declared, texts[declared.name]))
+        except ModelError as e:
+            refused[declared.name] = str(e)
+    return models, refused
 
 
 def _guarded(step: Callable[[], Outcome], spec: Spec) -> Outcome:

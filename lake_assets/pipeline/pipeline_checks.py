@@ -67,6 +67,9 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
             problems += _refusal(lake, spec)
         if not isinstance(spec, ModelSpec):
             continue
+        if spec.refused:
+            problems += spec.refused.splitlines()
+            continue
         schemas: dict[TableId, dict[str, str]] = {}
         for source in spec.sources:
             table = lake.find(source)
@@ -91,7 +94,8 @@ def check(pipeline: Pipeline, lake: LakeBase) -> Checked:
     problems += _of_finals(specs, lake)
     problems += _of_partitions(specs, lake, outputs_of)
     problems += _of_audits(specs, lake, outputs_of, open_ended=pipeline.has_patterns)
-    return Checked(tuple(problems), (*unknown, *_unknown_tables(specs, lake, outputs_of)))
+    # Each model of a circle has the same one.
+    return Checked(tuple(dict.fromkeys(problems)), (*unknown, *_unknown_tables(specs, lake, outputs_of)))
 
 
 def _refusal(lake: LakeBase, spec: StagingSpec) -> list[str]:

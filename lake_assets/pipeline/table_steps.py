@@ -82,6 +82,10 @@ class TableStep(ABC, Generic[S]):
         """Return the files of a landing folder that are due."""
         return []
 
+    def check(self) -> None:
+        """Raise the error with which each step of the table fails, whatever is pending."""
+        return
+
     @abstractmethod
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return the pending window of each source. Reads metadata only.
@@ -278,6 +282,10 @@ def _unless_rebuilt(window: Window, rebuilt: str | None, source: Table, size: Ba
 class ModelStep(TableStep[ModelSpec]):
     """Maintaining the result of a query."""
 
+    def check(self) -> None:
+        """Raise ModelError if the query cannot be used."""
+        self.spec.check()
+
     def windows(self, lake: LakeBase, table: Table | None, sources: Mapping[TableId, Table]) -> list[Window]:
         """Return one window per source."""
         return list(windows_of(self.spec, table, sources).values())
@@ -290,6 +298,7 @@ class ModelStep(TableStep[ModelSpec]):
 
     def absorb(self, lake: LakeBase, pins: SnapshotPins | None = None, *, rebuild: bool = False) -> Outcome:
         """Absorb the changes of all sources."""
+        self.check()
         pins = pins or SnapshotPins()
         try:
             with pins.release_on_failure():

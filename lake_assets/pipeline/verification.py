@@ -235,6 +235,8 @@ def expected_rows(
         NotRunError, DefinitionChangedError, SnapshotExpiredError, TableReplacedError, ModelError: see `verify`.
     """
     is_python = isinstance(spec, PythonModelSpec)
+    if not is_python:
+        spec.check()
     if (stored := table.properties.get(FINGERPRINT_PROPERTY)) is None:
         raise NotRunError(f"{spec.table} was not created by a model: it has no query to compare with")
     if stored != (spec.definition if is_python else definition(spec)):

@@ -22,6 +22,7 @@ def planned(spec: ModelSpec, tables: Mapping[TableId, Table]) -> ModelPlan:
     Raises:
         ModelError: see `plan`.
     """
+    spec.check()
     schemas = {t: {f.name: spark_type(f.field_type) for f in table.schema().fields} for t, table in tables.items()}
     column = spec.span.column if spec.span else ""
     return plan(str(spec.table), spec.sql, schemas, spec.key, lambda t: keys_of(tables[t]), column)

@@ -12,6 +12,7 @@ from lake_assets.orchestration.sensing.sensor_planning import Work, fingerprint
 from lake_assets.pipeline import Absorbed, SnapshotPins
 from lake_assets.pipeline.pending import Pending, may_wait, next_batch, pending_of
 from lake_assets.pipeline.table_graph import Spec, also_read_by
+from lake_assets.pipeline.table_steps import step_of
 
 # Measure at most this many windows per tick: sizes and ranges are only shown, and must not slow a tick down.
 MOST_CAPTURES = 20
@@ -35,8 +36,8 @@ class PendingTable:
 def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -> list[PendingTable]:
     """Return the tables with something to absorb.
 
-    A table with a broken history or input is included: its step fails with the same error, where people see it, and
-    the other tables continue. Only an error of the whole lake is raised.
+    A table with a broken history, input or query is included: its step fails with the same error, where people see it,
+    and the other tables continue. Only an error of the whole lake is raised.
 
     Args:
         lake: opened for this scan.
@@ -54,6 +55,7 @@ def scan(lake: Lake, specs: Sequence[Spec], steps: dict[str, str], now: float) -
         version = fingerprint(spec)
         try:
             version = fingerprint(spec, *((str(t), _head(lake, t)) for t in also_read_by(spec)))
+            step_of(spec).check()
             windows = tuple(pending_of(lake, spec))
         except (HistoryError, InputError, PipelineError) as e:
             error = f"{type(e).__name__}: {e}"

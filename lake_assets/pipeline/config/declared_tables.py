@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lake_assets.errors import CorruptMetadataError, PipelineError
+from lake_assets.errors import CorruptMetadataError, ModelError, PipelineError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
@@ -21,6 +21,7 @@ from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
 from lake_assets.pipeline.config.job_settings import job_specs
@@ -28,7 +29,7 @@ from lake_assets.pipeline.config.layer_tables import LayerTables, batch_size
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
 from lake_assets.pipeline.config.python_models import python_specs
 from lake_assets.pipeline.config.shared_names import Claim, refused
-from lake_assets.pipeline.config.sql_positions import ModelText, line_of_table
+from lake_assets.pipeline.config.sql_positions import ModelText, circles_of, line_of_table
 from lake_assets.pipeline.table_graph import Spec, lookups_of, ordered
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.specs import Limit
@@ -43,17 +44,19 @@ class DeclaredTables:
         texts: by SQL model, its SQL and the position of the SQL.
         python: its Python models.
         folder: the folder that files and programs of jobs are relative to.
+        refused: by SQL model over changes, why its SQL cannot be used.
     """
 
     config: PipelineConfig
     texts: Mapping[str, ModelText]
     python: Sequence[PythonModel] = ()
     folder: Path = field(default_factory=Path)
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def _queries(self) -> list[SqlModel]:
-        """The SQL models whose query is maintained."""
-        return [m for m in self.config.models if not m.write]
+        """The SQL models whose query is maintained, and those over changes that cannot be read."""
+        return [m for m in self.config.models if not m.write or m.name in self.refused]
 
     @property
     def has_patterns(self) -> bool:
@@ -65,6 +68,9 @@ class DeclaredTables:
 
         A pattern matches the tables that the stream contained so far, so the list grows with the stream.
 
+        A mistake in the SQL of a model concerns only its table: its spec says why it is refused, and has no sources if
+        they are unknown.
+
         Args:
             lake: the lake of the tables.
             alone: whether models may only read tables that exist or belong to this pipeline; False if other pipelines
@@ -72,7 +78,7 @@ class DeclaredTables:
 
         Raises:
             TableClaimedError: two declarations claim one table.
-            PipelineError: models depend on each other in a circle, or read a table that nothing creates.
+            PipelineError: Python models or jobs depend on each other in a circle, or read a table that nothing creates.
         """
         claims = [
             (stream, raw, c, d) for stream, raw in self._streams(lake) for c, d in self._claims(lake, stream, raw)
@@ -97,7 +103,7 @@ class DeclaredTables:
         )
         self._check_foreign(specs)
         if alone:
-            self._check_sources(lake, specs)
+            specs = self._with_existing_sources(lake, specs)
         return ordered(specs, self.config.name)
 
     def _streams(self, lake: LakeBase) -> list[tuple[Stream, RawSpec]]:
@@ -164,17 +170,33 @@ class DeclaredTables:
             partitions=by,
         )
 
+    def _sources(self) -> tuple[dict[TableId, tuple[TableId, ...]], dict[TableId, str]]:
+        """Return the sources of each SQL model, and by model why its SQL cannot be used."""
+        sources: dict[TableId, tuple[TableId, ...]] = {}
+        refused = {TableId.parse(name): why for name, why in self.refused.items()}
+        texts = {TableId.parse(m.name): self.texts[m.name] for m in self._queries}
+        for table, text in texts.items():
+            try:
+                if table not in refused:
+                    sources[table] = sources_of(str(table), parse(str(table), text.sql))
+            except ModelError as e:
+                refused[table] = str(located(e, text.origin))
+        for circle, why in circles_of(sources, texts).items():
+            refused |= dict.fromkeys(circle, why)
+        return {t: names for t, names in sources.items() if t not in refused}, refused
+
     def _models(self, tables: Collection[TableId]) -> Iterator[ModelSpec]:
         tables = {*tables, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
         tables |= {TableId.parse(j.table) for j in self.config.jobs}
+        sources, refused = self._sources()
         for model in self._queries:
-            text = self.texts[model.name]
-            reads = sources_of(model.name, parse(model.name, text.sql))
+            table, text = TableId.parse(model.name), self.texts[model.name]
+            reads = sources.get(table, ())
             # Only tables that read from outside of the pipeline wait for more changes.
             default = None if tables.intersection(reads) else self.config.max_wait
             wait = default if model.max_wait is None else model.max_wait
             yield ModelSpec(
-                TableId.parse(model.name),
+                table,
                 text.sql,
                 reads,
                 self.config.name,
@@ -188,9 +210,10 @@ class DeclaredTables:
                 on_replaced=model.on_replaced,
                 batch=batch_size(wait, model, self.config),
                 shown=combined_settings([model, self.config]),
-                audits=read_audits(TableId.parse(model.name), model.audits),
+                audits=read_audits(table, model.audits),
                 comparisons=read_comparisons(model.audits),
                 partitions=model.partitions.declared if model.partitions else None,
+                refused=refused.get(table, ""),
             )
 
     def raw(self, lake: LakeBase, stream: Stream) -> RawSpec:
@@ -212,27 +235,35 @@ class DeclaredTables:
             shown=combined_settings([stream, self.config]),
         )
 
-    def _check_sources(self, lake: LakeBase, specs: Sequence[Spec]) -> None:
-        """Raise PipelineError if a model reads a table that nothing creates, unless a pattern may still match it."""
+    def _with_existing_sources(self, lake: LakeBase, specs: list[Spec]) -> list[Spec]:
+        """Refuse SQL models that read a table that nothing creates, unless a pattern may still match it.
+
+        Raises:
+            PipelineError: a Python model or a job reads such a table.
+        """
         if self.has_patterns:
-            return
+            return specs
         made = {s.table for s in specs}
         others = [
             (spec, s) for spec in specs for s in (*spec.sources, *lookups_of(spec)) if s not in made
         ]  # fmt: skip
         # Only lists names; each table is loaded when it is absorbed.
         there = {t for namespace in {s.namespace for _, s in others} for t in lake.tables(namespace)}
-        missing = [(spec, s) for spec, s in others if s not in there]
-        if missing:
-            declared = ", ".join(str(t) for t in sorted(made))
-            raise PipelineError(
-                "\n".join(
+        declared = ", ".join(str(t) for t in sorted(made))
+        missing: dict[TableId, list[str]] = {}
+        for spec, source in others:
+            if source not in there:
+                near = nearest(str(source), map(str, (*made, *there)))
+                missing.setdefault(spec.table, []).append(
                     f"{_read_at(spec, source)}pipeline {self.config.name!r}: {spec.table} reads {source}, which "
-                    f"neither exists in the lake nor is declared{nearest(str(source), map(str, (*made, *there)))}"
-                    for spec, source in missing
+                    f"neither exists in the lake nor is declared{near}. Declared are: {declared}"
                 )
-                + f". Declared are: {declared}"
-            )
+        if stopping := [why for s in specs if not isinstance(s, ModelSpec) for why in missing.get(s.table, ())]:
+            raise PipelineError("\n".join(stopping))
+        return [
+            replace(s, refused="\n".join(missing[s.table])) if isinstance(s, ModelSpec) and s.table in missing else s
+            for s in specs
+        ]
 
     def _check_foreign(self, specs: Sequence[Spec]) -> None:
         own = {"/".join(s.table.parts) for s in specs}

@@ -8,7 +8,6 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -18,7 +17,6 @@ from lake_assets.lake import TableId
 from lake_assets.lake.paths import LocalPath
 from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
-from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
@@ -222,15 +220,6 @@ class SqlModel(Batches, TableSettings):
                 f"{value}: tables in {table.namespace[0]} are created by lake_assets itself: put the model into "
                 "another namespace, for example agg"
             )
-        return value
-
-    @field_validator("sql")
-    @classmethod
-    def _sql(cls, value: str, info: ValidationInfo) -> str:
-        name = str(info.data.get("name", ""))
-        if info.data.get("write") is None:
-            with as_value_errors():
-                sources_of(name, parse(name, value))
         return value
 
     @model_validator(mode="after")

@@ -70,17 +70,18 @@ def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
     return None
 
 
-def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
-    """Return mistakes in the SQL of a pipeline's models, and between models, that can be found without the lake.
+def model_mistakes(path: Path, node: yaml.Node | None) -> tuple[list[str], list[str]]:
+    """Return SQL files of models that cannot be read, and mistakes in their SQL that can be found without the lake.
 
     Args:
         path: the YAML file.
         node: its content.
     """
     models = child(child(node, "attributes"), "models")
+    missing: list[str] = []
     mistakes: list[str] = []
     reads: dict[TableId, tuple[TableId, ...]] = {}
-    texts: dict[TableId, tuple[str, Origin]] = {}
+    texts: dict[TableId, ModelText] = {}
     for model in models.value if isinstance(models, yaml.SequenceNode) else []:
         name, sql, file = (child(model, key) for key in ("name", "sql", "sql_file"))
         if not isinstance(name, yaml.ScalarNode) or child(model, "write") is not None:
@@ -93,26 +94,32 @@ def model_mistakes(path: Path, node: yaml.Node | None) -> list[str]:
             except ValueError:
                 continue  # a URL: the settings' own check reports it
             except PipelineError as e:
-                mistakes.append(f"{path}, line {file.start_mark.line + 1}: {e}")
+                missing.append(f"{path}, line {file.start_mark.line + 1}: {e}")
                 continue
         else:
             continue
-        assert text.origin is not None
         try:
             table = TableId.parse(name.value)
             reads[table] = sources_of(name.value, parse(name.value, text.sql))
-            texts[table] = text.sql, text.origin
+            texts[table] = text
         except ModelError as e:
             mistakes.append(str(located(e, text.origin)))
         except LakeError:
             continue  # an invalid name: the settings' own check reports it
-    return mistakes + _circles(reads, texts)
+    return missing, [*mistakes, *circles_of(reads, texts).values()]
 
 
-def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, tuple[str, Origin]]) -> list[str]:
-    """Return every circle of models once."""
+def circles_of(
+    reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId, ModelText]
+) -> dict[tuple[TableId, ...], str]:
+    """Return every circle of models once, with its description.
+
+    Args:
+        reads: by model, the tables that it reads.
+        texts: by model, its SQL.
+    """
     remaining = {t: [s for s in sources if s in reads] for t, sources in reads.items()}
-    circles: list[str] = []
+    circles: dict[tuple[TableId, ...], str] = {}
     while True:
         try:
             TopologicalSorter(remaining).prepare()
@@ -120,10 +127,12 @@ def _circles(reads: Mapping[TableId, Sequence[TableId]], texts: Mapping[TableId,
             # graphlib lists each node after its dependants.
             circle: list[TableId] = list(reversed(e.args[1]))
             reader, source = circle[0], circle[1]
-            sql, origin = texts[reader]
+            text = texts[reader]
             arrows = " -> ".join(str(t) for t in circle)
-            position = origin.at(line_of_table(sql, source))
-            circles.append(f"{position}: models depend on each other in a circle: {arrows} (each reads the next)")
+            position = f"{text.origin.at(line_of_table(text.sql, source))}: " if text.origin else ""
+            circles[tuple(circle)] = (
+                f"{position}models depend on each other in a circle: {arrows} (each reads the next)"
+            )
             remaining = {
                 t: [s for s in sources if s not in circle] for t, sources in remaining.items() if t not in circle
             }

@@ -22,7 +22,8 @@ COMPONENT, JOB = "lake_assets.LakePipeline", "lake_assets.CapturedJob"
 def read_pipeline(path: Path) -> PipelineConfig:
     """Read the pipeline of a component file (`type: lake_assets.LakePipeline`, settings under `attributes`).
 
-    A file of `type: lake_assets.CapturedJob` is a pipeline of one job.
+    A file of `type: lake_assets.CapturedJob` is a pipeline of one job. Mistakes in the SQL of models are reported only
+    along with others: by themselves they fail the steps of their tables (see `DeclaredTables.specs`).
 
     Raises:
         PipelineError: the file is missing or not YAML, or settings are wrong; lists all of them with their lines.
@@ -40,7 +41,7 @@ def read_pipeline(path: Path) -> PipelineConfig:
             f"{path}: expected `type: {COMPONENT}` (or {JOB}) and its settings under `attributes:`, found "
             f"{_shape(content)}"
         )
-    mistakes = model_mistakes(path, node)
+    missing_files, mistakes = model_mistakes(path, node)
     try:
         if content["type"] == JOB:
             return pipeline_of_job(CapturedJobConfig.model_validate(content["attributes"]))
@@ -49,12 +50,11 @@ def read_pipeline(path: Path) -> PipelineConfig:
         settings = [
             f"{path}, line {_line(node, ('attributes', *place))}: {text}"
             for place, text in setting_errors(CapturedJobConfig if content["type"] == JOB else PipelineConfig, e)
-            # Mistakes in a model's SQL are reported with the line in the SQL.
-            if not _is_sql(place) or not mistakes
         ]
-        raise PipelineError("\n".join(settings + mistakes)) from e
-    if mistakes:
-        raise PipelineError("\n".join(mistakes))
+        raise PipelineError("\n".join([*settings, *missing_files, *mistakes])) from e
+    if missing_files:
+        raise PipelineError("\n".join([*missing_files, *mistakes]))
+    # A mistake in a model's SQL concerns its table: see `DeclaredTables`.
     return config
 
 
@@ -67,10 +67,6 @@ def _shape(content: Any) -> str:
     kind = content.get("type")
     listed = ", ".join(map(str, content))
     return f"`type: {kind}`" if kind not in (None, COMPONENT, JOB) else f"only these settings at the top: {listed}"
-
-
-def _is_sql(at: Sequence[Any]) -> bool:
-    return len(at) == 3 and at[0] == "models" and at[2] == "sql"
 
 
 def _line(node: yaml.Node | None, path: Sequence[Any]) -> int:
