@@ -61,6 +61,8 @@ _TRUSTED = re.compile(
 # Iceberg's error after a clock was set back.
 _CLOCK = re.compile(r"java\.lang\.IllegalArgumentException: (?:Invalid \w+ timestamp \d|\[BUG\] Expected sorted)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*(?:[_.][A-Z0-9]+)+)\]")
+# The place within a text that Spark names at the end of a message.
+_POSITION = re.compile(r"(?:; | \()line (\d+),? pos \d+[);]*$")
 _CARRIERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE", "SQLITE_", "TABLE_OR_VIEW_ALREADY_EXISTS")
 
 
@@ -75,6 +77,18 @@ def spark_error_text(error: BaseException) -> str:
     ]
     ends += [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_CARRIERS)]
     return text[: min(ends, default=len(text))]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error that is not empty: the text of Spark's parser begins with an empty one."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
+def first_line_and_place(error: BaseException) -> tuple[str, int | None]:
+    """Return the first line of an error of Spark without the place that it names, and the line of that place."""
+    text = first_line(error)
+    found = _POSITION.search(text)
+    return (text[: found.start()], int(found[1])) if found else (text, None)
 
 
 @contextlib.contextmanager

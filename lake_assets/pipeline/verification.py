@@ -33,7 +33,7 @@ from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.jobs.step_notes import find_note
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
-from lake_assets.lake.foreign_errors import named_errors
+from lake_assets.lake.foreign_errors import first_line, named_errors
 from lake_assets.lake.metadata.watermark import Watermark, read_marks
 from lake_assets.lake.sql_text import DIALECT, changed
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
@@ -280,7 +280,7 @@ def _rows_of_full(
         rows = lake.spark().sql(text_over(query, spec.full, lambda t: views[t]))
         names = rows.columns
     except PySparkException as e:
-        raise PipelineError(f"{full_at(spec.table)}: Spark does not accept it: {str(e).splitlines()[0]}") from e
+        raise PipelineError(f"{full_at(spec.table)}: Spark does not accept it: {first_line(e)}") from e
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise PipelineError(f"{full_at(spec.table)}: several of its columns are called {', '.join(twice)}")
     return rows, pinned
@@ -343,7 +343,7 @@ def _analysed(lake: LakeBase, spec: ModelSpec, sql: str) -> DataFrame:
     except PySparkException as e:
         raise ModelError(
             f"model {spec.table}: Spark does not accept its SQL over the snapshots that the table has absorbed: "
-            f"{str(e).splitlines()[0]}"
+            f"{first_line(e)}"
         ) from e
     return rows
 

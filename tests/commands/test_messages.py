@@ -55,6 +55,7 @@ def test_reading_a_lake_that_is_not_there_makes_none(call: Call, here: Path, wor
     assert not (here / ".lake").exists()
 
 
+@pytest.mark.usefixtures("spark_lake")
 def test_a_pipeline_can_be_checked_before_there_is_a_lake(call: Call, here: Path) -> None:
     done = call("check", "shop")
     assert done.code == 0, done.err

@@ -196,6 +196,7 @@ def test_a_column_that_is_dropped_under_a_query_is_named_with_its_line(new_lake,
     assert lake.table("agg.a").metadata.current_snapshot_id == before
 
 
+@pytest.mark.usefixtures("spark_lake")
 def test_the_command_prints_all_and_exits_with_one(
     tmp_path: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

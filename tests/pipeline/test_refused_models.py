@@ -107,6 +107,7 @@ def test_settings_that_are_wrong_stop_the_pipeline_and_are_told_with_its_sql(tmp
     assert "line 6: model agg.bad: " in sql
 
 
+@pytest.mark.usefixtures("spark_lake")
 def test_the_command_reports_every_mistake_and_exits_with_one(
     tmp_path: Path, plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.ingest.staging.staging_tables import projection
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.foreign_errors import first_line
 from lake_assets.tables.table_ddl import (
     columns_of,
 )
@@ -87,7 +88,7 @@ class Projection:
         try:
             schema = self._selected(rows, {}).schema
         except AnalysisException as e:
-            raise PipelineError(f"{self._spec.table}: `columns`: {str(e).splitlines()[0]}") from e
+            raise PipelineError(f"{self._spec.table}: `columns`: {first_line(e)}") from e
         return {f.name: f.dataType.simpleString() for f in schema.fields}
 
     @property

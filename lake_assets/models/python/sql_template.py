@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -18,19 +17,17 @@ from pyspark.sql import DataFrame
 
 from lake_assets.errors import LakeError, ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.foreign_errors import first_line, first_line_and_place
 from lake_assets.lake.names import literal, nearest
 from lake_assets.models.python.model_inputs import Changes, Lookup
 from lake_assets.models.sql.model_plan import parse, sources_of
 from lake_assets.models.sql.query_text import text_over
 from lake_assets.models.sql.sql_errors import Origin
-from lake_assets.models.steps.model_context import first_line
 from lake_assets.tables.spark_frames import new_name, over
 
 # In the rendered SQL, the rows that a template names are tables of this layer.
 _LAYER = "__lake_rows"
 FUNCTIONS = ("changes", "feed", "keys", "affected", "low", "high")
-# The place within a text that Spark names at the end of a message.
-_POSITION = re.compile(r"(?:; | \()line (\d+),? pos \d+[);]*$")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -114,7 +111,7 @@ class SqlTemplate:
         try:
             return over(spark, text, frames)
         except PySparkException as e:
-            text, line = _parted(e)
+            text, line = first_line_and_place(e)
             # Templates of several lines, such as loops, move the lines.
             if sql.count("\n") != self.text.count("\n"):
                 text, line = first_line(e), None
@@ -153,7 +150,7 @@ class SqlTemplate:
         except LakeError as e:
             raise self._error(f"its template: {e}", _line(e)) from e
         except PySparkException as e:
-            raise self._error(f"its template: Spark does not accept it: {_parted(e)[0]}", _line(e)) from e
+            raise self._error(f"its template: Spark does not accept it: {first_line_and_place(e)[0]}", _line(e)) from e
         except Exception as e:
             # A template can compute: it may divide by zero, or ask for what its sandbox forbids.
             raise self._error(f"its template: {type(e).__name__}: {e}", _line(e)) from e
@@ -196,13 +193,6 @@ def _typed(literal: str, table: DataFrame, column: str) -> str:
     """
     kind = next((f.dataType.simpleString() for f in table.schema.fields if f.name == column), None)
     return f"CAST({literal} AS {kind})" if kind else literal
-
-
-def _parted(error: PySparkException) -> tuple[str, int | None]:
-    """Return the first line of an error without the place that it names, and the line of that place."""
-    text = first_line(error)
-    found = _POSITION.search(text)
-    return (text[: found.start()], int(found[1])) if found else (text, None)
 
 
 def _line(error: BaseException) -> int | None:

@@ -13,6 +13,7 @@ from sqlglot import exp
 from lake_assets.errors import ModelError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
+from lake_assets.lake.foreign_errors import first_line, first_line_and_place
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.model_spec import ModelSpec
@@ -37,11 +38,6 @@ from lake_assets.tables.table_ddl import columns_of
 
 class NotAcceptedError(ModelError):
     """Spark does not accept some SQL."""
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error that is not empty."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 @dataclass(frozen=True)
@@ -107,17 +103,22 @@ class ModelContext:
             return everything.view(table, "end")
 
         parsed = parse(str(self.spec.table), self.spec.sql)
+        in_own_words: NotAcceptedError | None = None
         if self.plan.as_written or is_text(parsed):
             try:
-                rows = self.sql(text_over(parsed, self.spec.sql, view))
-            except ModelError:
+                rows = self.sql(text_over(parsed, self.spec.sql, view), is_text=True)
+            except NotAcceptedError as e:
                 # sqlglot accepts more than Spark.
                 if self.plan.as_written:
                     raise
+                in_own_words = e
             else:
                 outputs = [s.alias_or_name for s in self.plan.query.selects]
                 return rows if self.plan.as_written else as_named(rows, outputs)
-        return self.sql(qualify_as_where(replace_tables(self.plan.query, view)).sql(DIALECT))
+        try:
+            return self.sql(qualify_as_where(replace_tables(self.plan.query, view)).sql(DIALECT))
+        except NotAcceptedError as e:
+            raise in_own_words or e from e
 
     def nothing(self, why: str) -> Done:
         """Move only the watermarks."""
@@ -169,10 +170,18 @@ class ModelContext:
         sql = f"SELECT {e.sql(DIALECT)} AS v FROM ({self.rows.sql(node, 'end')})"
         return self.sql(sql).schema.fields[0].dataType.simpleString()
 
-    def sql(self, sql: str, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
-        """Return the rows of a SQL text; raises NotAcceptedError if Spark does not accept it."""
+    def sql(self, sql: str, frames: Mapping[str, DataFrame] | None = None, *, is_text: bool = False) -> DataFrame:
+        """Return the rows of a SQL text; raises NotAcceptedError if Spark does not accept it.
+
+        Args:
+            sql: the text.
+            frames: frames that it names.
+            is_text: whether it has the lines of the model's own text.
+        """
         try:
             # Analyzed eagerly, over Spark Connect too, so that SQL that Spark does not accept fails here.
             return over(self.frames.spark, sql, frames or {})
         except PySparkException as e:
-            raise NotAcceptedError(f"model {self.spec.table}: Spark does not accept its SQL: {first_line(e)}") from e
+            name, (text, line) = str(self.spec.table), first_line_and_place(e) if is_text else (first_line(e), None)
+            text = f"Spark does not accept its SQL: {text}"
+            raise NotAcceptedError(f"model {name}: {text}", model=name, problems=((line, text),)) from e

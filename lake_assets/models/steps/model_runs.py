@@ -25,6 +25,7 @@ from lake_assets.errors import (
     UnsupportedCaptureError,
 )
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.foreign_errors import first_line
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.maintenance import is_by_key, reason_all_rows_change
 from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Node, walk
@@ -34,7 +35,7 @@ from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_cost
 from lake_assets.models.steps.full_result import full, make_table
 from lake_assets.models.steps.incremental import incremental, plan_with_types
 from lake_assets.models.steps.kept_frames import Frames
-from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError, first_line
+from lake_assets.models.steps.model_context import Done, ModelContext, NotAcceptedError
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.planned_models import needed_columns, planned
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
