@@ -122,8 +122,13 @@ def fingerprint(query: exp.Query, sql: str = "") -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
+def sources_of(name: str, query: exp.Query, catalog: str = "") -> tuple[TableId, ...]:
     """Return the tables that a query reads, apart from its own CTEs.
+
+    Args:
+        name: the model.
+        query: the result of `parse`, in which the lake's own catalog is not named (see `without_catalog`).
+        catalog: the name of the lake's catalog, for messages; empty if unknown.
 
     Raises:
         ModelError: a table is named without its layer, with a catalog, or as of a version.
@@ -145,7 +150,8 @@ def sources_of(name: str, query: exp.Query) -> tuple[TableId, ...]:
         elif not table.db:
             text = f"table {table.name} is named without its layer: write for example final.{table.name}"
         elif table.catalog:
-            text = f"{table_text} names a catalog: write layer.table, a table of this lake"
+            own = f" (its catalog is {catalog})" if catalog else ""
+            text = f"{table_text} names a catalog: write layer.table, a table of this lake{own}"
         elif table.args.get("version") or table.args.get("when"):
             text = f"{table_text} names a version: the snapshots that a model reads follow from what it has absorbed"
         else:

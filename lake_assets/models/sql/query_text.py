@@ -44,6 +44,26 @@ def _tables(query: exp.Query) -> list[exp.Table]:
     return [t for t in query.find_all(exp.Table) if t.db and not t.find_ancestor(exp.Hint)]
 
 
+def without_catalog(query: exp.Query, sql: str, catalog: str) -> str:
+    """Return the original text of a query, with the tables of a catalog named without it; lines stay where they are.
+
+    Args:
+        query: the result of `parse`.
+        sql: its text.
+        catalog: the name of the catalog.
+    """
+    tables = [t for t in _tables(query) if t.catalog == catalog]
+    named = {(t.db, t.name) for t in tables}
+    # Columns may be qualified by the full name of their table.
+    columns = [c for c in query.find_all(exp.Column) if c.catalog == catalog and (c.db, c.table) in named]
+    parts, end_of_last = [], 0
+    for node in sorted([*tables, *columns], key=lambda n: n.args["catalog"].meta["start"]):
+        start, end = node.args["catalog"].meta["start"], node.args["db"].meta["start"]
+        parts += [sql[end_of_last:start], "\n" * sql.count("\n", start, end)]
+        end_of_last = end
+    return "".join([*parts, sql[end_of_last:]])
+
+
 def text_over(query: exp.Query, sql: str, view_of: Callable[[TableId], str]) -> str:
     """Return the original text of a query, over views."""
     parts, end_of_last = [], 0

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sqlglot import exp
+
 from lake_assets.errors import CorruptMetadataError, ModelError, PipelineError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
@@ -21,6 +23,7 @@ from lake_assets.models.python.python_model import PythonModel
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.sql_template import SqlTemplate
 from lake_assets.models.sql.model_plan import parse, sources_of
+from lake_assets.models.sql.query_text import without_catalog
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
@@ -95,7 +98,7 @@ class DeclaredTables:
             specs.append(staging)
             if claim.final:
                 specs.append(self._final(stream, claim.final, staging, declared))
-        specs += self._models({s.table for s in specs})
+        specs += self._models(lake.config.name, {s.table for s in specs})
         declared_so_far = [s.table for s in specs]
         specs += python_specs(lake, self.config.name, self.python, declared_so_far, self.config, self.config)
         specs += job_specs(
@@ -170,28 +173,35 @@ class DeclaredTables:
             partitions=by,
         )
 
-    def _sources(self) -> tuple[dict[TableId, tuple[TableId, ...]], dict[TableId, str]]:
-        """Return the sources of each SQL model, and by model why its SQL cannot be used."""
+    def _sources(
+        self, catalog: str
+    ) -> tuple[dict[TableId, ModelText], dict[TableId, tuple[TableId, ...]], dict[TableId, str]]:
+        """Return the SQL of each model without the name of the lake's catalog, its sources, and by model why its SQL
+        cannot be used."""
         sources: dict[TableId, tuple[TableId, ...]] = {}
         refused = {TableId.parse(name): why for name, why in self.refused.items()}
         texts = {TableId.parse(m.name): self.texts[m.name] for m in self._queries}
         for table, text in texts.items():
             try:
                 if table not in refused:
-                    sources[table] = sources_of(str(table), parse(str(table), text.sql))
+                    query = parse(str(table), text.sql)
+                    if any(t.catalog == catalog for t in query.find_all(exp.Table)):
+                        texts[table] = replace(text, sql=without_catalog(query, text.sql, catalog))
+                        query = parse(str(table), texts[table].sql)
+                    sources[table] = sources_of(str(table), query, catalog)
             except ModelError as e:
                 refused[table] = str(located(e, text.origin))
         for circle, why in circles_of(sources, texts).items():
             refused |= dict.fromkeys(circle, why)
-        return {t: names for t, names in sources.items() if t not in refused}, refused
+        return texts, {t: names for t, names in sources.items() if t not in refused}, refused
 
-    def _models(self, tables: Collection[TableId]) -> Iterator[ModelSpec]:
+    def _models(self, catalog: str, tables: Collection[TableId]) -> Iterator[ModelSpec]:
         tables = {*tables, *(TableId.parse(m.name) for m in self._queries), *(m.table for m in self.python)}
         tables |= {TableId.parse(j.table) for j in self.config.jobs}
-        sources, refused = self._sources()
+        texts, sources, refused = self._sources(catalog)
         for model in self._queries:
-            table, text = TableId.parse(model.name), self.texts[model.name]
-            reads = sources.get(table, ())
+            table = TableId.parse(model.name)
+            text, reads = texts[table], sources.get(table, ())
             # Only tables that read from outside of the pipeline wait for more changes.
             default = None if tables.intersection(reads) else self.config.max_wait
             wait = default if model.max_wait is None else model.max_wait
