@@ -18,6 +18,12 @@ BY_STRATEGY = {
         "SELECT a.id, l.g, l.twice FROM final.a a, LATERAL (SELECT b.g, b.w * 2 AS twice FROM final.b b WHERE b.id = a.b AND b.w > a.v) l",
         "SELECT r.id, a.name FROM range(4) r JOIN final.a a ON a.b = r.id",
         "SELECT id, regexp_extract(name, '(n)(y)?', 1) AS first FROM final.a",
+        # Windows of time.
+        "SELECT window.start AS s, count(*) AS n, sum(k) AS t FROM final.c GROUP BY window(moment, '1 day')",
+        "SELECT window.start AS s, window.end AS e, count(*) AS n FROM final.c GROUP BY window(moment, '10 days', '4 days')",
+        "SELECT window.start AS s, count(*) AS n FROM final.d GROUP BY window(day, 86400000000)",
+        "SELECT k, window(moment, '2 days', '1 day').start AS s, x FROM final.c",
+        "SELECT id, window(timestamp_seconds(v), '2 seconds') AS w FROM final.a",
     ),
     "keys": (
         # Rows that belong to no table.
@@ -44,8 +50,22 @@ BY_STRATEGY = {
         "SELECT r.n, count(a.id) AS c FROM range(-1, 4) AS r(n) LEFT JOIN final.a a ON a.v = r.n GROUP BY r.n",
         "SELECT e.col, p.pos, count(a.id) AS c FROM explode(sequence(1, 3)) e JOIN posexplode(array(1, 2, 9)) p ON p.col = e.col LEFT JOIN final.a a ON a.b = e.col GROUP BY e.col, p.pos",
         "SELECT b, last(v, true) AS k FROM final.a GROUP BY b HAVING count(DISTINCT v) <= 1",
+        # Windows of time.
+        "SELECT window(moment, '12 hours') AS w, kind, max(x) AS m FROM final.c GROUP BY window(moment, '12 hours'), kind",
+        "SELECT kind, window.end AS e, count(x) AS n, count(*) AS m FROM final.c WHERE k > 0 GROUP BY kind, window(moment, '1 week', '1 week', '3 days 1 hour')",
+        "SELECT window(moment, '36 hours') AS w, count(*) AS n FROM final.c GROUP BY 1",
+        "SELECT window.start AS s, kind, min(k) AS n FROM final.c GROUP BY kind, window(moment, '2 days', '1 day', '5 hours') HAVING count(*) > 1 AND window.end > TIMESTAMP_NTZ '2000-01-01 00:00:00'",
+        "SELECT s, sum(n) AS n FROM (SELECT window.start AS s, kind, count(*) AS n FROM final.c GROUP BY window(moment, '1 day'), kind) GROUP BY s",
+        "SELECT w.start AS s, n FROM (SELECT window(moment, '1 day') AS w, count(*) AS n FROM final.c GROUP BY 1)",
+        "SELECT window.start AS s, kind, count(*) AS n FROM final.c GROUP BY ROLLUP (window(moment, '1 day'), kind)",
+        "SELECT window.start AS s, kind, row_number() OVER (PARTITION BY window.start ORDER BY kind) AS n FROM final.c GROUP BY window(moment, '3 days'), kind",
+        "SELECT d.g, l.s, count(*) AS n FROM final.d JOIN (SELECT DISTINCT window(since, '30 days', '7 days').start AS s, g FROM final.b) l ON l.g = d.g GROUP BY d.g, l.s",
     ),
     "full": (
+        # Windows of time whose rows do not follow from one row, or elsewhere than in SELECT, GROUP BY and HAVING.
+        "SELECT k, session_window.start AS s, count(*) AS n FROM final.c GROUP BY k, session_window(moment, '1 day')",
+        "SELECT k FROM final.c WHERE window(moment, '1 day').start > TIMESTAMP_NTZ '2024-01-01 00:00:00'",
+        "SELECT k, window(moment, '1 day').start AS s, count(*) OVER (PARTITION BY kind) AS n FROM final.c",
         # Subqueries within expressions whose null counts, or without equalities.
         "SELECT id FROM final.a WHERE NOT (b IN (SELECT id FROM final.b) OR v > 3)",
         "SELECT id, b IN (SELECT id FROM final.b) AS known FROM final.a",

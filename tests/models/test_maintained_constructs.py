@@ -42,16 +42,17 @@ def test_other_functions_in_from_are_refused_with_what_is_possible(rows: str) ->
 
 
 def test_they_equal_their_query_after_a_change(lake: Lake) -> None:
-    _prove(lake, random.Random(5), [sql for sql, strategy in QUERIES if strategy != "full"], runs=1)
+    prove(lake, random.Random(5), [sql for sql, strategy in QUERIES if strategy != "full"], runs=1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_they_equal_their_query_after_every_change(lake: Lake, seed: int) -> None:
-    _prove(lake, random.Random(seed), [sql for sql, _ in QUERIES], runs=4)
+    prove(lake, random.Random(seed), [sql for sql, _ in QUERIES], runs=4)
 
 
-def _prove(lake: Lake, choose: random.Random, queries: list[str], runs: int) -> None:
+def prove(lake: Lake, choose: random.Random, queries: list[str], runs: int) -> None:
+    """Compare models with their queries over a random history."""
     named = {f"agg.m{n}": Query(sql, (), not_duckdb="another dialect") for n, sql in enumerate(queries)}
     proof = Proof(lake, named, list(TABLES))
     proof.sql(*table_changes.create(choose), *table_changes.fill(choose))

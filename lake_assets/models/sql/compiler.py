@@ -37,6 +37,7 @@ from lake_assets.models.sql.operator_joins import filtered, joined
 from lake_assets.models.sql.scopes import Closed, Compiled, Ctes, Scope, Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates, is_window_call
 from lake_assets.models.sql.subqueries import Subqueries
+from lake_assets.models.sql.time_windows import check_no_time_window, with_time_window
 from lake_assets.models.sql.using_joins import is_in_parentheses
 
 Keys = Callable[[TableId], Sequence[Sequence[str]]]
@@ -184,6 +185,7 @@ class Select:
                 raise Uncompilable(f"a star in {(star.parent or star).sql(DIALECT)}")
         if expression.find(exp.Query):
             raise Uncompilable("a subquery that is neither a condition of WHERE nor a scalar subquery")
+        check_no_time_window(expression)
         return expression.copy().transform(resolve)
 
     def compiled(self) -> Compiled:
@@ -192,7 +194,8 @@ class Select:
         node = self._from()
         where = select.args.get("where")
         node = self.subqueries.filtered(node, conjuncts(where.this if where else None))
-        items = [(s.alias_or_name, s.unalias()) for s in select.selects]
+        node, self.select = with_time_window(self, node)
+        items = [(s.alias_or_name, s.unalias()) for s in self.select.selects]
         node, rewritten = self.subqueries.values(node, [e for _, e in items])
         items = [(n, rewritten.get(id(e)) or self.resolved(e)) for n, e in items]
         having, qualify = (self._clause(c) for c in ("having", "qualify"))

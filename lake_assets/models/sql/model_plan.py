@@ -31,9 +31,9 @@ from lake_assets.models.sql.sql_functions import warnings, wide_generator
 from lake_assets.models.sql.sql_rewrite import (
     named_windows_inlined,
     semi_joins_as_exists,
-    time_windows_called,
     whole_query_reason,
 )
+from lake_assets.models.sql.time_windows import time_windows_called
 from lake_assets.models.sql.using_joins import using_as_on
 from lake_assets.models.steps.retract import Retraction, retraction
 

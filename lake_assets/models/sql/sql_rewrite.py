@@ -31,29 +31,6 @@ def named_windows_inlined(query: exp.Query) -> exp.Query:
     return query
 
 
-_TIME_WINDOWS = ("window", "session_window")
-
-
-def time_windows_called(query: exp.Query) -> exp.Query:
-    """Replace `window` in `window.start` by its call in `GROUP BY window(at, '1 hour')`, in place."""
-    for select in query.find_all(exp.Select):
-        group = select.args.get("group")
-        called = {c.name.lower(): c for c in group.find_all(exp.Anonymous)} if group else {}
-        for column in list(select.find_all(exp.Column)) if called else []:
-            name = (column.table or column.name).lower()
-            if name not in _TIME_WINDOWS or name not in called or column.find_ancestor(exp.Select) is not select:
-                continue
-            if any(t.alias_or_name.lower() == name for t in select.find_all(exp.Table, exp.Subquery)):
-                continue  # a table's own column
-            call: exp.Expr = called[name].copy()
-            if column.table:
-                call = exp.Dot(this=call, expression=column.this.copy())
-            elif isinstance(column.parent, exp.Select):
-                call = exp.alias_(call, column.name, quoted=True)
-            column.replace(call)
-    return query
-
-
 def whole_query_reason(query: exp.Query) -> str:
     """Return the first call that is only correct in the whole query, with the reason; empty without such a call.
 
@@ -63,15 +40,11 @@ def whole_query_reason(query: exp.Query) -> str:
     """
     if (collated := collation(query)) is not None:
         return f"{collated.sql(DIALECT)}: texts that it compares as equal may stand for each other"
-    for call in query.find_all(exp.Struct, exp.ArraysZip, exp.Anonymous):
+    for call in query.find_all(exp.Struct, exp.ArraysZip):
         if isinstance(call, exp.ArraysZip):
             return f"{call.sql(DIALECT)}: it names fields by its columns"
-        if isinstance(call, exp.Anonymous) and call.name.lower() == "session_window":
-            return f"{call.sql(DIALECT)}: the length of a session depends on neighboring rows"
-        if isinstance(call, exp.Anonymous) and call.name.lower() == "window":
-            return f"{call.sql(DIALECT)}: it drops rows without a time and repeats rows that are in several windows"
         fields = [e.name for e in call.expressions if isinstance(e, exp.PropertyEQ | exp.Column)]
-        if isinstance(call, exp.Struct) and (wrong := [n for n in fields if n != n.lower()]):
+        if wrong := [n for n in fields if n != n.lower()]:
             return f"a field called {wrong[0]}: names within a query are in lower case"
     return ""
 
