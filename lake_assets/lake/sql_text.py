@@ -172,6 +172,9 @@ def changed(sql: str, tree: exp.Expr) -> str:
             select.set("qualify", None)
             select.set("having", exp.Having(this=exp.and_(having.this, qualify.this) if having else qualify.this))
     before, after = _words(sql), _words(copy.sql(DIALECT, comments=False))
+    # `t PIVOT (...) AS p` is written as `(SELECT * FROM t PIVOT (...)) AS p`.
+    named_pivots = sum(bool(p.alias) for p in copy.find_all(exp.Pivot))
+    after.subtract(dict.fromkeys(("select", "*", "from"), named_pivots))
     differ = {*(before - after), *(after - before)}
     # Spark derives the names of a struct's fields from its columns; sqlglot writes them out.
     for struct in copy.find_all(exp.Struct):

@@ -18,6 +18,11 @@ BY_STRATEGY = {
         "SELECT a.id, l.g, l.twice FROM final.a a, LATERAL (SELECT b.g, b.w * 2 AS twice FROM final.b b WHERE b.id = a.b AND b.w > a.v) l",
         "SELECT r.id, a.name FROM range(4) r JOIN final.a a ON a.b = r.id",
         "SELECT id, regexp_extract(name, '(n)(y)?', 1) AS first FROM final.a",
+        # UNPIVOT.
+        "SELECT * FROM final.d UNPIVOT (val FOR col IN (rate, n))",
+        "SELECT col, count(*) AS n FROM final.d UNPIVOT INCLUDE NULLS (val FOR col IN (rate AS r, n)) AS u GROUP BY col",
+        "SELECT * FROM (SELECT id, b, v, price FROM final.a) UNPIVOT ((x, y) FOR what IN ((b, v) AS bv, (v, b)))",
+        "SELECT u.id, u.what, b.g FROM (SELECT id, b, v FROM final.a) UNPIVOT (x FOR what IN (b, v)) u JOIN final.b ON b.id = u.x",
         # Windows of time.
         "SELECT window.start AS s, count(*) AS n, sum(k) AS t FROM final.c GROUP BY window(moment, '1 day')",
         "SELECT window.start AS s, window.end AS e, count(*) AS n FROM final.c GROUP BY window(moment, '10 days', '4 days')",
@@ -50,6 +55,15 @@ BY_STRATEGY = {
         "SELECT r.n, count(a.id) AS c FROM range(-1, 4) AS r(n) LEFT JOIN final.a a ON a.v = r.n GROUP BY r.n",
         "SELECT e.col, p.pos, count(a.id) AS c FROM explode(sequence(1, 3)) e JOIN posexplode(array(1, 2, 9)) p ON p.col = e.col LEFT JOIN final.a a ON a.b = e.col GROUP BY e.col, p.pos",
         "SELECT b, last(v, true) AS k FROM final.a GROUP BY b HAVING count(DISTINCT v) <= 1",
+        # PIVOT.
+        "SELECT * FROM (SELECT b, ok, v FROM final.a) PIVOT (sum(v) AS s FOR ok IN (true AS t, false AS f))",
+        "SELECT * FROM final.b PIVOT (count(*) AS n, max(w) AS m FOR g IN ('n', 's' AS z))",
+        "SELECT p.g, x FROM (SELECT * FROM (SELECT g, n, rate FROM final.d) PIVOT (sum(rate) FOR n IN (1 AS x, 2))) p WHERE x > 0",
+        "SELECT id, `1`, n_2 FROM (SELECT id, b, v FROM final.a) q PIVOT (coalesce(sum(q.v + 1), 0) FOR b IN (1, 2 AS n_2))",
+        "SELECT * FROM (SELECT ok, v FROM final.a) PIVOT (sum(v) AS s, avg(v) AS m, count(DISTINCT v) AS d FOR ok IN (true AS t, false AS f))",
+        "SELECT * FROM (SELECT b, name, ok, v FROM final.a) PIVOT (max(name) FOR (ok, v) IN ((true, 1) AS t, (false, 2) AS f))",
+        "SELECT p.day, b.g, p.n FROM (SELECT * FROM (SELECT day, n, g FROM final.d) PIVOT (count(g) FOR n IN (1 AS n, -1 AS m))) p JOIN final.b ON b.since = p.day",
+        "SELECT * FROM (SELECT price, v, b FROM final.a) PIVOT (min(v) AS v FOR price IN (1.5 AS x, 10.01 AS y, 1 AS z))",
         # Windows of time.
         "SELECT window(moment, '12 hours') AS w, kind, max(x) AS m FROM final.c GROUP BY window(moment, '12 hours'), kind",
         "SELECT kind, window.end AS e, count(x) AS n, count(*) AS m FROM final.c WHERE k > 0 GROUP BY kind, window(moment, '1 week', '1 week', '3 days 1 hour')",
@@ -62,6 +76,10 @@ BY_STRATEGY = {
         "SELECT d.g, l.s, count(*) AS n FROM final.d JOIN (SELECT DISTINCT window(since, '30 days', '7 days').start AS s, g FROM final.b) l ON l.g = d.g GROUP BY d.g, l.s",
     ),
     "full": (
+        # PIVOT over values whose comparison or result depends on Spark's types.
+        "SELECT * FROM (SELECT b, ok, v, name FROM final.a) PIVOT (max(name) AS m, count(v) AS n FOR ok IN (true AS t, false AS f))",
+        "SELECT * FROM (SELECT id FROM final.a), (SELECT g, w FROM final.b) PIVOT (sum(w) AS s FOR g IN ('n' AS n, 's' AS s))",
+        "SELECT * FROM (SELECT kind, x, k FROM final.c) PIVOT (sum(k) AS s FOR x IN (0.5 AS h, 1.5 AS o))",
         # Windows of time whose rows do not follow from one row, or elsewhere than in SELECT, GROUP BY and HAVING.
         "SELECT k, session_window.start AS s, count(*) AS n FROM final.c GROUP BY k, session_window(moment, '1 day')",
         "SELECT k FROM final.c WHERE window(moment, '1 day').start > TIMESTAMP_NTZ '2024-01-01 00:00:00'",

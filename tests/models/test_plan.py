@@ -64,7 +64,7 @@ def test_the_cheapest_exact_strategy_and_the_key_are_found(sql: str, strategy: s
         ("SELECT city_id, rank() OVER (ORDER BY name) AS r FROM final.users", "full", "without PARTITION BY"),
         ("SELECT id FROM final.users WHERE id > (SELECT avg(id) FROM final.users)", "full", "total of all rows"),
         ("SELECT u.id, c.id AS c FROM final.users u FULL JOIN final.cities c ON u.city_id < c.id", "full", "without an equality"),
-        ("SELECT id, a FROM final.users PIVOT (count(*) FOR name IN ('a'))", "full", "PIVOT"),
+        ("SELECT id, a FROM final.users PIVOT (count(*) FOR name IN (NULL AS a))", "full", "PIVOT"),
         ("SELECT id FROM final.users WHERE id = 1 OR EXISTS (SELECT 1 FROM final.cities)", "full", "within an expression"),
         ("SELECT id, name, city_id FROM final.users ORDER BY id, name, city_id LIMIT 3", "full", "LIMIT"),
         ("SELECT trim(BOTH FROM name) AS p FROM final.users", "full", "exactly as written"),

@@ -34,11 +34,13 @@ from lake_assets.models.operators.table_columns import narrowed
 from lake_assets.models.sql.constant_rows import constant_rows
 from lake_assets.models.sql.grouping_sets import grouped, grouping, grouping_call
 from lake_assets.models.sql.operator_joins import filtered, joined
+from lake_assets.models.sql.pivots import pivoted
 from lake_assets.models.sql.scopes import Closed, Compiled, Ctes, Scope, Uncompilable
 from lake_assets.models.sql.sql_functions import aggregates, is_window_call
 from lake_assets.models.sql.subqueries import Subqueries
 from lake_assets.models.sql.time_windows import check_no_time_window, with_time_window
 from lake_assets.models.sql.using_joins import is_in_parentheses
+from lake_assets.models.sql.window_functions import windowed
 
 Keys = Callable[[TableId], Sequence[Sequence[str]]]
 
@@ -129,10 +131,19 @@ class Compiler:
 
     def source(self, source: exp.Expr, ctes: Ctes, scope: Scope) -> Node:
         """Compile a table, CTE or subquery of FROM or JOIN, and add its columns to `scope`."""
-        for part in ("pivots", "joins", "laterals", "sample", "version", "when"):
+        for part in ("joins", "laterals", "sample", "version", "when"):
             if source.args.get(part):
                 raise Uncompilable(f"{part.upper()} on {source.alias_or_name or 'a table'}")
         alias = source.alias_or_name
+        if pivots := source.args.get("pivots"):
+            if not isinstance(source.parent, exp.From):
+                # Spark may apply it to the joined rows.
+                raise Uncompilable(f"PIVOT after {source.alias_or_name or 'a joined table'}")
+            plain, below = source.copy(), Scope()
+            plain.set("pivots", pivots[1:])
+            node, columns = pivoted(self.source(plain, ctes, below), below, pivots[0], self.name)
+            self._add_to_scope(scope, pivots[0].alias or alias, ((n, c.name) for n, c in columns))
+            return node
         if isinstance(source, exp.Table) and source.db:
             table = TableId((source.db,), source.name)
             types = self._schemas[table]
@@ -202,7 +213,7 @@ class Select:
         node, items, having, qualify = self._grouped(node, items, having, qualify)
         if having is not None:
             node = filtered(node, conjuncts(having))
-        node, items, qualify = self._windowed(node, items, qualify)
+        node, items, qualify = windowed(node, items, qualify, self.compiler.name)
         node, items = self._generated(node, items)
         if qualify is not None:
             node = filtered(node, conjuncts(qualify))
@@ -357,37 +368,3 @@ class Select:
         new_items = [(n, replaced(e)) for n, e in items]
         new_clauses = [replaced(c) if c is not None else None for c in (having, qualify)]
         return node, new_items, new_clauses[0], new_clauses[1]
-
-    # --- window functions ---------------------------------------------------------------------------------------
-
-    def _windowed(
-        self, node: Node, items: list[Item], qualify: exp.Expr | None
-    ) -> tuple[Node, list[Item], exp.Expr | None]:
-        parts = [*(e for _, e in items), *([qualify] if qualify is not None else [])]
-        windows = [w for p in parts for w in p.find_all(exp.Window) if not w.find_ancestor(exp.Window)]
-        if not windows:
-            return node, items, qualify
-        named: dict[str, Item] = {}
-        for w in windows:
-            named.setdefault(w.sql(DIALECT), (self.compiler.name("over"), w.copy()))
-        if missing := {n for _, w in named.values() for n in refs(w)} - set(node.columns):
-            raise Uncompilable(f"a window function over {', '.join(sorted(missing))}, which is not grouped by")
-        sets = [{p.sql(DIALECT): p for p in w.args.get("partition_by") or []} for _, w in named.values()]
-        common = tuple(p for text, p in sets[0].items() if all(text in s for s in sets))
-        if common:
-            node = Window(node, tuple(named.values()), common)
-        else:
-            # One operator after another, each for one set of keys.
-            by_keys: dict[frozenset[str], tuple[tuple[exp.Expr, ...], list[Item]]] = {}
-            for item, keys in zip(named.values(), sets, strict=True):
-                by_keys.setdefault(frozenset(keys), (tuple(keys.values()), []))[1].append(item)
-            for partition, items_of in by_keys.values():
-                node = Window(node, tuple(items_of), partition)
-
-        def replaced(expression: exp.Expr) -> exp.Expr:
-            def replace_part(part: exp.Expr) -> exp.Expr:
-                return column(named[part.sql(DIALECT)][0]) if isinstance(part, exp.Window) else part
-
-            return expression.copy().transform(replace_part)
-
-        return node, [(n, replaced(e)) for n, e in items], replaced(qualify) if qualify is not None else None
