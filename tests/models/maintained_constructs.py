@@ -55,6 +55,14 @@ BY_STRATEGY = {
         "SELECT r.n, count(a.id) AS c FROM range(-1, 4) AS r(n) LEFT JOIN final.a a ON a.v = r.n GROUP BY r.n",
         "SELECT e.col, p.pos, count(a.id) AS c FROM explode(sequence(1, 3)) e JOIN posexplode(array(1, 2, 9)) p ON p.col = e.col LEFT JOIN final.a a ON a.b = e.col GROUP BY e.col, p.pos",
         "SELECT b, last(v, true) AS k FROM final.a GROUP BY b HAVING count(DISTINCT v) <= 1",
+        # Subqueries beside aggregates and in HAVING.
+        "SELECT b, count(*) AS n FROM final.a GROUP BY b HAVING count(*) > (SELECT min(n) FROM final.d)",
+        "SELECT b, sum(v) AS s, sum(v) / (SELECT sum(w) FROM final.b) AS share FROM final.a GROUP BY b",
+        "SELECT a.b, a.v % 2 AS odd, count(*) AS n FROM final.a GROUP BY a.b, a.v % 2 HAVING a.v % 2 = 1 OR count(*) >= (SELECT count(*) FROM final.b a WHERE a.id = a.w) + (SELECT 1)",
+        "SELECT b, sum(v) AS v FROM final.a GROUP BY b HAVING b NOT IN (SELECT id FROM final.b WHERE id IS NOT NULL) AND sum(v) > 1",
+        "SELECT b, ok FROM final.a GROUP BY b, ok HAVING EXISTS (SELECT 1 FROM final.b x WHERE x.id = a.b) AND NOT ok IN (SELECT w > 1 FROM final.b)",
+        "SELECT DISTINCT count(*) AS n, (SELECT max(n) FROM final.d) AS m FROM final.a GROUP BY b",
+        "SELECT b, count(*) AS n, rank() OVER (PARTITION BY count(*) % 2 ORDER BY sum(v), b) + (SELECT max(n) FROM final.d) AS r, sum(IF(v IN (SELECT w FROM final.b), 1, 0)) AS m FROM final.a GROUP BY b",
         # PIVOT.
         "SELECT * FROM (SELECT b, ok, v FROM final.a) PIVOT (sum(v) AS s FOR ok IN (true AS t, false AS f))",
         "SELECT * FROM final.b PIVOT (count(*) AS n, max(w) AS m FOR g IN ('n', 's' AS z))",
@@ -76,6 +84,11 @@ BY_STRATEGY = {
         "SELECT d.g, l.s, count(*) AS n FROM final.d JOIN (SELECT DISTINCT window(since, '30 days', '7 days').start AS s, g FROM final.b) l ON l.g = d.g GROUP BY d.g, l.s",
     ),
     "full": (
+        # Subqueries beside aggregates: a total of the same rows, or grouping sets.
+        "SELECT b, sum(v) * 100.0 / (SELECT sum(v) FROM final.a) AS share FROM final.a GROUP BY b",
+        "SELECT count(*) - (SELECT count(*) FROM final.b) AS more FROM final.a HAVING count(*) > (SELECT max(n) FROM final.d)",
+        "SELECT b, sum(v) AS s FROM final.a GROUP BY b HAVING sum(v) > (SELECT avg(s) FROM (SELECT sum(v) AS s FROM final.a GROUP BY b) t)",
+        "SELECT b, ok, count(*) / (SELECT max(n) FROM final.d) AS s FROM final.a GROUP BY ROLLUP (b, ok)",
         # PIVOT over values whose comparison or result depends on Spark's types.
         "SELECT * FROM (SELECT b, ok, v, name FROM final.a) PIVOT (max(name) AS m, count(v) AS n FOR ok IN (true AS t, false AS f))",
         "SELECT * FROM (SELECT id FROM final.a), (SELECT g, w FROM final.b) PIVOT (sum(w) AS s FOR g IN ('n' AS n, 's' AS s))",

@@ -32,6 +32,7 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.operators.table_columns import narrowed
 from lake_assets.models.sql.constant_rows import constant_rows
+from lake_assets.models.sql.grouped_subqueries import over_groups
 from lake_assets.models.sql.grouping_sets import grouped, grouping, grouping_call
 from lake_assets.models.sql.operator_joins import filtered, joined
 from lake_assets.models.sql.pivots import pivoted
@@ -202,6 +203,8 @@ class Select:
     def compiled(self) -> Compiled:
         """Compile the SELECT."""
         select = self.select
+        if (outer := over_groups(select)) is not None:
+            return Select(self.compiler, outer, self.ctes, self.scope.outer).compiled()
         node = self._from()
         where = select.args.get("where")
         node = self.subqueries.filtered(node, conjuncts(where.this if where else None))
