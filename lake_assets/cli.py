@@ -37,7 +37,7 @@ def application() -> typer.Typer:
     """The command line with all commands."""
     from lake_assets.commands import (
         backfill,
-        backfills,
+        backfill_commands,
         capture,
         check,
         demo,
@@ -68,12 +68,12 @@ def application() -> typer.Typer:
     app.command()(run_and_status.status)
     app.command()(rebuild.rebuild)
     app.command()(backfill.backfill)
-    app.command()(backfills.backfills)
-    app.command()(backfills.compare)
-    app.command()(backfills.publish)
-    app.command()(backfills.discard)
-    app.command()(backfills.resume)
-    app.command()(backfills.undo)
+    app.command()(backfill_commands.backfills)
+    app.command()(backfill_commands.compare)
+    app.command()(backfill_commands.publish)
+    app.command()(backfill_commands.discard)
+    app.command()(backfill_commands.resume)
+    app.command()(backfill_commands.undo)
     app.command()(repair.repair)
     app.command()(step.step)
     app.command()(check.check)

@@ -164,6 +164,8 @@ def _left_out(lake: LakeBase, specs: Sequence[Spec], below: Collection[TableId],
         table = lake.find(spec.table)
         if isinstance(spec, JobSpec):
             left_out[str(spec.table)] = "written by a job: it absorbs the changes after they are published"
+        elif why := getattr(spec, "refused", ""):
+            left_out[str(spec.table)] = f"its declaration is refused: {why}"
         elif table is None or table.metadata.current_snapshot_id is None:
             left_out[str(spec.table)] = "was never run: the next run fills it"
         elif not members.intersection((*spec.sources, *lookups_of(spec))):

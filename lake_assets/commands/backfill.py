@@ -14,8 +14,8 @@ from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableR
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
 from lake_assets.commands.printing import console, local, print_json, size, stderr, visible
-from lake_assets.commands.rebuild import pipeline_of
 from lake_assets.commands.run_and_status import AsJson
+from lake_assets.commands.table_pipelines import pipeline_of
 from lake_assets.errors import BackfillError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -81,6 +81,14 @@ def backfill(
     run(made, as_json=as_json)
 
 
+def redo_everything(lake: Lake, pipeline: Pipeline, table: TableId, *, as_json: bool) -> None:
+    """Redo a table and everything downstream, for `lake-assets rebuild TABLE --downstream`."""
+    planned = plan(lake, pipeline, table, Selection(), past=Records(lake).all())
+    if not as_json:
+        show_plan(planned)
+    run(Backfill.begin(lake, pipeline, planned), as_json=as_json)
+
+
 def run(made: Backfill, *, as_json: bool) -> None:
     """Build a backfill, print its progress, and publish it unless it waits for a decision.
 
@@ -114,7 +122,7 @@ def _show_progress(record: BackfillRecord, at: TableRecord) -> None:
     done = f"{at.done} of {len(at.chunks)} chunks, " if len(at.chunks) > 1 else ""
     console.print(
         f"{escape(at.table)}: {done}+{at.inserted:,} ~{at.updated:,} -{at.deleted:,} in {at.seconds:.1f} s "
-        f"[dim]({escape(at.strategy)}: {escape(at.why)})[/]"
+        f"[dim]({escape(': '.join(filter(None, (at.strategy, at.why))))})[/]"
     )
 
 
@@ -123,6 +131,11 @@ def _result(record: BackfillRecord) -> str:
         return (
             f"backfill {record.id} is ready: `lake-assets compare {record.id}` shows what changes, then `lake-assets "
             f"publish {record.id}` or `lake-assets discard {record.id}`"
+        )
+    if record.undoes:
+        return (
+            f"backfill {record.undoes} is undone: its tables hold what they would hold without it. That is the "
+            f"backfill {record.id}, which can be undone as well"
         )
     if all(t.after is None for t in record.tables):
         return f"backfill {record.id}: no row differs, so nothing was published"

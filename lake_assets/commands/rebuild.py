@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from lake_assets.commands.backfill import redo_everything
 from lake_assets.commands.printing import console, outcome_json, print_json
-from lake_assets.commands.run_and_status import AsJson, find_pipeline
-from lake_assets.errors import PipelineError
-from lake_assets.examples import shipped_pipelines
+from lake_assets.commands.run_and_status import AsJson
+from lake_assets.commands.table_pipelines import pipeline_of
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.lake.names import nearest
-from lake_assets.pipeline import Pipeline, own_pipelines
 from lake_assets.pipeline.table_rebuild import ROWS_AFTER, ROWS_BEFORE
 from lake_assets.tables.outcome import Outcome
 
@@ -31,6 +29,9 @@ def rebuild(
             help="YAML file, folder or name of its pipeline; default: the shipped ones and LAKE_PIPELINES",
         ),
     ] = None,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="with everything downstream, as one backfill that can be undone")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute TABLE from everything its sources hold now and publish it in one commit.
@@ -40,30 +41,15 @@ def rebuild(
     """
     lake = Lake.load_existing()
     found = pipeline_of(lake, TableId.parse(table), pipeline)
+    if downstream:
+        redo_everything(lake, found, TableId.parse(table), as_json=as_json)
+        return
     if as_json:
         print_json(outcome_json(found.rebuild(lake, table)))
         return
     with console.status(f"rebuilding {table}"):
         outcome = found.rebuild(lake, table)
     _show(outcome)
-
-
-def pipeline_of(lake: Lake, table: TableId, named: str | None) -> Pipeline:
-    """Find the pipeline that declares a table.
-
-    Raises:
-        PipelineError: no pipeline does.
-    """
-    searched = [find_pipeline(named)] if named else [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
-    declared: list[str] = []
-    for candidate in searched:
-        tables = [s.table for s in candidate.specs(lake, alone=False)]
-        if table in tables:
-            return candidate
-        declared += map(str, tables)
-    names = ", ".join(c.name for c in searched)
-    where = "" if named else ". Name its pipeline with --pipeline, or set LAKE_PIPELINES to its folder"
-    raise PipelineError(f"no table {table} in pipeline {names}{nearest(str(table), declared)}{where}")
 
 
 def _show(outcome: Outcome) -> None:

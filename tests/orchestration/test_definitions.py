@@ -116,7 +116,8 @@ def test_the_code_location_has_the_shipped_pipelines_and_those_of_the_users_fold
     assert set(graph(merged)) >= {*SHOP, "raw/mine", "staging/a", "final/a"}
     assert graph(merged)["agg/city_population_tbl"] == {"agg/user_name_city_tbl"}
     assert graph(merged)["agg/user_name_city_tbl"] == {"final/user_name_tbl", "final/user_city_tbl"}
-    assert {j.name for j in merged.jobs or []} == {"shop", "population", "playback", "flights", "mine"}
+    pipelines = {"shop", "population", "playback", "flights", "mine"}
+    assert {j.name for j in merged.jobs or []} == pipelines | {f"{name}_backfill" for name in pipelines}
     dg.Definitions.validate_loadable(merged)
 
 
