@@ -28,9 +28,9 @@ _ID = re.compile(r"b[0-9a-f]{6}")
 
 # `building` also while it fails, waits to be continued, or undoes another one; `publishing` for the moment of the
 # commit, whose result only the tables know.
-State = Literal["building", "failed", "ready", "publishing", "published", "undone", "discarded"]
+State = Literal["building", "failed", "ready", "publishing", "published", "undone", "discarding", "discarded"]
 WHOLE = Chosen("", (), "")
-OPEN: tuple[State, ...] = ("building", "failed", "ready", "publishing")
+OPEN: tuple[State, ...] = ("building", "failed", "ready", "publishing", "discarding")
 Publish = Literal["auto", "manual"]
 Redo = Literal["everything", "rows", "changes", "before"]
 

@@ -123,6 +123,11 @@ class Backfill:
                 backfill can be continued.
             LakeError: see the steps.
         """
+        if self.record.state == "discarding":
+            raise BackfillError(
+                f"the backfill {self.record.id} was being discarded: `lake-assets discard {self.record.id}` completes "
+                "that"
+            )
         try:
             self._save(replace(self.record, state="building", error="", process=owner()))
             self._prepare()
@@ -138,7 +143,9 @@ class Backfill:
                     self._save(self.record.with_table(_added(at, outcome)))
                     on_progress(self.record, self.record.of(spec.table))
             self._catch_up()
-            self._save(replace(self.record, state="ready", process=""))
+            # Until it waits for a decision, it is this process's: nobody else may settle or discard it.
+            waits = self.record.publish == "manual"
+            self._save(replace(self.record, state="ready", process="" if waits else owner()))
         except BaseException as e:
             state = "failed" if isinstance(e, Exception) else "building"
             self._save(replace(self.record, state=state, error=f"{type(e).__name__}: {e}", process=""))
@@ -236,6 +243,14 @@ class Backfill:
             raise BackfillError(
                 f"the backfill {self.record.id} is {self.record.state}: `lake-assets resume {self.record.id}` builds it"
             )
+        self._save(replace(self.record, process=owner()))
+        try:
+            self._publish()
+        finally:
+            if self.record.is_open and self.record.state == "ready":
+                self._save(replace(self.record, process=""))
+
+    def _publish(self) -> None:
         for _ in range(_ROUNDS):
             self._catch_up()
             try:
@@ -252,14 +267,14 @@ class Backfill:
 
     def discard(self) -> None:
         """Drop the working copies and delete their files. Main is unchanged."""
+        # A discard that is killed has deleted files: from here on it can only be discarded.
+        self._save(replace(self.record, state="discarding", process=owner()))
         publishing.clean_up(self._lake, self._side, self.record)
         self._save(replace(self.record, state="discarded", process=""))
 
     def _finish(self) -> None:
+        publishing.mark_undone(self._records, self.record)
         publishing.clean_up(self._lake, self._side, self.record)
-        if self.record.undoes:
-            undone = self._records.get(self.record.undoes)
-            self._records.save(replace(undone, state="undone"))
 
     def _save(self, record: BackfillRecord) -> None:
         self._records.save(record)

@@ -197,9 +197,10 @@ def _add_tag(metadata: Metadata, name: str, snapshot: int, days: int) -> None:
 def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
     """Find out from the tables whether a backfill was published, and finish it; else remove what it had prepared."""
     tables = [(t, lake.table(t.table)) for t in record.tables]
-    if any(t.after is not None and table.snapshot_by_id(t.after) for t, table in tables):
+    if any(_is_published(record, t, table) for t, table in tables):
         record = replace(record, state="published", published=record.published or time.time(), process="")
         records.save(record)
+        mark_undone(records, record)
         clean_up(lake, side, record)
         return record
     for t, table in tables:
@@ -211,6 +212,20 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
     record = replace(record, state="ready", tables=tuple(replace(t, after=None) for t, _ in tables), process="")
     records.save(record)
     return record
+
+
+def _is_published(record: BackfillRecord, t: TableRecord, table: Table) -> bool:
+    """Whether a table has the commit of a backfill: its snapshots, or the tag that the same commit moved."""
+    if t.after is not None and t.after != t.start and table.snapshot_by_id(t.after):
+        return True
+    ref = table.metadata.refs.get(tag(record.id))
+    return ref is not None and t.before is not None and t.before != t.start and ref.snapshot_id == t.before
+
+
+def mark_undone(records: Records, record: BackfillRecord) -> None:
+    """Mark the backfill that a published one takes back as undone."""
+    if record.undoes:
+        records.save(replace(records.get(record.undoes), state="undone"))
 
 
 def _holds(metadata: Metadata, snapshot: int | None) -> bool:

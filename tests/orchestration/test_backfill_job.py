@@ -24,11 +24,14 @@ def redo(harness: Harness, **options: Any) -> dg.ExecuteInProcessResult:
 
 
 def observed(result: dg.ExecuteInProcessResult) -> list[tuple[str, dict[str, Any]]]:
-    events = [e for e in result.all_events if e.event_type_value == "ASSET_OBSERVATION"]
-    return [
-        (o.asset_key.to_user_string(), {k: v.value for k, v in o.metadata.items()})
-        for o in (e.event_specific_data.asset_observation for e in events)
-    ]
+    found: list[tuple[str, dict[str, Any]]] = []
+    for event in result.all_events:
+        if event.event_type_value == "ASSET_OBSERVATION":
+            data: Any = event.event_specific_data
+            observation = data.asset_observation
+            metadata = {k: v.value for k, v in observation.metadata.items()}
+            found.append((observation.asset_key.to_user_string(), metadata))
+    return found
 
 
 @pytest.fixture
