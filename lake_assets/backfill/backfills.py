@@ -283,7 +283,7 @@ class Backfill:
 
 def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
     """Return a record after finding out, if its process was killed while it published, whether it did."""
-    if record.state != "publishing" or record.is_running:
+    if record.state != "publishing" or (record.is_running and record.process != owner()):
         return record
     return publishing.settle(lake, SideLake(lake, record.id), Records(lake), record)
 
