@@ -13,12 +13,13 @@ from lake_assets.backfill.backfill_record import WHOLE, BackfillRecord, Redo
 from lake_assets.backfill.redone_rows import MAX_ROWS, RedoneRows, Selection, check_exists, redone_rows
 from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
+from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.names import nearest
 from lake_assets.pipeline import Pipeline
 from lake_assets.pipeline.recompute import Chosen
-from lake_assets.pipeline.table_graph import JobSpec, Spec, lookups_of
+from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, lookups_of
 from lake_assets.pipeline.table_steps import step_of
 
 # Without past backfills of a table: rows read per second, and seconds of each piece of work.
@@ -119,6 +120,7 @@ def plan(
     members = [first, *(s for s in below if str(s.table) not in left_out)]
     redone = RedoneRows((WHOLE,), 1.0)
     if not selection.is_everything:
+        assert isinstance(first, ComputedSpec)
         redone = redone_rows(lake, first, selection, max_rows)
     tables: list[TablePlan] = []
     for spec in members:
@@ -151,6 +153,11 @@ def _check(lake: LakeBase, spec: Spec) -> None:
         )
     if why := step_of(spec).why_not_rebuilt:
         raise BackfillError(why)
+    if isinstance(spec, StagingSpec):
+        raise BackfillError(
+            f"{spec.table} shares the table of rejected records with {spec.raw}, so it is not redone aside: "
+            f"`lake-assets rebuild {spec.table}` reads all records again, and the tables below follow with the next run"
+        )
     check_exists(lake, spec)
 
 
@@ -189,7 +196,6 @@ def _planned(
         "everything": ("everything", "computed from all that its sources hold"),
         "rows": (_labels(pieces), "computed from its sources; rows that differ are written"),
         "changes": ("changes", f"follows the changes of {', '.join(map(str, spec.sources))}"),
-        "before": ("nothing", "starts from its rows before the backfill"),
     }[redo]
     return TablePlan(
         table=str(spec.table),

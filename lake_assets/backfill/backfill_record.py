@@ -5,6 +5,8 @@ One JSON file per backfill in the lake's home. A file is replaced as a whole, so
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import getpass
 import json
 import os
@@ -12,7 +14,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -23,11 +25,13 @@ from lake_assets.pipeline.recompute import Chosen
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import is_gone, owner
 
+# How long a published backfill can be undone, unless declared otherwise.
+KEEP_DAYS = 7
 _FOLDER = "backfills"
 _ID = re.compile(r"b[0-9a-f]{6}")
 
-# `building` also while it fails, waits to be continued, or undoes another one; `publishing` for the moment of the
-# commit, whose result only the tables know.
+# `building` also if its process was killed; `publishing` during the commit, whose result only the tables know;
+# `discarding` once files may be deleted.
 State = Literal["building", "failed", "ready", "publishing", "published", "undone", "discarding", "discarded"]
 WHOLE = Chosen("", (), "")
 OPEN: tuple[State, ...] = ("building", "failed", "ready", "publishing", "discarding")
@@ -110,7 +114,7 @@ class BackfillRecord:
     tables: tuple[TableRecord, ...]
     state: State = "building"
     publish: Publish = "auto"
-    keep_days: int = 7
+    keep_days: int = KEEP_DAYS
     process: str = ""
     created: float = field(default_factory=time.time)
     changed: float = field(default_factory=time.time)
@@ -158,21 +162,27 @@ class Records:
         Raises:
             BackfillError: another one has.
         """
-        make_private(self._folder)
         record = replace(record, by=f"{_user()}@{socket.gethostname()}", process=owner())
-        self.save(record)
         tables = {t.table for t in record.tables}
-        # Of two that are created at the same time, at least one sees the other; both may give way.
-        for other in self.all():
-            shared = tables.intersection(t.table for t in other.tables) if other.is_open else set[str]()
-            if shared and other.id != record.id:
-                self._file(record.id).unlink()
-                raise BackfillError(
-                    f"{', '.join(sorted(shared))} is in the backfill {other.id} ({other.request}), which is "
-                    f"{other.state}: publish it (`lake-assets publish {other.id}`) or discard it (`lake-assets discard "
-                    f"{other.id}`) first"
-                )
+        with self.exclusive():
+            for other in self.all():
+                shared = tables.intersection(t.table for t in other.tables) if other.is_open else set[str]()
+                if shared:
+                    raise BackfillError(
+                        f"{', '.join(sorted(shared))} is in the backfill {other.id} ({other.request}), which is "
+                        f"{other.state}: publish it (`lake-assets publish {other.id}`) or discard it (`lake-assets "
+                        f"discard {other.id}`) first"
+                    )
+            self.save(record)
         return record
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Generator[None]:
+        """Let no other process of this machine claim, take over or settle a backfill within the context."""
+        make_private(self._folder)
+        with (self._folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a kill
+            yield
 
     def save(self, record: BackfillRecord) -> None:
         """Replace a record."""
@@ -200,7 +210,7 @@ class Records:
 
     def _each(self) -> Iterator[BackfillRecord]:
         for file in self._folder.glob("b*.json"):
-            if _ID.fullmatch(file.stem) and file.exists():
+            if _ID.fullmatch(file.stem):
                 yield self._read(file)
 
     def _file(self, backfill: str) -> Path:

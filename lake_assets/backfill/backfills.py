@@ -12,9 +12,9 @@ from functools import cached_property
 
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan
-from lake_assets.backfill.backfill_record import WHOLE, BackfillRecord, Publish, Records, TableRecord
+from lake_assets.backfill.backfill_record import KEEP_DAYS, WHOLE, BackfillRecord, Publish, Records, TableRecord
 from lake_assets.backfill.side_lake import SideLake
-from lake_assets.errors import BackfillError, ConcurrentWriteError
+from lake_assets.errors import BackfillError, ConcurrentWriteError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
@@ -30,7 +30,6 @@ from lake_assets.tables.batch_limits import LEFT
 log = logging.getLogger(__name__)
 # How often publishing catches up before it gives way to micro-batches that keep coming.
 _ROUNDS = 10
-_UNDONE_DAYS = 7
 Progress = Callable[[BackfillRecord, TableRecord], None]
 
 
@@ -56,7 +55,7 @@ class Backfill:
         plan: BackfillPlan,
         *,
         publish: Publish = "auto",
-        keep_days: int = _UNDONE_DAYS,
+        keep_days: int = KEEP_DAYS,
         run: str = "",
     ) -> Backfill:
         """Begin a planned backfill: claim its tables. Nothing is computed yet.
@@ -84,9 +83,9 @@ class Backfill:
             file=_file(pipeline),
             run=run,
         )
-        made = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
-        made.record = records.create(record)
-        return made
+        begun = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
+        begun.record = records.create(record)
+        return begun
 
     @classmethod
     def load(cls, lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
@@ -96,24 +95,29 @@ class Backfill:
             BackfillNotFoundError: there is no such backfill.
             BackfillError: it is finished, another process is at work on it, or it belongs to another pipeline.
         """
-        made = cls(lake, pipeline, settled(lake, Records(lake).get(backfill)))
-        record = made.record
-        if not record.is_open:
-            raise BackfillError(f"the backfill {record.id} is {record.state}{_advice(record)}")
-        if record.is_running and record.process != owner():
-            raise BackfillError(
-                f"the backfill {record.id} is being built by another process ({record.process}: machine, process id, "
-                "start): wait until it ends, or end it"
-            )
-        if record.pipeline != pipeline.name:
-            raise BackfillError(f"the backfill {record.id} is of pipeline {record.pipeline!r}, not {pipeline.name!r}")
-        made._save(replace(record, process=owner()))
-        return made
+        settled(lake, Records(lake).get(backfill))
+        records = Records(lake)
+        with records.exclusive():
+            record = records.get(backfill)
+            if not record.is_open:
+                raise BackfillError(f"the backfill {record.id} is {record.state}{_advice(record)}")
+            if record.is_running and record.process != owner():
+                raise BackfillError(
+                    f"another process is at work on the backfill {record.id} ({record.process}: machine, process id, "
+                    "start): wait until it ends, or end it"
+                )
+            if record.pipeline != pipeline.name:
+                raise BackfillError(
+                    f"the backfill {record.id} is of pipeline {record.pipeline!r}, not {pipeline.name!r}"
+                )
+            loaded = cls(lake, pipeline, record)
+            loaded._save(replace(record, process=owner()))
+        return loaded
 
     # --- building -----------------------------------------------------------------------------------------------------
 
     def build(self, on_progress: Progress = lambda record, table: None) -> None:
-        """Do all pieces of work that are left, then catch up with main.
+        """Do all pieces of work that are left.
 
         Args:
             on_progress: called after each piece of work.
@@ -142,9 +146,10 @@ class Backfill:
                     outcome = self._redo(spec, at, pins)
                     self._save(self.record.with_table(_added(at, outcome)))
                     on_progress(self.record, self.record.of(spec.table))
-            self._catch_up()
-            # Until it waits for a decision, it is this process's: nobody else may settle or discard it.
             waits = self.record.publish == "manual"
+            if waits:
+                self._catch_up()
+            # Until it waits for a decision, it is this process's: nobody else may settle or discard it.
             self._save(replace(self.record, state="ready", process="" if waits else owner()))
         except BaseException as e:
             state = "failed" if isinstance(e, Exception) else "building"
@@ -283,9 +288,23 @@ class Backfill:
 
 def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
     """Return a record after finding out, if its process was killed while it published, whether it did."""
-    if record.state != "publishing" or (record.is_running and record.process != owner()):
+    if record.state != "publishing":
         return record
-    return publishing.settle(lake, SideLake(lake, record.id), Records(lake), record)
+    records = Records(lake)
+    with records.exclusive():
+        record = records.get(record.id)
+        if record.state != "publishing" or (record.is_running and record.process != owner()):
+            return record
+        return publishing.settle(lake, SideLake(lake, record.id), records, record)
+
+
+def settle_all(lake: Lake) -> None:
+    """Settle all backfills whose process was killed while it published; errors are logged."""
+    try:
+        for record in Records(lake).all():
+            settled(lake, record)
+    except LakeError as e:  # of one backfill: nothing else may wait for it
+        log.warning("an interrupted backfill is not settled for now: %s", e)
 
 
 def undo(lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
@@ -309,9 +328,9 @@ def undo(lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
     record = BackfillRecord(
         records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=_file(pipeline)
     )
-    made = Backfill(lake, pipeline, record)
-    made.record = records.create(record)
-    return made
+    begun = Backfill(lake, pipeline, record)
+    begun.record = records.create(record)
+    return begun
 
 
 def _file(pipeline: Pipeline) -> str:

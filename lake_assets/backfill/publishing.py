@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 
-from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
+from lake_assets.backfill.backfill_record import BackfillRecord, Records, State, TableRecord
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError, StaleBackfillError
 from lake_assets.facade import Lake
@@ -223,9 +223,12 @@ def _is_published(record: BackfillRecord, t: TableRecord, table: Table) -> bool:
 
 
 def mark_undone(records: Records, record: BackfillRecord) -> None:
-    """Mark the backfill that a published one takes back as undone."""
-    if record.undoes:
-        records.save(replace(records.get(record.undoes), state="undone"))
+    """Mark the backfill that a published one takes back as undone; what that one took back is in effect again."""
+    state: State = "undone"
+    while record.undoes:
+        record = replace(records.get(record.undoes), state=state)
+        records.save(record)
+        state = "published" if state == "undone" else "undone"
 
 
 def _holds(metadata: Metadata, snapshot: int | None) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from lake_assets.errors import BackfillError, PipelineError
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats.event_model import EVENT_TIME
 from lake_assets.lake import LakeBase, quote
+from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.lake.names import literal, nearest
 from lake_assets.pipeline.recompute import Chosen, chosen_partitions
@@ -84,7 +86,7 @@ class RedoneRows:
     share: float
 
 
-def redone_rows(lake: LakeBase, spec: Spec, selection: Selection, max_rows: int = MAX_ROWS) -> RedoneRows:
+def redone_rows(lake: LakeBase, spec: ComputedSpec, selection: Selection, max_rows: int = MAX_ROWS) -> RedoneRows:
     """Return the rows of a table that a selection redoes, in chunks of about `max_rows` rows.
 
     Reads the keys of a range of events with Spark, else metadata.
@@ -93,11 +95,6 @@ def redone_rows(lake: LakeBase, spec: Spec, selection: Selection, max_rows: int 
         BackfillError: the selection does not fit the table; says which ones do.
         PipelineError: a key is not one of its partitions.
     """
-    if not isinstance(spec, ComputedSpec):
-        raise BackfillError(
-            f"{spec.table} holds what its sources sent, so no part of it can be recomputed: redo everything (--all), "
-            "or a table below it"
-        )
     if selection.keys:
         return _of_keys(lake, spec, _read_keys(lake, spec, selection.keys))
     if selection.partitions:
@@ -111,6 +108,9 @@ def redone_rows(lake: LakeBase, spec: Spec, selection: Selection, max_rows: int 
             problem = f"has no column {column}{nearest(column, types)}" if not kind else f"{column} is {kind}"
             raise BackfillError(f"{spec.table}: --by: {problem}; it has {', '.join(types)}")
         label = f"{column} {selection.low} to {selection.high}"
+        with _wrong_values(spec, types, [column]):
+            ends = (f"CAST({literal(end)} AS {kind})" for end in (selection.low, selection.high))
+            lake.spark().sql(f"SELECT {', '.join(ends)}").collect()
         where = f"coalesce({_between(quote(column), kind, selection.low, selection.high)}, false)"
         return RedoneRows((Chosen(where, (column,), label),), 1.0)
     if spec.partitions is not None and spec.partitions.every is not None:
@@ -202,7 +202,9 @@ def _read_keys(lake: LakeBase, spec: ComputedSpec, file: Path) -> DataFrame:
 def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
     types = columns_of(lake, spec.table)
     names = keys.columns
-    texts = keys.select(*(F.col(quote(n)).cast(types[n]).cast("string") for n in names)).limit(MAX_KEYS + 1).collect()
+    casts = (F.col(quote(n)).cast(types[n]).cast("string") for n in names)
+    with _wrong_values(spec, types, names):
+        texts = keys.select(*casts).limit(MAX_KEYS + 1).collect()
     if not texts:
         raise BackfillError(f"{spec.table}: the selection has no keys, so there is nothing to redo")
     if len(texts) > MAX_KEYS:
@@ -218,6 +220,16 @@ def _of_keys(lake: LakeBase, spec: ComputedSpec, keys: DataFrame) -> RedoneRows:
     return RedoneRows(
         tuple(parts), min(1.0, len(rows) / max(1, visible_rows(lake.table(spec.table).current_snapshot())))
     )
+
+
+@contextlib.contextmanager
+def _wrong_values(spec: Spec, types: Mapping[str, str], columns: Sequence[str]) -> Generator[None]:
+    """Raise BackfillError if Spark cannot convert the values of a selection within the context."""
+    try:
+        yield
+    except PySparkException as e:
+        kinds = ", ".join(f"{c} is {types[c]}" for c in columns)
+        raise BackfillError(f"{spec.table}: {kinds}, and a value is none: {first_line(e)}") from e
 
 
 def _value(text: str | None, kind: str) -> str:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan
-from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
+from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
 from lake_assets.commands.printing import console, local, print_json, size, stderr, visible
@@ -21,7 +21,6 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.pipeline import Pipeline
 
-KEEP_DAYS = 7
 PipelineOption = Annotated[
     str | None,
     typer.Option("--pipeline", "-p", help="YAML file, folder or name; default: the shipped ones and LAKE_PIPELINES"),
@@ -77,8 +76,8 @@ def backfill(
         return
     if not as_json:
         show_plan(planned)
-    made = Backfill.begin(lake, found, planned, publish=publish, keep_days=keep_days)
-    run(made, as_json=as_json)
+    begun = Backfill.begin(lake, found, planned, publish=publish, keep_days=keep_days)
+    run(begun, as_json=as_json)
 
 
 def redo_everything(lake: Lake, pipeline: Pipeline, table: TableId, *, as_json: bool) -> None:
@@ -89,22 +88,22 @@ def redo_everything(lake: Lake, pipeline: Pipeline, table: TableId, *, as_json: 
     run(Backfill.begin(lake, pipeline, planned), as_json=as_json)
 
 
-def run(made: Backfill, *, as_json: bool) -> None:
+def run(begun: Backfill, *, as_json: bool) -> None:
     """Build a backfill, print its progress, and publish it unless it waits for a decision.
 
     Raises:
         LakeError: it failed; says how to continue.
     """
-    backfill_id = made.record.id
+    backfill_id = begun.record.id
     try:
         if as_json:
-            made.build()
+            begun.build()
         else:
             with console.status(f"backfill {backfill_id}: building") as status:
-                made.build(lambda record, at: _show_progress(record, at))
+                begun.build(lambda record, at: _show_progress(record, at))
                 status.update(f"backfill {backfill_id}: publishing")
-        if made.record.publish == "auto":
-            made.publish()
+        if begun.record.publish == "auto":
+            begun.publish()
     except LakeError:
         stderr.print(
             f"the backfill {backfill_id} is not published, and main is unchanged. After a correction, `lake-assets "
@@ -113,9 +112,9 @@ def run(made: Backfill, *, as_json: bool) -> None:
         )
         raise
     if as_json:
-        print_json(record_json(made.record))
+        print_json(record_json(begun.record))
         return
-    console.print(_result(made.record), markup=False)
+    console.print(_result(begun.record), markup=False)
 
 
 def _show_progress(record: BackfillRecord, at: TableRecord) -> None:

@@ -113,16 +113,16 @@ def _show(result: TableComparison) -> None:
 
 def publish(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
     """Let a backfill that is ready catch up with main, and publish all of its tables at once."""
-    made = _load(backfill, pipeline)
-    made.publish()
-    _end(made, as_json=as_json)
+    loaded = _load(backfill, pipeline)
+    loaded.publish()
+    _end(loaded, as_json=as_json)
 
 
 def discard(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
     """Drop a backfill that is not published, and delete its files."""
-    made = _load(backfill, pipeline)
-    made.discard()
-    _end(made, as_json=as_json)
+    loaded = _load(backfill, pipeline)
+    loaded.discard()
+    _end(loaded, as_json=as_json)
 
 
 def resume(backfill: Id, pipeline: PipelineOption = None, as_json: AsJson = False) -> None:
@@ -143,11 +143,11 @@ def _load(backfill: str, pipeline: str | None) -> Backfill:
     return Backfill.load(lake, pipeline_of_record(lake, record, pipeline), backfill)
 
 
-def _end(made: Backfill, *, as_json: bool) -> None:
+def _end(loaded: Backfill, *, as_json: bool) -> None:
     if as_json:
-        print_json(record_json(made.record))
+        print_json(record_json(loaded.record))
         return
-    said = f"backfill {made.record.id} is {made.record.state}"
-    if made.record.state == "published":
-        said += f"; `lake-assets undo {made.record.id}` takes it back, for {made.record.keep_days} days"
-    console.print(said, markup=False)
+    text = f"backfill {loaded.record.id} is {loaded.record.state}"
+    if loaded.record.state == "published":
+        text += f"; `lake-assets undo {loaded.record.id}` takes it back, for {loaded.record.keep_days} days"
+    console.print(text, markup=False)

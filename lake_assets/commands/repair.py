@@ -9,8 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.backfill.backfill_record import Records
-from lake_assets.backfill.backfills import settled
+from lake_assets.backfill.backfills import settle_all
 from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.errors import RepairError, TableNotFoundError
@@ -44,8 +43,7 @@ def repair(
     Exit code: 1 if a table still cannot be read, or you have to choose a version.
     """
     lake = Lake.load_existing()
-    for record in Records(lake).all():
-        settled(lake, record)  # its metadata files of an interrupted commit are no newer versions
+    settle_all(lake)  # metadata files of an interrupted publication are no newer versions
     chosen = [TableId.parse(t) for t in tables or ()]
     if to is not None and len(chosen) != 1:
         raise RepairError("--to names the metadata file of one table: name that table as well")

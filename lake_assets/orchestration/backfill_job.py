@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan
-from lake_assets.backfill.backfill_record import BackfillRecord, Publish, Records, TableRecord
+from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.comparison import TableComparison, compare
 from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
@@ -42,7 +42,7 @@ class BackfillOptions(dg.Config):
     )
     plan_only: bool = Field(default=False, description="show the plan and stop")
     max_rows: int = Field(default=MAX_ROWS, ge=1, description="rows that are computed at a time, roughly")
-    keep_days: int = Field(default=7, ge=1, description="days in which it can be undone")
+    keep_days: int = Field(default=KEEP_DAYS, ge=1, description="days in which it can be undone")
 
     @property
     def selection(self) -> Selection:
@@ -59,8 +59,8 @@ def backfill_job(pipeline: Pipeline, lake_config: LakeConfig, executor: dg.Execu
     """
     name = f"{valid_name(pipeline.name)}_backfill"
 
-    # Any: Dagster would take a generator's annotation for the type of its output.
-    # Names of ops and jobs are unique in a code location, also across pipelines.
+    # Any: Dagster would take a generator's annotation for the type of its output. The op has a name of its own, since
+    # names of ops and jobs are unique in a code location.
     @dg.op(name=f"redo_{valid_name(pipeline.name)}", required_resource_keys={PYSPARK}, out=dg.Out(dg.Nothing))
     def redo(context, config: BackfillOptions) -> Any:  # type: ignore[no-untyped-def]
         with open_lake(context, lake_config) as lake:
@@ -105,7 +105,6 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
         context.instance.add_run_tags(context.run_id, {BACKFILL_TAG: backfill.record.id})
     try:
         backfill.build(lambda record, at: context.log.info(_progress(record, at)))
-        comparisons = list(compare(lake, backfill.record, {str(s.table): s.partitions for s in pipeline.specs(lake)}))
         if backfill.record.publish == "auto":
             backfill.publish()
     except DagsterExecutionInterruptedError:
@@ -116,7 +115,8 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
         )
         raise
     context.log.info(f"the backfill {backfill.record.id} is {backfill.record.state}")
-    for found in comparisons:
+    partitions = {str(s.table): s.partitions for s in pipeline.specs(lake, alone=False)}
+    for found in compare(lake, backfill.record, partitions):
         yield dg.AssetObservation(asset_key(TableId.parse(found.table)), metadata=_metadata(backfill.record, found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lake_assets.backfill import backfills as backfills_module
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
-from lake_assets.backfill.backfills import Backfill, undo
+from lake_assets.backfill.backfills import Backfill, settled, undo
 from lake_assets.backfill.redone_rows import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
@@ -197,13 +198,13 @@ def test_a_failed_audit_in_the_middle_publishes_nothing(lake: Lake) -> None:
     assert [r for r in people.rows("agg.oldest") if r[1] == 95]
 
 
-def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
-    lake: Lake, points: Points, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    people, damages = damaged(lake)
+@pytest.fixture
+def everywhere(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
+    """Points around everything that a backfill writes."""
     for owner, call in (
         (publishing, "commit_together"),
         (publishing, "clean_up"),
+        (publishing, "mark_undone"),
         (publishing, "_delete_folder"),
         (SideLake, "copy_tables"),
         (SideLake, "pin_sources"),
@@ -211,29 +212,140 @@ def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
         (Records, "save"),
     ):
         monkeypatch.setattr(owner, call, points.around(getattr(owner, call), lambda *_, c=call: c))
+    return points
+
+
+def continue_until_published(people: People, points: Points, start: Callable[[], Backfill]) -> None:
+    """Continue the open backfill as a new process would, or start one, unless it turns out to be published."""
+    is_armed, points.armed = points.armed, False
+    newest = [settled(people.lake, r) for r in Records(people.lake).all()]
+    points.armed = is_armed
+    if newest and newest[-1].state == "published" and "after commit_together" in points.seen:
+        return
+    opened = [r for r in newest if r.is_open]
+    backfill = Backfill.load(people.lake, people.feed.pipeline, opened[-1].id) if opened else start()
+    if backfill.record.state != "ready":
+        backfill.build()
+    backfill.publish()
+
+
+def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(lake: Lake, everywhere: Points) -> None:
+    people, damages = damaged(lake)
     old = {t: people.rows(t) for t in TABLES}
-    new = dict(old)
-    pipeline = people.feed.pipeline
+    cities = Counter(tuple(r) for r in _cities(damages).items())
 
     def step() -> None:
-        is_armed, points.armed = points.armed, False
-        if new != old:
-            assert {t: people.rows(t) for t in TABLES} in (old, new), "a part of the backfill is published"
-        records = [backfills_module.settled(lake, r) for r in Records(lake).all()]
-        points.armed = is_armed
-        if any(r.state == "published" for r in records):
-            return
-        opened = [r for r in records if r.is_open]
-        made = Backfill.load(lake, pipeline, opened[0].id) if opened else begin(people)
-        if made.record.state != "ready":
-            made.build()
-        made.publish()
+        is_armed, everywhere.armed = everywhere.armed, False
+        now = people.rows("final.people"), people.rows("agg.cities")
+        assert now in ((old["final.people"], old["agg.cities"]), (damages.truth(), cities)), "a part is published"
+        everywhere.armed = is_armed
+        continue_until_published(people, everywhere, lambda: begin(people))
 
-    damages.wrong = {}
-    killed = killed_everywhere(points, step)
+    killed = killed_everywhere(everywhere, step)
     people.check()
     assert "after commit_together" in killed
     assert [r.state for r in Records(lake).all()] == ["published"]
+
+
+def _cities(damages: Damages) -> Counter[Any]:
+    return Counter(r[1] for r in damages.truth().elements())
+
+
+def test_an_undo_that_is_killed_at_any_point_is_completed(lake: Lake, everywhere: Points) -> None:
+    people, damages = damaged(lake)
+    first = complete(begin(people)).record.id
+
+    def step() -> None:
+        continue_until_published(people, everywhere, lambda: undo(lake, people.feed.pipeline, first))
+
+    killed = killed_everywhere(everywhere, step)
+    damages.check()
+    assert "after commit_together" in killed
+    assert [r.state for r in Records(lake).all()] == ["undone", "published"]
+
+
+def test_an_undo_without_new_changes_gives_way_to_a_micro_batch_and_is_repeated(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people, damages = damaged(lake)
+    first = complete(begin(people)).record.id
+    again = undo(lake, people.feed.pipeline, first)
+    again.build()
+    commit, late = publishing.commit_together, [True]
+
+    def after_a_batch(changes: Any) -> None:
+        if late.pop() if late else False:
+            people.land(3)
+            people.run()
+        commit(changes)
+
+    monkeypatch.setattr(publishing, "commit_together", after_a_batch)
+    again.publish()
+    damages.events_absorbed()
+    damages.check()
+    assert Records(lake).get(first).state == "undone"
+
+
+def test_a_discard_that_is_killed_can_only_be_completed(lake: Lake, everywhere: Points) -> None:
+    people, damages = damaged(lake)
+    before = heads(lake)
+    backfill = begin(people, publish="manual")
+    backfill.build()
+    pipeline = people.feed.pipeline
+
+    def step() -> None:
+        record = Records(lake).get(backfill.record.id)
+        if record.state == "discarded":
+            return
+        opened = Backfill.load(lake, pipeline, record.id)
+        if record.state == "discarding":
+            for forbidden in (opened.publish, opened.build):
+                with pytest.raises(BackfillError, match="discard"):
+                    forbidden()
+        opened.discard()
+
+    assert "after drop" in killed_everywhere(everywhere, step)
+    assert Records(lake).get(backfill.record.id).state == "discarded"
+    assert heads(lake) == before
+    damages.check()
+
+
+def test_what_another_process_publishes_is_neither_settled_nor_discarded(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people)
+    commit = publishing.commit_together
+
+    def while_others_look(changes: Any) -> None:
+        with monkeypatch.context() as patch:
+            # As seen from another process, whose name is another one.
+            patch.setattr(backfills_module, "owner", lambda: "another")
+            assert settled(lake, Records(lake).get(backfill.record.id)).state == "publishing"
+            with pytest.raises(BackfillError, match="another process is at work"):
+                Backfill.load(lake, people.feed.pipeline, backfill.record.id)
+        commit(changes)
+
+    monkeypatch.setattr(publishing, "commit_together", while_others_look)
+    complete(backfill)
+    people.check()
+
+
+def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(lake: Lake) -> None:
+    people, damages = damaged(lake)
+    some = lake.config.home / "keys.csv"
+    some.write_text(f"id\n{next(iter(damages.wrong))}\n")
+    pipeline = people.feed.pipeline
+    first = complete(begin(people, selection=Selection(keys=some)))
+    second = complete(begin(people))
+    third = complete(undo(lake, pipeline, second.record.id))
+    complete(undo(lake, pipeline, third.record.id))
+    people.check()
+    with pytest.raises(BackfillError, match=f"Undo {second.record.id} first"):
+        undo(lake, pipeline, first.record.id)
+    complete(undo(lake, pipeline, second.record.id))
+    complete(undo(lake, pipeline, first.record.id))
+    damages.check()
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -309,7 +421,13 @@ def test_rows_that_do_not_differ_are_not_published(lake: Lake) -> None:
     [
         ("final.person", {}, PipelineError, r"has no table final\.person.*final\.people"),
         ("raw.events", {}, BackfillError, "raw table"),
-        ("staging.people", {"by": "age", "low": "1", "high": "2"}, BackfillError, r"redo everything \(--all\)"),
+        ("staging.people", {}, BackfillError, r"`lake-assets rebuild staging\.people`"),
+        (
+            "final.people",
+            {"by": "age", "low": "abc", "high": "2"},
+            BackfillError,
+            "age is bigint, and a value is none.*abc",
+        ),
         ("final.people", {"by": "agee", "low": "1", "high": "2"}, BackfillError, "has no column agee.*age"),
         ("final.people", {"partitions": ("a",)}, PipelineError, "has no `partitions`"),
         ("final.people", {"keys": Path("missing.csv")}, BackfillError, "no file missing.csv"),

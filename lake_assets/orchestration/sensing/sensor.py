@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import dagster as dg
 
-from lake_assets.backfill.backfill_record import Records
-from lake_assets.backfill.backfills import settled
+from lake_assets.backfill.backfills import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import (
@@ -98,8 +97,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
         )
     lake = Lake(watch.config)
     try:
-        for record in Records(lake).all():
-            settled(lake, record)
+        settle_all(lake)
         specs = watch.pipeline.specs(lake, alone=False)
         # Tables with an asset are absorbed even if the streams no longer contain them.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]
