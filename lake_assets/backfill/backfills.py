@@ -252,8 +252,10 @@ class Backfill:
         try:
             self._publish()
         finally:
-            if self.record.is_open and self.record.state == "ready":
-                self._save(replace(self.record, process=""))
+            # An interrupt in the commit leaves `publishing`, which only the tables can settle.
+            stored = self._records.get(self.record.id)
+            if stored.state == "ready":
+                self._save(replace(stored, process=""))
 
     def _publish(self) -> None:
         for _ in range(_ROUNDS):
