@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -207,7 +207,7 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
         current = version_of(table.metadata_location)
         for version in versions(table.io, table.metadata_location):
             # Written for a commit that did not happen. `repair` would take it for a newer version of the table.
-            if version.number > current and _holds(read_metadata_at(table.io, version.location), t.after):
+            if version.number > current and _is_graft(record, t, read_metadata_at(table.io, version.location)):
                 delete_file(table.io, version.location)
     record = replace(record, state="ready", tables=tuple(replace(t, after=None) for t, _ in tables), process="")
     records.save(record)
@@ -215,11 +215,27 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
 
 
 def _is_published(record: BackfillRecord, t: TableRecord, table: Table) -> bool:
-    """Whether a table has the commit of a backfill: its snapshots, or the tag that the same commit moved."""
-    if t.after is not None and t.after != t.start and table.snapshot_by_id(t.after):
-        return True
     ref = table.metadata.refs.get(tag(record.id))
-    return ref is not None and t.before is not None and t.before != t.start and ref.snapshot_id == t.before
+    return _has_commit(t, {s.snapshot_id for s in table.metadata.snapshots}, ref.snapshot_id if ref else None)
+
+
+def _has_commit(t: TableRecord, snapshots: Collection[int], tagged: int | None) -> bool:
+    """Whether metadata of a table contain the commit of a backfill.
+
+    Args:
+        t: the table.
+        snapshots: the snapshots in the metadata.
+        tagged: the snapshot of the backfill's tag, which is at the start of the copy until the commit moves it.
+    """
+    if t.after is not None and t.after != t.start:
+        return t.after in snapshots
+    return t.before is not None and t.before != t.start and tagged == t.before
+
+
+def _is_graft(record: BackfillRecord, t: TableRecord, metadata: Metadata) -> bool:
+    """Whether a metadata file was written to publish a backfill, and not by a micro-batch that is about to commit."""
+    tagged = metadata.get("refs", {}).get(tag(record.id), {}).get("snapshot-id")
+    return _has_commit(t, {s["snapshot-id"] for s in metadata.get("snapshots", ())}, tagged)
 
 
 def mark_undone(records: Records, record: BackfillRecord) -> None:
@@ -229,10 +245,6 @@ def mark_undone(records: Records, record: BackfillRecord) -> None:
         record = replace(records.get(record.undoes), state=state)
         records.save(record)
         state = "published" if state == "undone" else "undone"
-
-
-def _holds(metadata: Metadata, snapshot: int | None) -> bool:
-    return any(s["snapshot-id"] == snapshot for s in metadata.get("snapshots", ()))
 
 
 def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[BackfillRecord]) -> None:

@@ -105,11 +105,12 @@ def run(begun: Backfill, *, as_json: bool) -> None:
         if begun.record.publish == "auto":
             begun.publish()
     except LakeError:
-        stderr.print(
-            f"the backfill {backfill_id} is not published, and main is unchanged. After a correction, `lake-assets "
-            f"resume {backfill_id}` continues it; `lake-assets discard {backfill_id}` drops it",
-            markup=False,
-        )
+        if begun.record.is_open:
+            stderr.print(
+                f"the backfill {backfill_id} is not published, and main is unchanged. After a correction, `lake-assets "
+                f"resume {backfill_id}` continues it; `lake-assets discard {backfill_id}` drops it",
+                markup=False,
+            )
         raise
     if as_json:
         print_json(record_json(begun.record))

@@ -20,6 +20,7 @@ from lake_assets.backfill.redone_rows import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.table_partitions import NULL
 from tests.support.damages import Damages
@@ -346,6 +347,24 @@ def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(lake: Lake) -
     complete(undo(lake, pipeline, second.record.id))
     complete(undo(lake, pipeline, first.record.id))
     damages.check()
+
+
+def test_an_interrupt_right_after_the_commit_loses_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people)
+    backfill.build()
+    point = metadata_commits._point_all_at
+
+    def interrupted(*args: Any) -> bool:
+        assert point(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_commits, "_point_all_at", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            backfill.publish()
+    assert settled(lake, Records(lake).get(backfill.record.id)).state == "published"
+    people.check()
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

@@ -113,12 +113,11 @@ def commit_together(changes: Sequence[TableChange]) -> None:
         for change in changes:
             metadata = successor_of(change.metadata, change.table.metadata_location, now_ms())
             paths.append(_write_next(change.table, metadata))
-        is_done = _point_all_at(catalog, changes, paths)
-    except CommitFailedException:
-        raise  # of unknown result: the files stay
     except BaseException:
         _delete_all(changes, paths)
         raise
+    # After an interrupt, the catalog may name the files: they stay.
+    is_done = _point_all_at(catalog, changes, paths)
     if not is_done:
         _delete_all(changes, paths)
         raise CommitFailedException(
