@@ -116,7 +116,7 @@ def plan(
         raise PipelineError(f"pipeline {pipeline.name!r} has no table {table}{nearest(str(table), names)}")
     _check(lake, first)
     below = downstream_of(specs, table) if downstream else []
-    left_out = _left_out(lake, specs, [s.table for s in below], table)
+    left_out = _left_out(lake, specs, [s.table for s in below], {table})
     members = [first, *(s for s in below if str(s.table) not in left_out)]
     redone = RedoneRows((WHOLE,), 1.0)
     if not selection.is_everything:
@@ -131,6 +131,48 @@ def plan(
         else:
             tables.append(_planned(lake, spec, "rows", redone.chunks, redone.share, past))
     request = f"{table}: {selection}{'' if downstream else ', without downstream tables'}"
+    return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
+
+
+def plan_partitions(
+    lake: LakeBase,
+    pipeline: Pipeline,
+    chosen: Mapping[TableId, Sequence[str]],
+    *,
+    max_rows: int = MAX_ROWS,
+    past: Sequence[BackfillRecord] = (),
+) -> BackfillPlan:
+    """Plan a backfill of chosen partitions of several tables, as an orchestrator asks for it.
+
+    Args:
+        lake: the lake.
+        pipeline: the pipeline that declares the tables.
+        chosen: by table, the keys of its partitions; none: the table follows the changes of the others.
+        max_rows: rows of one piece of work, roughly.
+        past: earlier backfills, for the estimate.
+
+    Returns:
+        The plan. Tables that cannot be redone aside are left out: their own steps do what is possible.
+
+    Raises:
+        PipelineError: a key is not one of a table's partitions.
+    """
+    specs = [s for s in pipeline.specs(lake, alone=False) if isinstance(s, ComputedSpec) and s.table in chosen]
+    partitioned = {s.table for s in specs if chosen[s.table]}
+    left_out = _left_out(lake, specs, chosen, partitioned)
+    tables: list[TablePlan] = []
+    shares: dict[TableId, float] = {}
+    for spec in specs:
+        if str(spec.table) in left_out:
+            continue
+        redone = RedoneRows((WHOLE,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
+        if keys := chosen[spec.table]:
+            redone = redone_rows(lake, spec, Selection(tuple(keys)), max_rows)
+        shares[spec.table] = redone.share
+        tables.append(_planned(lake, spec, "rows" if keys else "changes", redone.chunks, redone.share, past))
+    request = "; ".join(
+        f"{t}: {Selection(tuple(keys))}" for t, keys in chosen.items() if keys and str(t) not in left_out
+    )
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
 
@@ -161,12 +203,14 @@ def _check(lake: LakeBase, spec: Spec) -> None:
     check_exists(lake, spec)
 
 
-def _left_out(lake: LakeBase, specs: Sequence[Spec], below: Collection[TableId], first: TableId) -> dict[str, str]:
-    """Return the tables downstream that cannot be part of a backfill, with reasons."""
+def _left_out(
+    lake: LakeBase, specs: Sequence[Spec], tables: Collection[TableId], first: Collection[TableId]
+) -> dict[str, str]:
+    """Return which of some tables cannot be part of a backfill, with reasons; `first` need no table upstream."""
     left_out: dict[str, str] = {}
-    members = {first, *below}
+    members = {*first, *tables}
     for spec in specs:
-        if spec.table not in below:
+        if spec.table not in tables:
             continue
         table = lake.find(spec.table)
         if isinstance(spec, JobSpec):
@@ -175,7 +219,7 @@ def _left_out(lake: LakeBase, specs: Sequence[Spec], below: Collection[TableId],
             left_out[str(spec.table)] = f"its declaration is refused: {why}"
         elif table is None or table.metadata.current_snapshot_id is None:
             left_out[str(spec.table)] = "was never run: the next run fills it"
-        elif not members.intersection((*spec.sources, *lookups_of(spec))):
+        elif spec.table not in first and not members.intersection((*spec.sources, *lookups_of(spec))):
             left_out[str(spec.table)] = "reads only tables that are not part of the backfill"
         else:
             continue

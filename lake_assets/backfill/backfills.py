@@ -88,8 +88,14 @@ class Backfill:
         return begun
 
     @classmethod
-    def load(cls, lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
+    def load(cls, lake: Lake, pipeline: Pipeline, backfill: str, *, run: str = "") -> Backfill:
         """Load an open backfill to continue, publish or discard it, and take it over from a process that has ended.
+
+        Args:
+            lake: the lake.
+            pipeline: the pipeline of the backfill.
+            backfill: its id.
+            run: the run of an orchestrator that takes it over; default: it stays that of the other one.
 
         Raises:
             BackfillNotFoundError: there is no such backfill.
@@ -111,7 +117,7 @@ class Backfill:
                     f"the backfill {record.id} is of pipeline {record.pipeline!r}, not {pipeline.name!r}"
                 )
             loaded = cls(lake, pipeline, record)
-            loaded._save(replace(record, process=owner()))
+            loaded._save(replace(record, process=owner(), run=run or record.run))
         return loaded
 
     # --- building -----------------------------------------------------------------------------------------------------
@@ -185,7 +191,7 @@ class Backfill:
         if at.redo != "rows":
             return followed
         assert isinstance(spec, ComputedSpec)
-        return recompute_rows(lake, spec, chunk)
+        return _together(followed, recompute_rows(lake, spec, chunk))
 
     def _absorb_all(self, spec: Spec, pins: SnapshotPins) -> Outcome:
         """Absorb everything that is pending for a table's copy, in batches; return all of it as one outcome."""

@@ -29,6 +29,11 @@ BACKFILL_PROPERTY = "lake-assets.backfill"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
 
+def can_publish_together(lake: Lake) -> bool:
+    """Whether backfills can publish several tables of a lake in one commit."""
+    return isinstance(lake.catalog, CachingSqlCatalog)
+
+
 class SideLake:
     """The side catalog of one backfill.
 
@@ -46,7 +51,7 @@ class SideLake:
         Raises:
             BackfillError: the lake's catalog is not a SQL catalog.
         """
-        if not isinstance(main.catalog, CachingSqlCatalog):
+        if not can_publish_together(main):
             raise BackfillError(
                 f"the catalog of the lake is {type(main.catalog).__name__}: backfills need a SQL catalog (SQLite or "
                 "Postgres), which publishes several tables in one transaction. `lake-assets rebuild TABLE` publishes "

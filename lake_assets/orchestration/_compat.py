@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dagster import DagsterLogManager
+from dagster import AssetKey, DagsterInstance, DagsterLogManager
+from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent, EngineEventData, JobFailureData, RunFailureReason
 from dagster._core.execution.api import ExecuteRunWithPlanIterable
+from dagster._core.execution.backfill import BulkActionStatus
 from dagster._core.execution.compute_logs import create_compute_log_file_key
 from dagster._core.execution.context.system import (
     PlanExecutionContext,
@@ -26,12 +28,15 @@ from dagster._core.execution.step_dependency_config import StepDependencyConfig,
 from dagster._core.executor.base import Executor
 from dagster._core.instance.config import PoolGranularity
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
-from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.storage.tags import BACKFILL_ID_TAG, GRPC_INFO_TAG, PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 __all__ = [
+    "BACKFILL_ID_TAG",
     "GRPC_INFO_TAG",
     "INDEX_SHARD_NAME",
+    "PARENT_BACKFILL_ID_TAG",
+    "ROOT_BACKFILL_ID_TAG",
     "ActiveExecution",
     "DagsterEvent",
     "DagsterExecutionInterruptedError",
@@ -55,9 +60,11 @@ __all__ = [
     "get_retries_config",
     "get_step_dependency_config_field",
     "log_handler",
+    "partitions_of_backfill",
     "serializable_error_info_from_exc_info",
     "set_event_loop",
     "trigger_hook",
+    "was_cancelled",
 ]
 
 trigger_hook = execute_plan._trigger_hook  # pyright: ignore[reportPrivateUsage]
@@ -71,3 +78,25 @@ def log_handler(log: DagsterLogManager) -> Any:
 def set_event_loop(context: StepExecutionContext, loop: asyncio.AbstractEventLoop) -> None:
     """Give a step the event loop that runs the asynchronous functions of users."""
     context._event_loop = loop  # pyright: ignore[reportPrivateUsage]
+
+
+def partitions_of_backfill(instance: DagsterInstance, backfill: str) -> dict[AssetKey, list[str]]:
+    """Return the assets of a backfill with the chosen partitions.
+
+    Assets without partitions have none, nor do those whose partitions Dagster cannot map from the chosen ones.
+    """
+    found = instance.get_backfill(backfill)
+    if found is None or (data := found.asset_backfill_data) is None:  # of a job's partitions, or deleted
+        return {}
+    with partition_loading_context(dynamic_partitions_store=instance):
+        partitions = {
+            key: list(subset.get_partition_keys())
+            for key, subset in data.target_subset.partitions_subsets_by_asset_key.items()
+        }
+    return {**{key: [] for key in found.asset_selection or ()}, **partitions}
+
+
+def was_cancelled(instance: DagsterInstance, backfill: str) -> bool:
+    """Whether a user has cancelled a backfill; False also if there is none with this id."""
+    found = instance.get_backfill(backfill)
+    return found is not None and found.status == BulkActionStatus.CANCELED

@@ -25,6 +25,7 @@ from lake_assets.orchestration.asset_names import (
     valid_name,
 )
 from lake_assets.orchestration.column_lineage import column_lineage
+from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.run_retries import fail, open_lake, retry
 from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
@@ -37,19 +38,20 @@ from lake_assets.pipeline.table_steps import step_of
 
 
 def table_asset(
-    spec: Spec, config: LakeConfig, upstream: Sequence[TableId], declared: Mapping[TableId, Spec] | None = None
+    pipeline: Pipeline, spec: Spec, config: LakeConfig, upstream: Sequence[TableId], declared: Mapping[TableId, Spec]
 ) -> dg.AssetsDefinition:
     """Build the asset of one table. Materializing it absorbs the pending changes of its sources in one step.
 
     The same step reports its audits as checks. Executed by themselves, they check the published table.
 
     Args:
+        pipeline: the pipeline of the table.
         spec: the table.
         config: the lake's configuration.
         upstream: the tables whose steps run before this one.
         declared: all tables of the pipeline by name.
     """
-    checks, asset = check_specs(spec), _asset_spec(spec, config, upstream, declared or {})
+    checks, asset = check_specs(spec), _asset_spec(spec, config, upstream, declared)
 
     @dg.multi_asset(
         name=op_name(*spec.table.parts),
@@ -69,13 +71,17 @@ def table_asset(
                     requested = frozenset(k.name for k in context.selected_asset_check_keys)
                     yield from check_results(spec, audit(lake, spec, requested))
                     return
+                partitions = dagster_partitions.selected_partitions(context, spec)
+                with with_context(context):
+                    redone = yield from redo_together(context, lake, pipeline, spec, declared)
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
                 with with_context(context):
-                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared or {}))
-                partitions = dagster_partitions.selected_partitions(context, spec)
-                if partitions and isinstance(spec, ComputedSpec):
+                    outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared))
+                if redone is None and partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
-                    outcome = _combined(outcome, recompute(lake, spec, partitions))
+                    redone = recompute(lake, spec, partitions)
+                if redone is not None:
+                    outcome = _combined(outcome, redone)
                 marks = dagster_partitions.mark(context, lake, spec, outcome, partitions)
                 _log(context, outcome)
                 # This reads the lake and may fail too. The retry then has nothing left to absorb.
@@ -122,7 +128,7 @@ def _asset_spec(
 
 
 def _combined(absorbed: Outcome, recomputed: Outcome) -> Outcome:
-    """Combine the outcomes of a step that absorbed pending changes, then recomputed partitions."""
+    """Combine the outcomes of a step that absorbed pending changes, and recomputed partitions."""
     return replace(
         recomputed,
         windows=absorbed.windows,
@@ -262,7 +268,7 @@ def new_tables_asset(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConf
 def pipeline_assets(pipeline: Pipeline, specs: Sequence[Spec], config: LakeConfig) -> list[dg.AssetsDefinition]:
     """Build all assets of a pipeline."""
     upstream, declared = after(specs), {s.table: s for s in specs}
-    assets = [table_asset(spec, config, upstream[spec.table], declared) for spec in specs]
+    assets = [table_asset(pipeline, spec, config, upstream[spec.table], declared) for spec in specs]
     return [*assets, new_tables_asset(pipeline, specs, config)] if has_patterns(pipeline) else assets
 
 

@@ -1,27 +1,25 @@
 """The job of a pipeline that runs a backfill, with all of its options, from the launchpad or any Dagster client."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from lake_assets.backfill.backfill_plan import BackfillPlan, plan
-from lake_assets.backfill.backfill_record import KEEP_DAYS, BackfillRecord, Publish, Records, TableRecord
+from lake_assets.backfill.backfill_plan import plan
+from lake_assets.backfill.backfill_record import KEEP_DAYS, Publish, Records
 from lake_assets.backfill.backfills import Backfill
-from lake_assets.backfill.comparison import TableComparison, compare
 from lake_assets.backfill.redone_rows import MAX_ROWS, Selection
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid_name
+from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.run_retries import fail, open_lake
 from lake_assets.pipeline import Pipeline
-
-BACKFILL_TAG = "lake_assets/backfill"
 
 
 class BackfillOptions(dg.Config):
@@ -94,7 +92,7 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
             max_rows=options.max_rows,
             past=Records(lake).all(),
         )
-        yield dg.AssetObservation(asset_key(TableId.parse(options.table)), metadata=_plan_metadata(planned))
+        yield dg.AssetObservation(asset_key(TableId.parse(options.table)), metadata=plan_metadata(planned))
         if options.plan_only:
             context.log.info(f"{planned.request}: about {planned.seconds:.0f} s; nothing was started")
             return
@@ -104,7 +102,7 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
         )
         context.instance.add_run_tags(context.run_id, {BACKFILL_TAG: backfill.record.id})
     try:
-        backfill.build(lambda record, at: context.log.info(_progress(record, at)))
+        backfill.build(lambda record, at: context.log.info(progress(record, at)))
         if backfill.record.publish == "auto":
             backfill.publish()
     except DagsterExecutionInterruptedError:
@@ -116,8 +114,7 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
         raise
     context.log.info(f"the backfill {backfill.record.id} is {backfill.record.state}")
     partitions = {str(s.table): s.partitions for s in pipeline.specs(lake, alone=False)}
-    for found in compare(lake, backfill.record, partitions):
-        yield dg.AssetObservation(asset_key(TableId.parse(found.table)), metadata=_metadata(backfill.record, found))
+    yield from comparisons(lake, backfill.record, partitions)
 
 
 def _of_run(context: Any, lake: Lake, pipeline: Pipeline) -> Backfill | None:
@@ -128,55 +125,3 @@ def _of_run(context: Any, lake: Lake, pipeline: Pipeline) -> Backfill | None:
 
 def _root(context: Any) -> str:
     return context.run.root_run_id or context.run_id
-
-
-def _progress(record: BackfillRecord, at: TableRecord) -> str:
-    done = sum(t.done for t in record.tables)
-    return (
-        f"{at.table}: {at.done} of {len(at.chunks)} chunks, {at.inserted} inserted, {at.updated} updated, {at.deleted} "
-        f"deleted in {at.seconds:.1f} s ({done} of {sum(len(t.chunks) for t in record.tables)} in all)"
-    )
-
-
-def _plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
-    head = ("table", "redone", "rows", "rows read", "bytes read", "seconds", "confidence")
-    rows = [
-        (t.table, t.what, f"{t.rows:,}", f"{t.rows_read:,}", f"{t.bytes_read:,}", f"{t.seconds:.0f}", t.confidence)
-        for t in planned.tables
-    ]
-    left_out = [f"\n{table} is left out: {why}" for table, why in planned.left_out.items()]
-    return {
-        "request": planned.request,
-        "plan": dg.MetadataValue.md("\n".join([*_markdown(head, rows), *left_out])),
-        "estimated_seconds": planned.seconds,
-    }
-
-
-def _metadata(record: BackfillRecord, found: TableComparison) -> dict[str, Any]:
-    sums = [(column, str(before), str(after)) for column, (before, after) in found.sums.items()]
-    metadata: dict[str, Any] = {
-        "backfill": record.id,
-        "state": record.state,
-        "inserted": found.inserted,
-        "updated": found.updated,
-        "deleted": found.deleted,
-    }
-    if found.partitions:
-        metadata["partitions"] = ", ".join(found.partitions[:1_000])
-    if sums:
-        metadata["sums of changed rows"] = dg.MetadataValue.md(
-            "\n".join(_markdown(("column", "before", "after"), sums))
-        )
-    if found.samples:
-        columns = tuple(found.samples[0])
-        rows = [tuple(str(row[c]) for c in columns) for row in found.samples]
-        metadata["samples"] = dg.MetadataValue.md("\n".join(_markdown(columns, rows)))
-    return metadata
-
-
-def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', '&#124;').replace(chr(10), ' ') for cell in cells)} |"
-
-    head = list(head)
-    return [line(head), line("---" for _ in head), *map(line, rows)]

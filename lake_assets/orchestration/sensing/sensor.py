@@ -20,6 +20,7 @@ from lake_assets.orchestration.asset_names import (
     valid_name,
 )
 from lake_assets.orchestration.dagster_partitions import has_unmarked, step_key
+from lake_assets.orchestration.partition_backfill import discard_cancelled
 from lake_assets.orchestration.runs import run_history
 from lake_assets.orchestration.runs.instance_settings import UNMONITORED, config_warnings
 from lake_assets.orchestration.runs.zombie_runs import end_if_dead
@@ -98,6 +99,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     lake = Lake(watch.config)
     try:
         settle_all(lake)
+        discard_cancelled(context, lake, watch.pipeline)
         specs = watch.pipeline.specs(lake, alone=False)
         # Tables with an asset are absorbed even if the streams no longer contain them.
         specs += [s for s in watch.loaded if s.table not in {t.table for t in specs}]

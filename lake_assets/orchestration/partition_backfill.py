@@ -1,0 +1,189 @@
+"""Backfills of partitions that Dagster launches: built aside, and published together.
+
+Dagster runs a step per table, in one run or in several. The first of these steps to begin redoes the chosen partitions
+of all tables aside and publishes them; the others wait for it. So a backfill that fails, or is cancelled, has changed
+no table.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import dagster as dg
+
+from lake_assets.backfill.backfill_plan import plan_partitions
+from lake_assets.backfill.backfill_record import BackfillRecord, Records
+from lake_assets.backfill.backfills import Backfill, settled
+from lake_assets.backfill.side_lake import can_publish_together
+from lake_assets.errors import AuditFailedError, BackfillError, LakeError
+from lake_assets.facade import Lake
+from lake_assets.lake import TableId
+from lake_assets.orchestration._compat import (
+    BACKFILL_ID_TAG,
+    PARENT_BACKFILL_ID_TAG,
+    ROOT_BACKFILL_ID_TAG,
+    DagsterExecutionInterruptedError,
+    partitions_of_backfill,
+    was_cancelled,
+)
+from lake_assets.orchestration.asset_checks import evaluation
+from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
+from lake_assets.pipeline import Outcome, Pipeline
+from lake_assets.pipeline.table_graph import ComputedSpec, Spec
+
+# Seconds between two looks at a backfill that another process builds.
+_WAIT = 2.0
+# Steps of one run are threads of one process.
+_building: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def redo_together(
+    context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, spec: Spec, declared: Mapping[TableId, Spec]
+) -> Generator[Any, None, Outcome | None]:
+    """Redo the partitions of all tables of a run or of its backfill, unless another step has done so.
+
+    Args:
+        context: the step's context.
+        lake: the lake.
+        pipeline: the pipeline of the tables.
+        spec: the step's table.
+        declared: the tables of the pipeline with an asset, by name.
+
+    Yields:
+        From the step that does the work: the plan, failed audits, and the comparison of each table, as events.
+
+    Returns:
+        What the backfill did to the step's table; None if it is in no backfill, or alone in its run.
+
+    Raises:
+        BackfillError: the backfill failed, or somebody discarded or undid it.
+    """
+    backfill_id = context.run.tags.get(BACKFILL_ID_TAG)
+    is_partitioned = context.has_partition_key or context.has_partition_key_range
+    if not (is_partitioned or backfill_id) or not isinstance(spec, ComputedSpec) or not can_publish_together(lake):
+        return None
+    key = backfill_id or context.run.run_id
+    if spec.partitions is None:
+        record = _of(lake, context.run, key)
+        return None if record is None or record.is_open else _outcome(record, spec)
+    chosen = _chosen(context, declared)
+    if spec.table not in chosen or (backfill_id is None and len(chosen) < 2):
+        return None
+    with _building[key]:
+        while True:
+            record = _of(lake, context.run, key)
+            if record is not None and not record.is_open:
+                return _outcome(record, spec)
+            if record is not None and record.is_running:
+                context.log.info(f"the backfill {record.id} is built by another step; this one waits for it")
+                time.sleep(_WAIT)
+                continue
+            backfill = yield from _begun(context, lake, pipeline, record, chosen, key)
+            if backfill is None:
+                return None
+            yield from _completed(context, lake, pipeline, backfill)
+
+
+def discard_cancelled(context: dg.SensorEvaluationContext, lake: Lake, pipeline: Pipeline) -> None:
+    """Discard what backfills have built that were cancelled in Dagster; an error is logged."""
+    try:
+        for record in Records(lake).all():
+            is_left = record.is_open and not record.is_running and record.pipeline == pipeline.name
+            if is_left and record.run and was_cancelled(context.instance, record.run):
+                Backfill.load(lake, pipeline, record.id).discard()
+                context.log.info(f"the backfill {record.id} ({record.request}) was cancelled, and is discarded")
+    except LakeError as error:  # of one backfill: nothing else may wait for it
+        context.log.warning(f"a cancelled backfill is not discarded for now: {error}")
+
+
+def _of(lake: Lake, run: dg.DagsterRun, key: str) -> BackfillRecord | None:
+    """Return the record of a run's backfill, or the open one that it repeats; None if it has to begin."""
+    of_backfill = (run.tags.get(tag) for tag in (PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG))
+    repeats = {run.parent_run_id, run.root_run_id, *of_backfill}
+    records = Records(lake).all()
+    own = [r for r in records if r.run == key and r.state != "discarded"]
+    begun = own or [r for r in records if r.run and r.run in repeats and r.is_open]
+    return settled(lake, begun[-1]) if begun else None
+
+
+def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec]) -> dict[TableId, list[str]]:
+    """Return the tables of a run, or of its backfill, with the chosen partitions; tables without partitions: none."""
+    computed = {asset_key(s.table): s for s in declared.values() if isinstance(s, ComputedSpec)}
+    if backfill := context.run.tags.get(BACKFILL_ID_TAG):
+        selected = partitions_of_backfill(context.instance, backfill)
+    else:
+        keys = list(context.partition_keys)
+        selected = {
+            k: keys if s.partitions else [] for k, s in computed.items() if k in (context.run.asset_selection or ())
+        }
+    return {computed[k].table: keys for k, keys in selected.items() if k in computed}
+
+
+def _begun(
+    context: dg.AssetExecutionContext,
+    lake: Lake,
+    pipeline: Pipeline,
+    record: BackfillRecord | None,
+    chosen: Mapping[TableId, list[str]],
+    key: str,
+) -> Generator[Any, None, Backfill | None]:
+    """Continue a backfill, or plan and begin it; None if none of its tables can be redone aside."""
+    if record is not None:
+        return Backfill.load(lake, pipeline, record.id, run=key)
+    planned = plan_partitions(lake, pipeline, chosen, past=Records(lake).all())
+    if not planned.tables:
+        return None
+    yield dg.AssetObservation(asset_key(TableId.parse(planned.tables[0].table)), metadata=plan_metadata(planned))
+    try:
+        backfill = Backfill.begin(lake, pipeline, planned, run=key)
+    except BackfillError:
+        # Another run of the same Dagster backfill may have been faster.
+        if (record := _of(lake, context.run, key)) is None:
+            raise
+        return Backfill.load(lake, pipeline, record.id, run=key)
+    context.instance.add_run_tags(context.run.run_id, {BACKFILL_TAG: backfill.record.id})
+    return backfill
+
+
+def _completed(
+    context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, backfill: Backfill
+) -> Generator[Any, None, None]:
+    """Build a backfill and publish it."""
+    specs = {str(s.table): s for s in pipeline.specs(lake, alone=False)}
+    advice = (
+        f"nothing of the backfill {backfill.record.id} is published: re-execute it from failure in Dagster, or "
+        f"`lake-assets resume {backfill.record.id}`, to continue it; `lake-assets discard {backfill.record.id}` drops "
+        "it"
+    )
+    try:
+        backfill.build(lambda record, at: context.log.info(progress(record, at)))
+        backfill.publish()
+    except DagsterExecutionInterruptedError:
+        context.log.warning(f"interrupted; {advice}")
+        raise
+    except AuditFailedError as error:
+        at_work = [t.table for t in backfill.record.tables if not t.is_done]
+        if at_work:
+            yield from (evaluation(specs[at_work[0]], finding) for finding in error.findings)
+        raise BackfillError(f"{error}; {advice}") from error
+    context.log.info(
+        f"the backfill {backfill.record.id} is published; `lake-assets undo {backfill.record.id}` undoes it"
+    )
+    yield from comparisons(lake, backfill.record, {table: s.partitions for table, s in specs.items()})
+
+
+def _outcome(record: BackfillRecord, spec: Spec) -> Outcome | None:
+    """Return what a finished backfill did to a table; None if the table is not one of its tables."""
+    found = next((t for t in record.tables if t.table == str(spec.table)), None)
+    if found is None:
+        return None
+    if record.state != "published":
+        raise BackfillError(f"the backfill {record.id} was {record.state}, so it cannot go on: launch a new one")
+    with_others = f" with {len(record.tables) - 1} other tables" if len(record.tables) > 1 else ""
+    return Outcome(
+        found.table, "absorbed", (), found.inserted, found.updated, found.deleted, "backfill",
+        f"{found.why}; published{with_others} as {record.id}", found.seconds, found.after,
+    )  # fmt: skip

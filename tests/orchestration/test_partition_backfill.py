@@ -1,0 +1,236 @@
+"""A backfill of partitions in Dagster: whatever runs it is split into, all of its tables show it at once, or none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+
+from lake_assets import Lake
+from lake_assets.backfill import backfills
+from lake_assets.backfill.backfill_record import BackfillRecord, Records
+from lake_assets.backfill.backfills import Backfill, undo
+from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
+from tests.orchestration.partitioned import MODELS, Days
+from tests.support.streams import heads
+
+TABLES = ("final.orders", "agg.wide", "agg.days", "agg.countries", "agg.totals")
+# Follows the others; it has no partitions.
+TOTALS = {"name": "agg.totals", "sql": "SELECT count(*) AS n, sum(twice) AS total FROM agg.wide"}
+AMOUNTS = "SELECT * FROM {table} WHERE twice > 100"
+
+
+def key(table: str) -> dg.AssetKey:
+    return dg.AssetKey(table.split("."))
+
+
+class Redone:
+    """Damaged tables, and a Dagster backfill of the damaged day with everything downstream."""
+
+    def __init__(self, lake: Lake, instance: dg.DagsterInstance, audits: Any = ()) -> None:
+        wide = {**MODELS[0], "audits": list(audits)}
+        self.days = Days(lake, instance, 2, models=[wide, *MODELS[1:3], TOTALS])
+        self.lake, self.instance = lake, instance
+        self.days.land(40)
+        self.days.run()
+        by = self.days.partitioned["final.orders"]
+        at = {row[0]: str(by.key_of(row[1])) for row in self.days.rows("final.orders")}
+        ((self.day, _),) = Counter(at.values()).most_common(1)
+        self.damaged = min(i for i, day in at.items() if day == self.day)
+
+    def damage(self, amount: int) -> None:
+        """Let a row of the day be wrong in all tables."""
+        table = self.lake.sql_name("final.orders")
+        self.lake.spark().sql(f"UPDATE {table} SET amount = {amount} WHERE id = {self.damaged}")
+        assert self.days.harness.run(self.days.harness.request()).success
+
+    def launch(self, backfill: str, **tags: str) -> None:
+        """Launch the backfill, as the UI does."""
+        graph = self.days.harness.defs.get_repository_def().asset_graph
+        self.instance.add_backfill(
+            PartitionBackfill.from_asset_partitions(
+                backfill, graph, [self.day], [*map(key, TABLES)], time.time(), tags, self.instance, False, None, None, None
+            )
+        )  # fmt: skip
+
+    def step(self, backfill: str, *tables: str, whole: bool = False, **tags: str) -> dg.ExecuteInProcessResult:
+        """Run one of the runs that the daemon splits the backfill into."""
+        data: Any = self.instance.get_backfill(backfill)
+        subset = data.asset_backfill_data.target_subset
+        keys = [] if whole else sorted(subset.get_partitions_subset(key(tables[0])).get_partition_keys())
+        start, end = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+        tags |= {"dagster/backfill": backfill} | ({start: keys[0], end: keys[-1]} if keys else {})
+        job = self.days.harness.job.get_subset(asset_selection=frozenset(map(key, tables)))
+        return job.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
+
+    def end(self, backfill: str, status: BulkActionStatus) -> None:
+        data: Any = self.instance.get_backfill(backfill)
+        self.instance.update_backfill(data.with_status(status))
+
+    @property
+    def record(self) -> BackfillRecord:
+        return Records(self.lake).all()[-1]
+
+
+@pytest.fixture
+def redone(lake: Lake, instance: dg.DagsterInstance) -> Redone:
+    redone = Redone(lake, instance)
+    redone.damage(77)
+    return redone
+
+
+def interrupted(*args: object, **kwargs: object) -> None:
+    raise DagsterExecutionInterruptedError
+
+
+def errors(result: dg.ExecuteInProcessResult) -> str:
+    return "\n".join(str(e.event_specific_data) for e in result.all_events if e.is_failure)
+
+
+def observed(result: dg.ExecuteInProcessResult) -> Iterator[tuple[str, dict[str, Any]]]:
+    for event in result.all_events:
+        if event.event_type_value == "ASSET_OBSERVATION":
+            data: Any = event.event_specific_data
+            metadata = {k: v.value for k, v in data.asset_observation.metadata.items()}
+            if "lake_assets/marked" not in metadata:
+                yield ".".join(data.asset_observation.asset_key.path), metadata
+
+
+def test_the_first_run_publishes_all_tables_and_the_others_mark_their_partitions(redone: Redone) -> None:
+    redone.launch("one")
+    first = redone.step("one", "final.orders", "agg.wide")
+    assert first.success, errors(first)
+    redone.days.check()  # also the tables whose runs have not begun
+    (plan, *compared) = observed(first)
+    assert plan[0] == "final.orders"
+    assert "agg.totals" in plan[1]["plan"]
+    assert {table for table, _ in compared} == set(TABLES)
+    assert redone.record.state == "published"
+    assert [t.table for t in redone.record.tables] == list(TABLES)
+    published = heads(redone.lake)
+    marks = redone.days.marks(first)
+    assert redone.day in marks["final.orders"]
+    assert redone.day in marks["agg.wide"]
+    later = redone.step("one", "agg.days")
+    assert later.success, errors(later)
+    assert redone.day in redone.days.marks(later)["agg.days"]
+    whole = redone.step("one", "agg.totals", whole=True)
+    assert whole.success, errors(whole)
+    (event,) = whole.get_asset_materialization_events()
+    counts = event.materialization.metadata
+    assert counts["rows_inserted"].value == counts["rows_deleted"].value == 1
+    assert heads(redone.lake) == published
+    undo_of = undo(redone.lake, redone.days.harness.pipeline, redone.record.id)
+    undo_of.build()
+    undo_of.publish()
+    assert (redone.damaged, 77) in {(row[0], row[3]) for row in redone.days.rows("final.orders")}
+
+
+def test_a_failed_audit_of_one_table_publishes_none_and_a_repetition_goes_on(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    redone = Redone(lake, instance, [{"name": "small", "sql": AMOUNTS, "severity": "error"}])
+    redone.damage(20)
+    before = heads(lake)
+    # The source has a value that the audit of the second table does not accept.
+    audits: list[Any] = [{"name": "small", "sql": "SELECT * FROM {table} WHERE twice < 30", "severity": "error"}]
+    strict = {**MODELS[0], "audits": audits}
+    redone.days.harness.pipeline = Days(lake, instance, 2, models=[strict, *MODELS[1:3], TOTALS]).harness.pipeline
+    redone.days.harness.reload()
+    redone.launch("one")
+    failed = redone.step("one", "final.orders", "agg.wide")
+    assert not failed.success
+    assert "agg.wide: 1 of 1 audits do not pass" in errors(failed)
+    assert f"nothing of the backfill {redone.record.id} is published" in errors(failed)
+    evaluations = failed.get_asset_check_evaluations()
+    assert [(e.asset_key, e.check_name, e.passed) for e in evaluations] == [(key("agg.wide"), "small", False)]
+    assert heads(lake) == before
+    assert redone.record.state == "failed"
+
+    audits[0]["sql"] = AMOUNTS
+    redone.days.harness.pipeline = Days(lake, instance, 2, models=[strict, *MODELS[1:3], TOTALS]).harness.pipeline
+    redone.days.harness.reload()
+    redone.launch("two", **{"dagster/parent_backfill_id": "one", "dagster/root_backfill_id": "one"})
+    again = redone.step("two", "final.orders", "agg.wide", **{"dagster/parent_backfill_id": "one"})
+    assert again.success, errors(again)
+    assert len(Records(lake).all()) == 1
+    assert redone.record.state == "published"
+    redone.days.check()
+
+
+def test_what_a_cancelled_backfill_has_built_is_discarded_by_the_next_tick(
+    redone: Redone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = heads(redone.lake)
+    redone.launch("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "publish", interrupted)
+        assert not redone.step("one", "final.orders", "agg.wide").success
+    assert heads(redone.lake) == before
+    # Its process has ended.
+    Records(redone.lake).save(replace(redone.record, process=""))
+    redone.days.harness.skipped()
+    assert redone.record.is_open
+    redone.end("one", BulkActionStatus.CANCELED)
+    redone.days.harness.skipped()
+    assert redone.record.state == "discarded"
+    assert heads(redone.lake) == before
+    # Executed again, it begins anew.
+    redone.launch("two")
+    assert redone.step("two", "final.orders", "agg.wide", **{"dagster/parent_backfill_id": "one"}).success
+    redone.days.check()
+
+
+def test_an_interrupted_run_is_continued_by_its_repetition(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
+    redone.launch("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(backfills, "recompute_rows", interrupted)
+        assert not redone.step("one", "final.orders", "agg.wide").success
+    assert redone.record.state == "building"
+    assert redone.step("one", "final.orders", "agg.wide").success
+    assert [r.state for r in Records(redone.lake).all()] == ["published"]
+    redone.days.check()
+
+
+def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(redone: Redone) -> None:
+    redone.launch("one")
+    results: list[dg.ExecuteInProcessResult] = []
+    # Two tables of which neither reads the other.
+    runs = [
+        threading.Thread(target=lambda t=table: results.append(redone.step("one", t)))
+        for table in ("agg.wide", "final.orders")
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [r.success for r in results] == [True, True]
+    assert [r.state for r in Records(redone.lake).all()] == ["published"]
+    redone.days.check()
+
+
+def test_a_backfill_that_was_undone_meanwhile_does_not_go_on(redone: Redone) -> None:
+    redone.launch("one")
+    assert redone.step("one", "final.orders", "agg.wide").success
+    taken_back = undo(redone.lake, redone.days.harness.pipeline, redone.record.id)
+    taken_back.build()
+    taken_back.publish()
+    after = heads(redone.lake)
+    failed = redone.step("one", "agg.days")
+    assert "was undone, so it cannot go on: launch a new one" in errors(failed)
+    assert heads(redone.lake) == after
+
+
+def test_a_run_over_one_partition_of_one_table_writes_to_the_table_itself(redone: Redone) -> None:
+    job = redone.days.harness.job.get_subset(asset_selection=frozenset([key("final.orders")]))
+    assert job.execute_in_process(instance=redone.instance, partition_key=redone.day).success
+    assert Records(redone.lake).all() == []
+    assert redone.days.harness.run(redone.days.harness.request()).success
+    redone.days.check()
