@@ -21,13 +21,12 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
 }
 
-# A JVM that spends its time on planning small queries: its second compiler takes longer than it saves, and so do
-# collectors with threads of their own where tests run on every core. Whenever the room for its classes has to grow,
-# everything is collected: they get enough of it from the start. With one compiler, the room for compiled code is 48 MB,
-# and a fifth of the JVM's time goes into sweeping it and compiling the same methods again.
+# Whenever the room for classes has to grow, everything is collected: they get enough of it from the start. So does the
+# heap, which keeps what Spark remembers of every session. Collectors with threads of their own cost more than they save
+# where tests run on every core.
 JVM_OF_TESTS = {
     "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xms1g -Xmn512m -XX:MetaspaceSize=300m"
+        "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xms2g -Xmn768m -XX:MetaspaceSize=400m"
     )
 }
 
@@ -64,7 +63,7 @@ def _no_settings_of_the_user() -> Iterator[None]:
 
 def small_lake(home: Path, session: Callable[[], SparkSession] | None = None) -> Lake:
     """An embedded lake in `home` with settings for little data."""
-    spark = SparkConfig(master="local[2]", driver_memory="2g", conf=SMALL | JVM_OF_TESTS)
+    spark = SparkConfig(master="local[2]", driver_memory="3g", conf=SMALL | JVM_OF_TESTS)
     return Lake(LakeConfig(home=home, spark=spark), session=session)
 
 
