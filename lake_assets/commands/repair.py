@@ -1,23 +1,29 @@
-"""`lake-assets repair`: point the catalog at the newest metadata of tables."""
+"""`lake-assets repair`: point the catalog at the newest metadata of tables, and put right what others left behind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import settle_all
+from lake_assets.backfill.remains import Remains, remains
+from lake_assets.backfill.side_lake import can_publish_together
 from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson
-from lake_assets.errors import RepairError, TableNotFoundError
+from lake_assets.errors import LakeError, RepairError, TableNotFoundError
+from lake_assets.examples import shipped_pipelines
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.catalog_repair import Examined, examine
 from lake_assets.lake.metadata.catalog_repair import forget as take_out
 from lake_assets.lake.metadata.catalog_repair import repair as point_at_newest
+from lake_assets.pipeline import Pipeline, own_pipelines
 
 _STYLES = {"current": "dim", "behind": "yellow", "unreadable": "red", "diverged": "bold red", "lost": "bold red"}
 
@@ -35,22 +41,30 @@ def repair(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Point the catalog at the newest metadata file of each table.
+    """Find what kills, restored catalogs, rollbacks and lost sources left behind, and put it right.
 
-    For a catalog that was restored from a backup, and for metadata files that were deleted or truncated. Nothing in the
-    tables is written or deleted. Stop all runs first: a table that changes meanwhile is an error and stays unchanged.
+    The catalog is pointed at the newest metadata file of each table: for one that was restored from a backup, and for
+    metadata files that were deleted or truncated. Nothing in the tables is written or deleted for that. Stop all runs
+    first: a table that changes meanwhile is an error and stays unchanged.
 
-    Exit code: 1 if a table still cannot be read, or you have to choose a version.
+    Without names of tables, also: interrupted backfills, leftovers of killed runs, and sources whose history is gone.
+
+    Exit code: 1 if a table still cannot be read, or something is left for you to decide.
     """
     lake = Lake.load_existing()
-    settle_all(lake)  # metadata files of an interrupted publication are no newer versions
     chosen = [TableId.parse(t) for t in tables or ()]
     if to is not None and len(chosen) != 1:
         raise RepairError("--to names the metadata file of one table: name that table as well")
     if forget and (not chosen or to is not None):
         raise RepairError("--forget needs the names of the tables, and no --to")
-    results = examine(lake, chosen or None)
-    if unknown := set(chosen) - {e.table for e in results}:
+    interrupted: set[str] = set()
+    if dry_run:
+        interrupted = {t.table for r in Records(lake).all() if r.state == "publishing" for t in r.tables}
+    else:
+        settle_all(lake)
+    # Metadata files of an interrupted publication are no newer versions.
+    results = [e for e in _examine(lake, chosen) if str(e.table) not in interrupted]
+    if unknown := set(chosen) - {e.table for e in results} - set(map(TableId.parse, interrupted)):
         raise TableNotFoundError(f"the catalog has no table {', '.join(map(str, sorted(unknown)))}")
     todo = results if to is not None or forget else [e for e in results if e.can_be_repaired]
     for examined in [] if dry_run else todo:
@@ -58,12 +72,58 @@ def repair(
             take_out(lake, examined)
         else:
             point_at_newest(lake, examined, to)
+    found = [] if chosen else remains(lake, _pipelines())
+    if not dry_run:
+        found = [_mended(item) for item in found]
     if as_json:
-        print_json([vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in results])
+        entries = [vars(e) | {"table": str(e.table), "repaired": e in todo and not dry_run} for e in results]
+        print_json([*entries, *(_entry(r, is_done=not dry_run) for r in found)])
     else:
         _show(results, todo, "" if forget else to, is_done=not dry_run)
-    if any(e not in todo for e in results if e.state != "current"):
+        _show_remains(found, is_done=not dry_run)
+    if any(e not in todo for e in results if e.state != "current") or any(r.needs_user for r in found):
         raise typer.Exit(1)
+
+
+def _examine(lake: Lake, chosen: Sequence[TableId]) -> list[Examined]:
+    if not chosen and not can_publish_together(lake):
+        return []  # the server of the catalog has its own backups
+    return examine(lake, chosen or None)
+
+
+def _pipelines() -> list[Pipeline]:
+    return [*own_pipelines(), *map(Pipeline.load, shipped_pipelines())]
+
+
+def _mended(item: Remains) -> Remains:
+    """Put something right; if that fails, return it with the error, for the user."""
+    try:
+        if item.mend is not None:
+            item.mend()
+    except LakeError as error:
+        return replace(item, why=f"{item.why}; {error}", remedy="was not possible", needs_user=True, mend=None)
+    return item
+
+
+def _entry(item: Remains, *, is_done: bool) -> dict[str, Any]:
+    """Return an entry of the JSON, with the keys of a table's entry."""
+    why = f"{item.why}; {item.remedy}"
+    repaired = item.mend is not None and is_done
+    return {"table": item.what, "state": item.kind, "named": "", "newest": None, "why": why, "repaired": repaired}
+
+
+def _show_remains(found: Sequence[Remains], *, is_done: bool) -> None:
+    if not found:
+        return
+    printed = Table(box=None, pad_edge=False, header_style="bold")
+    printed.add_column("left behind", no_wrap=True)
+    printed.add_column("by", no_wrap=True)
+    printed.add_column("what", overflow="fold")
+    for item in found:
+        done = "" if item.mend is None else "done: " if is_done else "repair "
+        style = "yellow" if item.needs_user else "dim"
+        printed.add_row(escape(item.what), item.kind, f"{escape(item.why)}\n[{style}]{done}{escape(item.remedy)}[/]")
+    console.print(printed)
 
 
 def _show(results: Sequence[Examined], todo: Sequence[Examined], to: str | None, *, is_done: bool) -> None:

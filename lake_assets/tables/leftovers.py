@@ -45,9 +45,14 @@ def branch_name() -> str:
     return f"lake_assets_{owner()}_{uuid.uuid4().hex}"
 
 
+def abandoned_branches(table: Table) -> list[str]:
+    """Return the branches of a table that dead processes created."""
+    return [b for b in table.metadata.refs if (match := _BRANCH.fullmatch(b)) and is_gone(match[1])]
+
+
 def drop_branches(lake: LakeBase, name: TableId, table: Table) -> list[str]:
     """Drop the branches of a table that dead processes created, and return them."""
-    abandoned = [b for b in table.metadata.refs if (match := _BRANCH.fullmatch(b)) and is_gone(match[1])]
+    abandoned = abandoned_branches(table)
     for branch in abandoned:
         if refs.can_commit(lake.catalog):
             refs.drop(table, branch)
@@ -81,7 +86,7 @@ def sweep(lake: LakeBase, files_after: timedelta = FILES_AFTER) -> list[str]:
     swept: list[str] = []
     with _for_now("ICDC tables"):
         swept += [str(dropped.table) for dropped in icdc.sweep(lake)]
-    notes: list[_Note] = []
+    notes: list[Note] = []
     with _for_now("files"):
         notes += _notes(lake)
     busy = {t for note in notes if not note.is_abandoned for t in note.tables}
@@ -105,7 +110,7 @@ def _for_now(what: str) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class _Note:
+class Note:
     """The note of a process; `began` in milliseconds since 1970."""
 
     file: Path
@@ -115,7 +120,12 @@ class _Note:
     is_abandoned: bool
 
 
-def _notes(lake: LakeBase) -> Iterator[_Note]:
+def abandoned(lake: LakeBase) -> list[Note]:
+    """Return the notes of dead processes: files that they wrote may be referenced by no snapshot."""
+    return [note for note in _notes(lake) if note.is_abandoned]
+
+
+def _notes(lake: LakeBase) -> Iterator[Note]:
     for file in sorted((lake.config.home / _FOLDER).glob("*.json")):
         match = _NOTE.fullmatch(file.name)
         is_dead = is_gone(match[1]) if match else True
@@ -132,10 +142,10 @@ def _notes(lake: LakeBase) -> Iterator[_Note]:
                 file.unlink(missing_ok=True)
             continue
         # Whether a process on another machine is alive is unknown: only the age counts.
-        yield _Note(file, tables, began, age, age >= FILES_AFTER if is_dead is None else is_dead)
+        yield Note(file, tables, began, age, age >= FILES_AFTER if is_dead is None else is_dead)
 
 
-def _sweep_note(lake: LakeBase, note: _Note, after: timedelta) -> list[str]:
+def _sweep_note(lake: LakeBase, note: Note, after: timedelta) -> list[str]:
     """Remove the unreferenced files of a note's tables, then the note, unless some files are too young."""
     swept: list[str] = []
     youngest = 0.0
