@@ -12,8 +12,9 @@ damage:
 - a backfill of all 365 days as a range, in chunks of about five million rows;
 - thirty times: one partition of the first model recomputed, then a run of the models below.
 
-Peak memory is that of the JVM's old generation. Afterwards every table is compared with its query by `verify`. A second thread absorbs micro-batches during a backfill:
-their median time is compared with that of micro-batches beside a plain scan of the same table.
+Peak memory is that of the JVM's old generation. Afterwards every table is compared with its query by `verify`. A second
+thread absorbs micro-batches during a backfill: their median time is compared with that of micro-batches beside a plain
+scan of the same table.
 """
 
 from __future__ import annotations

@@ -93,9 +93,10 @@ def test_an_interrupted_publication_is_settled(
     backfill = damaged(people)
     backfill.build()
     before = heads(people.lake)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(publishing, "commit_together", interrupted)
-        backfill.publish()
+        with pytest.raises(Killed):
+            backfill.publish()
     killed(people, backfill, "publishing")
     at = heads(people.lake)
     assert "killed while it published" in found(people)[backfill.record.id].why
