@@ -30,6 +30,9 @@ JVM_OF_TESTS = {
     )
 }
 
+# If it is set, the lakes of tests are in this database: one lake per database.
+CATALOG_URI = "TESTS_CATALOG_URI"
+
 # Where tests run beside each other there is no terminal whose width could be asked for.
 os.environ["COLUMNS"] = "150"
 
@@ -64,7 +67,9 @@ def _no_settings_of_the_user() -> Iterator[None]:
 def small_lake(home: Path, session: Callable[[], SparkSession] | None = None) -> Lake:
     """An embedded lake in `home` with settings for little data."""
     spark = SparkConfig(master="local[2]", driver_memory="3g", conf=SMALL | JVM_OF_TESTS)
-    return Lake(LakeConfig(home=home, spark=spark), session=session)
+    uri = os.environ.get(CATALOG_URI)
+    catalog = {"catalog": {"type": "sql", "uri": uri}} if uri else {}
+    return Lake(LakeConfig(home=home, spark=spark, **catalog), session=session)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +11,10 @@ import pytest
 
 from lake_assets import Lake, LakeConfig
 from tests.jobs.playback import PLAYS, job, killed, play, rows_of
+from tests.system.postgres import database, needs_postgres
 from tests.system.processes import SMALL_SPARK, python, started
-from tests.system.services import free_port
 
-BIN = shutil.which("postgres")
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.spark,
-    pytest.mark.skipif(BIN is None, reason="there is no Postgres: put the folder of its programs on PATH"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.spark, needs_postgres]
 
 MODEL = """
 from lake_assets import Changes, model
@@ -37,42 +27,9 @@ def log(plays: Changes):
 
 @pytest.fixture
 def uri() -> Iterator[str]:
-    """A database that is empty, on a port of 127.0.0.1."""
-    pytest.importorskip("psycopg2")
-    folder, port = Path(tempfile.mkdtemp(prefix="postgres-")), free_port()
-    # Postgres refuses to run as root.
-    user = "postgres" if os.geteuid() == 0 else None
-    if user:
-        shutil.chown(folder, user)
-    assert BIN is not None
-    data, settings = folder / "data", {"port": port, "listen_addresses": "127.0.0.1", "fsync": "off"}
-    settings["unix_socket_directories"] = ""
-    initdb = [
-        Path(BIN).resolve().with_name("initdb"),
-        "-D",
-        data,
-        "-U",
-        "lake",
-        "-A",
-        "trust",
-        "-E",
-        "UTF8",
-        "--locale=C",
-    ]
-    subprocess.run(initdb, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL)
-    flags = [f for name, value in settings.items() for f in ("-c", f"{name}={value}")]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([BIN, "-D", data, *flags], cwd=folder, user=user, stdout=log, stderr=log)
-        try:
-            ready = [Path(BIN).resolve().with_name("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-            while subprocess.run(ready, check=False).returncode:
-                assert server.poll() is None, (folder / "log").read_text()
-                time.sleep(0.1)
-            yield f"postgresql+psycopg2://lake@127.0.0.1:{port}/postgres"
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(60)
-            shutil.rmtree(folder)
+    """A database that is empty."""
+    with database() as uri:
+        yield uri
 
 
 @pytest.fixture
