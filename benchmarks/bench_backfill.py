@@ -65,7 +65,6 @@ FIRST, LAST = "2024-06-01", "2024-06-30"
 REQUIRED: dict[str, Required] = {
     "thirty days against everything": ("at most", 0.34),
     "thirty days against thirty single partitions": ("at most", 0.34),
-    "peak memory of 365 days against thirty": ("at most", 2.0),
 }
 
 
