@@ -24,11 +24,10 @@ SMALL = {
 # Whenever the room for classes has to grow, everything is collected: they get enough of it from the start. So does the
 # heap, which keeps what Spark remembers of every session. Collectors with threads of their own cost more than they save
 # where tests run on every core.
-JVM_OF_TESTS = {
-    "spark.driver.extraJavaOptions": (
-        "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xms2g -Xmn768m -XX:MetaspaceSize=400m"
-    )
-}
+_JVM = "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=400m"
+JVM_OF_TESTS = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms2g -Xmn768m"}
+# A JVM that lives for a few steps: its second compiler takes longer than it saves.
+SHORT_JVM = {"spark.driver.extraJavaOptions": f"{_JVM} -XX:TieredStopAtLevel=1 -Xms512m"}
 
 # If it is set, the lakes of tests are in this database: one lake per database.
 CATALOG_URI = "TESTS_CATALOG_URI"

@@ -22,7 +22,7 @@ from lake_assets.lake.spark_session import session_conf
 from lake_assets.runtime import warm_jvm
 from lake_assets.runtime.java import find_java
 from lake_assets.runtime.processes import identity
-from tests.conftest import JVM_OF_TESTS, SMALL
+from tests.conftest import SHORT_JVM, SMALL
 
 SECONDS = 120.0
 REFERRED_TO = (
@@ -91,7 +91,7 @@ def keeping() -> Generator[warm_jvm.Keeping]:
 def conf(tmp_path: Path) -> dict[str, str]:
     os.environ["JAVA_HOME"] = str(find_java())
     (tmp_path / "lake").mkdir()
-    spark = SparkConfig(master="local[1]", driver_memory="1g", conf=SMALL | JVM_OF_TESTS)
+    spark = SparkConfig(master="local[1]", driver_memory="1g", conf=SMALL | SHORT_JVM)
     return session_conf(LakeConfig(home=tmp_path / "lake", spark=spark))
 
 

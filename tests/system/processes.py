@@ -11,14 +11,14 @@ import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from tests.conftest import JVM_OF_TESTS, SMALL
+from tests.conftest import SHORT_JVM, SMALL
 
 ROOT = Path(__file__).parents[2]
 # One run of little data: as few tasks as can be, as little memory, nothing compiled.
 SMALL_SPARK = {
     "LAKE_SPARK__MASTER": "local[2]",
     "LAKE_SPARK__DRIVER_MEMORY": "1g",
-    "LAKE_SPARK__CONF": json.dumps(SMALL | JVM_OF_TESTS),
+    "LAKE_SPARK__CONF": json.dumps(SMALL | SHORT_JVM),
 }
 
 

@@ -18,7 +18,7 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.examples import playback, shop
 from lake_assets.lake import SparkConfig, connect_server
-from tests.conftest import JVM_OF_TESTS, SMALL
+from tests.conftest import SHORT_JVM, SMALL
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table, to_lines, write_lines
 from tests.support.oracle import rows_of
 from tests.system.processes import python, started
@@ -42,7 +42,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that is up; it knows no lake of its own."""
     folder = tmp_path_factory.mktemp("server")
     port, log = free_port(), folder / "server.log"
-    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | JVM_OF_TESTS)
+    spark = SparkConfig(master="local[2]", driver_memory="1g", conf=SMALL | SHORT_JVM)
     command, env = connect_server.command(LakeConfig(home=folder, spark=spark), port)
     with started(command, log, env) as process:
         while process.poll() is None:
