@@ -170,9 +170,8 @@ def plan_partitions(
             redone = redone_rows(lake, spec, Selection(tuple(keys)), max_rows)
         shares[spec.table] = redone.share
         tables.append(_planned(lake, spec, "rows" if keys else "changes", redone.chunks, redone.share, past))
-    request = "; ".join(
-        f"{t}: {Selection(tuple(keys))}" for t, keys in chosen.items() if keys and str(t) not in left_out
-    )
+    asked = [t.table for t in tables if t.redo == "rows"]
+    request = "; ".join(f"{t}: {Selection(tuple(chosen[TableId.parse(t)]))}" for t in asked)
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
 

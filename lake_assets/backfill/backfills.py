@@ -191,7 +191,10 @@ class Backfill:
         if at.redo != "rows":
             return followed
         assert isinstance(spec, ComputedSpec)
-        return _together(followed, recompute_rows(lake, spec, chunk))
+        redone = recompute_rows(lake, spec, chunk)
+        if followed.changed and not redone.changed:
+            redone = replace(redone, why=f"{followed.why}; {redone.why}")
+        return _together(followed, redone)
 
     def _absorb_all(self, spec: Spec, pins: SnapshotPins) -> Outcome:
         """Absorb everything that is pending for a table's copy, in batches; return all of it as one outcome."""
