@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dagster import AssetKey, DagsterInstance, DagsterLogManager
+from dagster import AssetKey, DagsterInstance, DagsterLogManager, DagsterRunStatus
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent, EngineEventData, JobFailureData, RunFailureReason
@@ -96,7 +96,9 @@ def partitions_of_backfill(instance: DagsterInstance, backfill: str) -> dict[Ass
     return {**{key: [] for key in found.asset_selection or ()}, **partitions}
 
 
-def was_cancelled(instance: DagsterInstance, backfill: str) -> bool:
-    """Whether a user has cancelled a backfill; False also if there is none with this id."""
-    found = instance.get_backfill(backfill)
-    return found is not None and found.status == BulkActionStatus.CANCELED
+def was_cancelled(instance: DagsterInstance, begun_by: str) -> bool:
+    """Whether a user has cancelled a backfill, or a run over partitions; False also if there is none with this id."""
+    if (found := instance.get_backfill(begun_by)) is not None:
+        return found.status == BulkActionStatus.CANCELED
+    run = instance.get_run_by_id(begun_by)
+    return run is not None and run.is_partitioned and run.status == DagsterRunStatus.CANCELED

@@ -73,16 +73,17 @@ def table_asset(
                     return
                 partitions = dagster_partitions.selected_partitions(context, spec)
                 with with_context(context):
-                    redone = yield from redo_together(context, lake, pipeline, spec, declared)
+                    aside = yield from redo_together(context, lake, pipeline, spec, declared)
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
                 with with_context(context):
                     outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared))
-                if redone is None and partitions and isinstance(spec, ComputedSpec):
+                since = None
+                if aside is not None:
+                    outcome, since = _combined(outcome, aside.outcome), aside.since
+                elif partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
-                    redone = recompute(lake, spec, partitions)
-                if redone is not None:
-                    outcome = _combined(outcome, redone)
-                marks = dagster_partitions.mark(context, lake, spec, outcome, partitions)
+                    outcome = _combined(outcome, recompute(lake, spec, partitions))
+                marks = dagster_partitions.mark(context, lake, spec, outcome, partitions, since)
                 _log(context, outcome)
                 # This reads the lake and may fail too. The retry then has nothing left to absorb.
                 materialization = result(lake, spec, outcome, marks, is_partitioned=bool(partitions))

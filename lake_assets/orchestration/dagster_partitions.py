@@ -177,7 +177,12 @@ def _marked_snapshot(instance: dg.DagsterInstance, table: TableId, partitions: P
 
 
 def mark(
-    context: dg.AssetExecutionContext, lake: LakeBase, spec: Spec, outcome: Outcome, selected: Sequence[str] | None
+    context: dg.AssetExecutionContext,
+    lake: LakeBase,
+    spec: Spec,
+    outcome: Outcome,
+    selected: Sequence[str] | None,
+    redone_since: int | None = None,
 ) -> dict[str, Any]:
     """Mark the partitions that changed since the last mark, each with its own metadata.
 
@@ -187,6 +192,7 @@ def mark(
         spec: the table.
         outcome: the step's outcome.
         selected: the partitions selected for the run. Dagster marks them when the step is done; this adds metadata.
+        redone_since: the snapshot before the selected partitions were redone, if an earlier step may have marked that.
 
     Returns:
         Metadata of the whole step.
@@ -209,8 +215,11 @@ def mark(
         # Dagster does not show marks of unknown partitions, so partitions are added first.
         instance.add_dynamic_partitions(str(spec.table), sorted(inside))
     # Selected partitions without changes get metadata too: otherwise Dagster shows the metadata of the whole step.
-    unchanged = dict.fromkeys(selected or (), Touched())
-    for name, change in sorted({**unchanged, **begun, **inside}.items()):
+    known = dict.fromkeys(selected or (), Touched())
+    if selected and redone_since is not None and not inside.keys() >= known.keys():
+        redone = _touched_since(lake, spec.table, partitions, redone_since, head)
+        known |= {name: change for name, change in redone.items() if name is not None and name in known}
+    for name, change in sorted({**known, **begun, **inside}.items()):
         metadata = _partition_metadata(change, head, outcome.updated)
         if selected is not None and name in selected:
             context.add_asset_metadata(metadata, asset_key=asset, partition_key=name)

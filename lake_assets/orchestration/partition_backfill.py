@@ -8,12 +8,13 @@ no table.
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
-from lake_assets.backfill.backfill_plan import plan_partitions
+from lake_assets.backfill.backfill_plan import BackfillPlan, plan_partitions
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill, settled
 from lake_assets.backfill.side_lake import can_publish_together
@@ -40,9 +41,22 @@ _WAIT = 2.0
 _building: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
+@dataclass(frozen=True)
+class Redone:
+    """What a backfill did to one table.
+
+    Attributes:
+        outcome: as the outcome of a step.
+        since: the table's snapshot before the backfill; None: it was not changed.
+    """
+
+    outcome: Outcome
+    since: int | None
+
+
 def redo_together(
     context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, spec: Spec, declared: Mapping[TableId, Spec]
-) -> Generator[Any, None, Outcome | None]:
+) -> Generator[Any, None, Redone | None]:
     """Redo the partitions of all tables of a run or of its backfill, unless another step has done so.
 
     Args:
@@ -66,25 +80,29 @@ def redo_together(
     if not (is_partitioned or backfill_id) or not isinstance(spec, ComputedSpec) or not can_publish_together(lake):
         return None
     key = backfill_id or context.run.run_id
+    record = _of(context, lake, pipeline, key)
     if spec.partitions is None:
-        record = _of(lake, context.run, key)
-        return None if record is None or record.is_open else _outcome(record, spec)
+        return None if record is None or record.is_open else _redone(record, spec)
     chosen = _chosen(context, declared)
-    if spec.table not in chosen or (backfill_id is None and len(chosen) < 2):
+    if record is None and (spec.table not in chosen or (backfill_id is None and len(chosen) < 2)):
         return None
     with _building[key]:
         while True:
-            record = _of(lake, context.run, key)
+            record = _of(context, lake, pipeline, key)
             if record is not None and not record.is_open:
-                return _outcome(record, spec)
+                return _redone(record, spec)
             if record is not None and record.is_running:
                 context.log.info(f"the backfill {record.id} is built by another step; this one waits for it")
                 time.sleep(_WAIT)
                 continue
-            backfill = yield from _begun(context, lake, pipeline, record, chosen, key)
-            if backfill is None:
-                return None
-            yield from _completed(context, lake, pipeline, backfill)
+            planned = plan_partitions(lake, pipeline, chosen, past=Records(lake).all()) if record is None else None
+            if planned is not None:
+                if not planned.tables:
+                    return None
+                first = TableId.parse(planned.tables[0].table)
+                yield dg.AssetObservation(asset_key(first), metadata=plan_metadata(planned))
+            if backfill := _begun(context, lake, pipeline, record, planned, key):
+                yield from _completed(context, lake, pipeline, backfill)
 
 
 def discard_cancelled(context: dg.SensorEvaluationContext, lake: Lake, pipeline: Pipeline) -> None:
@@ -99,14 +117,24 @@ def discard_cancelled(context: dg.SensorEvaluationContext, lake: Lake, pipeline:
         context.log.warning(f"a cancelled backfill is not discarded for now: {error}")
 
 
-def _of(lake: Lake, run: dg.DagsterRun, key: str) -> BackfillRecord | None:
+def _of(context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, key: str) -> BackfillRecord | None:
     """Return the record of a run's backfill, or the open one that it repeats; None if it has to begin."""
-    of_backfill = (run.tags.get(tag) for tag in (PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG))
-    repeats = {run.parent_run_id, run.root_run_id, *of_backfill}
-    records = Records(lake).all()
-    own = [r for r in records if r.run == key and r.state != "discarded"]
-    begun = own or [r for r in records if r.run and r.run in repeats and r.is_open]
+    records = [r for r in Records(lake).all() if r.run and r.pipeline == pipeline.name]
+    begun = [r for r in records if r.run == key and r.state != "discarded"]
+    if not begun and (still_open := [r for r in records if r.is_open]):
+        repeated = {*_repeated(context)}
+        begun = [r for r in still_open if r.run in repeated]
     return settled(lake, begun[-1]) if begun else None
+
+
+def _repeated(context: dg.AssetExecutionContext) -> Iterator[str | None]:
+    """Yield what a run repeats, runs and backfills: one that repeats a run of an ended backfill is itself in none."""
+    run = context.run
+    yield from (run.tags.get(tag) for tag in (PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG))
+    for earlier in {run.get_parent_run_id(), run.get_root_run_id()} - {None}:
+        yield earlier
+        if earlier and (found := context.instance.get_run_by_id(earlier)):
+            yield found.tags.get(BACKFILL_ID_TAG)
 
 
 def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec]) -> dict[TableId, list[str]]:
@@ -115,10 +143,9 @@ def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec])
     if backfill := context.run.tags.get(BACKFILL_ID_TAG):
         selected = partitions_of_backfill(context.instance, backfill)
     else:
-        keys = list(context.partition_keys)
-        selected = {
-            k: keys if s.partitions else [] for k, s in computed.items() if k in (context.run.asset_selection or ())
-        }
+        # Of a job that is launched as a whole, the run itself has no selection.
+        keys, run = list(context.partition_keys), context.job_def.asset_layer.selected_asset_keys
+        selected = {k: keys if s.partitions else [] for k, s in computed.items() if k in run}
     return {computed[k].table: keys for k, keys in selected.items() if k in computed}
 
 
@@ -127,23 +154,21 @@ def _begun(
     lake: Lake,
     pipeline: Pipeline,
     record: BackfillRecord | None,
-    chosen: Mapping[TableId, list[str]],
+    planned: BackfillPlan | None,
     key: str,
-) -> Generator[Any, None, Backfill | None]:
-    """Continue a backfill, or plan and begin it; None if none of its tables can be redone aside."""
-    if record is not None:
-        return Backfill.load(lake, pipeline, record.id, run=key)
-    planned = plan_partitions(lake, pipeline, chosen, past=Records(lake).all())
-    if not planned.tables:
-        return None
-    yield dg.AssetObservation(asset_key(TableId.parse(planned.tables[0].table)), metadata=plan_metadata(planned))
+) -> Backfill | None:
+    """Begin a planned backfill, or continue an open one; None if another run of it was faster."""
     try:
-        backfill = Backfill.begin(lake, pipeline, planned, run=key)
+        if planned is not None:
+            backfill = Backfill.begin(lake, pipeline, planned, run=key)
+        else:
+            assert record is not None
+            backfill = Backfill.load(lake, pipeline, record.id, run=key)
     except BackfillError:
-        # Another run of the same Dagster backfill may have been faster.
-        if (record := _of(lake, context.run, key)) is None:
+        now = _of(context, lake, pipeline, key)
+        if now is None or (record is not None and now.is_open and not now.is_running):
             raise
-        return Backfill.load(lake, pipeline, record.id, run=key)
+        return None
     context.instance.add_run_tags(context.run.run_id, {BACKFILL_TAG: backfill.record.id})
     return backfill
 
@@ -175,15 +200,17 @@ def _completed(
     yield from comparisons(lake, backfill.record, {table: s.partitions for table, s in specs.items()})
 
 
-def _outcome(record: BackfillRecord, spec: Spec) -> Outcome | None:
+def _redone(record: BackfillRecord, spec: Spec) -> Redone | None:
     """Return what a finished backfill did to a table; None if the table is not one of its tables."""
     found = next((t for t in record.tables if t.table == str(spec.table)), None)
     if found is None:
         return None
     if record.state != "published":
         raise BackfillError(f"the backfill {record.id} was {record.state}, so it cannot go on: launch a new one")
-    with_others = f" with {len(record.tables) - 1} other tables" if len(record.tables) > 1 else ""
-    return Outcome(
+    others = len(record.tables) - 1
+    with_others = f" with {others} other table{'s' if others > 1 else ''}" if others else ""
+    outcome = Outcome(
         found.table, "absorbed", (), found.inserted, found.updated, found.deleted, "backfill",
         f"{found.why}; published{with_others} as {record.id}", found.seconds, found.after,
     )  # fmt: skip
+    return Redone(outcome, found.before)

@@ -15,8 +15,9 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lake_assets import Lake
 from lake_assets.backfill import backfills
-from lake_assets.backfill.backfill_record import BackfillRecord, Records
+from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill, undo
+from lake_assets.errors import BackfillError
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from tests.orchestration.partitioned import MODELS, Days
 from tests.support.streams import heads
@@ -44,27 +45,32 @@ class Redone:
         at = {row[0]: str(by.key_of(row[1])) for row in self.days.rows("final.orders")}
         ((self.day, _),) = Counter(at.values()).most_common(1)
         self.damaged = min(i for i, day in at.items() if day == self.day)
+        self.at = at
 
-    def damage(self, amount: int) -> None:
-        """Let a row of the day be wrong in all tables."""
+    def damage(self, amount: int, *more: int) -> None:
+        """Let a row of the day, and other rows, be wrong in all tables."""
         table = self.lake.sql_name("final.orders")
-        self.lake.spark().sql(f"UPDATE {table} SET amount = {amount} WHERE id = {self.damaged}")
+        ids = ", ".join(map(str, (self.damaged, *more)))
+        self.lake.spark().sql(f"UPDATE {table} SET amount = {amount} WHERE id IN ({ids})")
         assert self.days.harness.run(self.days.harness.request()).success
 
-    def launch(self, backfill: str, **tags: str) -> None:
-        """Launch the backfill, as the UI does."""
-        graph = self.days.harness.defs.get_repository_def().asset_graph
+    def launch(self, backfill: str, *more: str, **tags: str) -> None:
+        """Launch the backfill of the day, and of other days, as the UI does."""
+        graph, days = self.days.harness.defs.get_repository_def().asset_graph, [self.day, *more]
         self.instance.add_backfill(
             PartitionBackfill.from_asset_partitions(
-                backfill, graph, [self.day], [*map(key, TABLES)], time.time(), tags, self.instance, False, None, None, None
+                backfill, graph, days, [*map(key, TABLES)], time.time(), tags, self.instance, False, None, None, None
             )
         )  # fmt: skip
 
-    def step(self, backfill: str, *tables: str, whole: bool = False, **tags: str) -> dg.ExecuteInProcessResult:
+    def step(
+        self, backfill: str, *tables: str, whole: bool = False, day: str = "", **tags: str
+    ) -> dg.ExecuteInProcessResult:
         """Run one of the runs that the daemon splits the backfill into."""
         data: Any = self.instance.get_backfill(backfill)
         subset = data.asset_backfill_data.target_subset
         keys = [] if whole else sorted(subset.get_partitions_subset(key(tables[0])).get_partition_keys())
+        keys = [day] if day else keys
         start, end = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
         tags |= {"dagster/backfill": backfill} | ({start: keys[0], end: keys[-1]} if keys else {})
         job = self.days.harness.job.get_subset(asset_selection=frozenset(map(key, tables)))
@@ -133,6 +139,29 @@ def test_the_first_run_publishes_all_tables_and_the_others_mark_their_partitions
     assert (redone.damaged, 77) in {(row[0], row[3]) for row in redone.days.rows("final.orders")}
 
 
+def test_the_metadata_of_a_partition_is_its_own_in_whatever_run_it_is(redone: Redone) -> None:
+    other = next(day for day in redone.at.values() if day != redone.day)
+    redone.damage(78, next(i for i, day in redone.at.items() if day == other))
+    redone.launch("one", other)
+    # One row of each day was wrong.
+    for day in (redone.day, other):
+        run = redone.step("one", "final.orders", "agg.wide", day=day)
+        assert run.success, errors(run)
+        for table in ("final.orders", "agg.wide"):
+            metadata = redone.days.marks(run)[table][day]
+            assert (metadata["rows_written"], metadata["rows_removed"]) == (1, 1), (table, day)
+    redone.days.check()
+
+
+def test_a_table_that_follows_says_so(redone: Redone) -> None:
+    redone.launch("one")
+    assert redone.step("one", "final.orders", "agg.wide").success
+    assert redone.record.request.startswith("final.orders: ")
+    why = redone.record.of("agg.wide").why
+    assert why.endswith("; 1 partition: no row differs")
+    assert redone.record.of("final.orders").why == "1 partition: rows that differ are written"
+
+
 def test_a_failed_audit_of_one_table_publishes_none_and_a_repetition_goes_on(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
@@ -199,6 +228,62 @@ def test_an_interrupted_run_is_continued_by_its_repetition(redone: Redone, monke
     redone.days.check()
 
 
+def test_the_repetition_of_a_run_of_an_ended_backfill_continues_it(
+    redone: Redone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redone.launch("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "publish", interrupted)
+        failed = redone.step("one", "final.orders", "agg.wide")
+    # Its process has ended.
+    Records(redone.lake).save(replace(redone.record, process=""))
+    redone.end("one", BulkActionStatus.COMPLETED_FAILED)
+    # Dagster leaves out the tags of the backfill, and repeats what failed: here a single table.
+    request = redone.instance.get_run_by_id(failed.run_id)
+    assert request is not None
+    tags = {k: v for k, v in request.tags.items() if k != "dagster/backfill"}
+    tags |= {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    job = redone.days.harness.job.get_subset(asset_selection=frozenset([key("final.orders")]))
+    again = job.execute_in_process(instance=redone.instance, tags=tags, raise_on_error=False)
+    assert again.success, errors(again)
+    assert [r.state for r in Records(redone.lake).all()] == ["published"]
+    assert redone.instance.get_run_by_id(again.run_id).tags["lake_assets/backfill"] == redone.record.id  # type: ignore[union-attr]
+    redone.days.check()
+
+
+def test_a_run_that_another_one_was_faster_than_finds_its_work_done(
+    redone: Redone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redone.launch("one")
+    begin = Backfill.begin
+
+    def late(*args: Any, **kwargs: Any) -> Backfill:
+        faster = begin(*args, **kwargs)
+        faster.build()
+        faster.publish()
+        return begin(*args, **kwargs) if faster.record.is_open else refused()
+
+    def refused() -> Backfill:
+        raise BackfillError("final.orders is in another backfill")
+
+    monkeypatch.setattr(Backfill, "begin", late)
+    run = redone.step("one", "final.orders", "agg.wide")
+    assert run.success, errors(run)
+    assert [r.state for r in Records(redone.lake).all()] == ["published"]
+    redone.days.check()
+
+
+def test_another_pipelines_tables_in_the_same_selection_have_a_backfill_of_their_own(redone: Redone) -> None:
+    redone.launch("one")
+    records = Records(redone.lake)
+    others = BackfillRecord(records.new_id(), "other", "", (TableRecord("agg.other", "rows"),), "failed", run="one")
+    records.save(others)
+    run = redone.step("one", "final.orders", "agg.wide")
+    assert run.success, errors(run)
+    assert {r.pipeline: r.state for r in records.all()} == {"other": "failed", "p": "published"}
+    redone.days.check()
+
+
 def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(redone: Redone) -> None:
     redone.launch("one")
     results: list[dg.ExecuteInProcessResult] = []
@@ -234,3 +319,23 @@ def test_a_run_over_one_partition_of_one_table_writes_to_the_table_itself(redone
     assert Records(redone.lake).all() == []
     assert redone.days.harness.run(redone.days.harness.request()).success
     redone.days.check()
+
+
+def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_discarded(
+    redone: Redone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = heads(redone.lake)
+    job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, ("final.orders", "agg.wide"))))
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "publish", interrupted)
+        run = job.execute_in_process(instance=redone.instance, partition_key=redone.day, raise_on_error=False)
+    # Its process has ended.
+    Records(redone.lake).save(replace(redone.record, process=""))
+    redone.days.harness.skipped()
+    assert redone.record.is_open
+    found = redone.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    redone.instance.report_run_canceled(found)
+    redone.days.harness.skipped()
+    assert redone.record.state == "discarded"
+    assert heads(redone.lake) == before
