@@ -134,20 +134,21 @@ def plan(
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
 
 
-def plan_partitions(
+def plan_tables(
     lake: LakeBase,
     pipeline: Pipeline,
-    chosen: Mapping[TableId, Sequence[str]],
+    chosen: Mapping[TableId, Sequence[str] | None],
     *,
     max_rows: int = MAX_ROWS,
     past: Sequence[BackfillRecord] = (),
 ) -> BackfillPlan:
-    """Plan a backfill of chosen partitions of several tables, as an orchestrator asks for it.
+    """Plan a backfill of several chosen tables, as an orchestrator asks for it.
 
     Args:
         lake: the lake.
         pipeline: the pipeline that declares the tables.
-        chosen: by table, the keys of its partitions; none: the table follows the changes of the others.
+        chosen: by table, the keys of its partitions; none: the table follows the changes of the others; None: all of
+            the table is redone.
         max_rows: rows of one piece of work, roughly.
         past: earlier backfills, for the estimate.
 
@@ -158,21 +159,25 @@ def plan_partitions(
         PipelineError: a key is not one of a table's partitions.
     """
     specs = [s for s in pipeline.specs(lake, alone=False) if isinstance(s, ComputedSpec) and s.table in chosen]
-    partitioned = {s.table for s in specs if chosen[s.table]}
-    left_out = _left_out(lake, specs, chosen, partitioned)
+    asked = {s.table: f"{s.table}: {_selection(keys)}" for s in specs if (keys := chosen[s.table]) is None or keys}
+    left_out = _left_out(lake, specs, chosen, asked)
     tables: list[TablePlan] = []
     shares: dict[TableId, float] = {}
-    for spec in specs:
-        if str(spec.table) in left_out:
-            continue
+    for spec in (s for s in specs if str(s.table) not in left_out):
+        keys, redo = chosen[spec.table], "changes"
         redone = RedoneRows((WHOLE,), max((shares.get(s, 0.0) for s in spec.sources), default=0.0))
-        if keys := chosen[spec.table]:
-            redone = redone_rows(lake, spec, Selection(tuple(keys)), max_rows)
+        if keys is None:
+            redone, redo = RedoneRows((WHOLE,), 1.0), "everything"
+        elif keys:
+            redone, redo = redone_rows(lake, spec, _selection(keys), max_rows), "rows"
         shares[spec.table] = redone.share
-        tables.append(_planned(lake, spec, "rows" if keys else "changes", redone.chunks, redone.share, past))
-    asked = [t.table for t in tables if t.redo == "rows"]
-    request = "; ".join(f"{t}: {Selection(tuple(chosen[TableId.parse(t)]))}" for t in asked)
+        tables.append(_planned(lake, spec, redo, redone.chunks, redone.share, past))
+    request = "; ".join(text for table, text in asked.items() if str(table) not in left_out)
     return BackfillPlan(pipeline.name, request, tuple(tables), left_out)
+
+
+def _selection(keys: Sequence[str] | None) -> Selection:
+    return Selection(tuple(keys or ()))
 
 
 def downstream_of(specs: Sequence[Spec], table: TableId) -> list[Spec]:

@@ -74,7 +74,7 @@ def table_asset(
                 partitions = dagster_partitions.selected_partitions(context, spec)
                 with with_context(context):
                     aside = yield from redo_together(context, lake, pipeline, spec, declared)
-                is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt
+                is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt and aside is None
                 with with_context(context):
                     outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared))
                 since = None

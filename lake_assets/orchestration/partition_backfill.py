@@ -1,4 +1,4 @@
-"""Backfills of partitions that Dagster launches: built aside, and published together.
+"""Backfills of partitions, and rebuilds, that Dagster launches: built aside, and published together.
 
 Dagster runs a step per table, in one run or in several. The first of these steps to begin redoes the chosen partitions
 of all tables aside and publishes them; the others wait for it. So a backfill that fails, or is cancelled, has changed
@@ -14,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-from lake_assets.backfill.backfill_plan import BackfillPlan, plan_partitions
+from lake_assets.backfill.backfill_plan import BackfillPlan, plan_tables
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill, settled
 from lake_assets.backfill.side_lake import can_publish_together
@@ -30,7 +30,7 @@ from lake_assets.orchestration._compat import (
     was_cancelled,
 )
 from lake_assets.orchestration.asset_checks import evaluation
-from lake_assets.orchestration.asset_names import asset_key
+from lake_assets.orchestration.asset_names import REBUILD_TAG, asset_key
 from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
 from lake_assets.pipeline import Outcome, Pipeline
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
@@ -57,7 +57,7 @@ class Redone:
 def redo_together(
     context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, spec: Spec, declared: Mapping[TableId, Spec]
 ) -> Generator[Any, None, Redone | None]:
-    """Redo the partitions of all tables of a run or of its backfill, unless another step has done so.
+    """Redo the chosen partitions, or all rows, of the tables of a run or its backfill, unless another step has done so.
 
     Args:
         context: the step's context.
@@ -77,11 +77,14 @@ def redo_together(
     """
     backfill_id = context.run.tags.get(BACKFILL_ID_TAG)
     is_partitioned = context.has_partition_key or context.has_partition_key_range
-    if not (is_partitioned or backfill_id) or not isinstance(spec, ComputedSpec) or not can_publish_together(lake):
+    is_rebuild = REBUILD_TAG in context.run.tags
+    if not (is_partitioned or backfill_id or is_rebuild) or not isinstance(spec, ComputedSpec):
+        return None
+    if not can_publish_together(lake):
         return None
     key = backfill_id or context.run.run_id
     record = _of(context, lake, pipeline, key)
-    if spec.partitions is None:
+    if spec.partitions is None and not is_rebuild:
         return None if record is None or record.is_open else _redone(record, spec)
     chosen = _chosen(context, declared)
     if record is None and (spec.table not in chosen or (backfill_id is None and len(chosen) < 2)):
@@ -95,7 +98,7 @@ def redo_together(
                 context.log.info(f"the backfill {record.id} is built by another step; this one waits for it")
                 time.sleep(_WAIT)
                 continue
-            planned = plan_partitions(lake, pipeline, chosen, past=Records(lake).all()) if record is None else None
+            planned = plan_tables(lake, pipeline, chosen, past=Records(lake).all()) if record is None else None
             if planned is not None:
                 if not planned.tables:
                     return None
@@ -137,16 +140,21 @@ def _repeated(context: dg.AssetExecutionContext) -> Iterator[str | None]:
             yield found.tags.get(BACKFILL_ID_TAG)
 
 
-def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec]) -> dict[TableId, list[str]]:
-    """Return the tables of a run, or of its backfill, with the chosen partitions; tables without partitions: none."""
+def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec]) -> dict[TableId, list[str] | None]:
+    """Return the tables of a run, or of its backfill, with the chosen partitions.
+
+    Tables without partitions have none, and follow the changes. In a rebuild, all of each table is chosen (None).
+    """
     computed = {asset_key(s.table): s for s in declared.values() if isinstance(s, ComputedSpec)}
     if backfill := context.run.tags.get(BACKFILL_ID_TAG):
         selected = partitions_of_backfill(context.instance, backfill)
     else:
         # Of a job that is launched as a whole, the run itself has no selection.
-        keys, run = list(context.partition_keys), context.job_def.asset_layer.selected_asset_keys
+        run = context.job_def.asset_layer.selected_asset_keys
+        keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
         selected = {k: keys if s.partitions else [] for k, s in computed.items() if k in run}
-    return {computed[k].table: keys for k, keys in selected.items() if k in computed}
+    is_rebuild = REBUILD_TAG in context.run.tags
+    return {computed[k].table: None if is_rebuild else keys for k, keys in selected.items() if k in computed}
 
 
 def _begun(

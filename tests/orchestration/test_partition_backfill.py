@@ -339,3 +339,29 @@ def test_what_a_cancelled_run_over_one_partition_of_several_tables_has_built_is_
     redone.days.harness.skipped()
     assert redone.record.state == "discarded"
     assert heads(redone.lake) == before
+
+
+def test_a_rebuild_of_several_tables_is_one_backfill_of_everything(redone: Redone) -> None:
+    job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
+    result = job.execute_in_process(instance=redone.instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False)
+    assert result.success, errors(result)
+    assert {t.redo for t in redone.record.tables} == {"everything"}
+    assert redone.record.state == "published"
+    redone.days.check()
+    (event,) = (e for e in result.get_asset_materialization_events() if e.asset_key == key("agg.totals"))
+    assert str(event.materialization.metadata["strategy"].value).startswith(
+        "backfill: a rebuild was requested; published"
+    )
+
+
+def test_a_rebuild_whose_audit_fails_in_the_middle_publishes_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
+    redone = Redone(lake, instance)
+    redone.damage(20)
+    strict = {**MODELS[0], "audits": [{"name": "small", "sql": "SELECT * FROM {table} WHERE twice > 1"}]}
+    redone.days.harness.pipeline = Days(lake, instance, 2, models=[strict, *MODELS[1:3], TOTALS]).harness.pipeline
+    redone.days.harness.reload()
+    before = heads(lake)
+    job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
+    result = job.execute_in_process(instance=instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False)
+    assert "agg.wide: 1 of 1 audits do not pass" in errors(result)
+    assert heads(lake) == before
