@@ -31,6 +31,8 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_
 from dagster._core.storage.tags import BACKFILL_ID_TAG, GRPC_INFO_TAG, PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG
 from dagster._utils.error import serializable_error_info_from_exc_info
 
+from lake_assets.orchestration.asset_names import REBUILD_TAG
+
 __all__ = [
     "BACKFILL_ID_TAG",
     "GRPC_INFO_TAG",
@@ -97,8 +99,10 @@ def partitions_of_backfill(instance: DagsterInstance, backfill: str) -> dict[Ass
 
 
 def was_cancelled(instance: DagsterInstance, begun_by: str) -> bool:
-    """Whether a user has cancelled a backfill, or a run over partitions; False also if there is none with this id."""
+    """Whether a user has cancelled a backfill, a run over partitions or a rebuild; False also if the id is unknown."""
     if (found := instance.get_backfill(begun_by)) is not None:
         return found.status == BulkActionStatus.CANCELED
     run = instance.get_run_by_id(begun_by)
-    return run is not None and run.is_partitioned and run.status == DagsterRunStatus.CANCELED
+    if run is None or run.status != DagsterRunStatus.CANCELED:
+        return False
+    return run.is_partitioned or REBUILD_TAG in run.tags

@@ -365,3 +365,16 @@ def test_a_rebuild_whose_audit_fails_in_the_middle_publishes_nothing(lake: Lake,
     result = job.execute_in_process(instance=instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False)
     assert "agg.wide: 1 of 1 audits do not pass" in errors(result)
     assert heads(lake) == before
+
+
+def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = redone.days.harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "publish", interrupted)
+        run = job.execute_in_process(
+            instance=redone.instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False
+        ).dagster_run
+    Records(redone.lake).save(replace(redone.record, process=""))
+    redone.instance.report_run_canceled(run)
+    redone.days.harness.skipped()
+    assert redone.record.state == "discarded"
