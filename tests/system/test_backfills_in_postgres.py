@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import CATALOG_URI
 from tests.system.postgres import database, needs_postgres
 
-pytestmark = [pytest.mark.system, pytest.mark.spark, needs_postgres]
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long, needs_postgres]
 FILE = Path(__file__).parents[1] / "backfill" / "test_backfills.py"
 
 
@@ -19,8 +19,8 @@ FILE = Path(__file__).parents[1] / "backfill" / "test_backfills.py"
     "test",
     [
         "test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once",
-        pytest.param("test_an_undo_that_is_killed_at_any_point_is_completed", marks=pytest.mark.long),
-        pytest.param("test_a_discard_that_is_killed_can_only_be_completed", marks=pytest.mark.long),
+        "test_an_undo_that_is_killed_at_any_point_is_completed",
+        "test_a_discard_that_is_killed_can_only_be_completed",
     ],
 )
 def test_readers_see_all_of_a_killed_backfill_or_nothing(
