@@ -18,6 +18,8 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+# A shell lets the commands that it starts in the background ignore interrupts, and so do their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Thread(target=interrupt, daemon=True).start()
 try:
     start_jvm({"spark.master": "local[1]"})
