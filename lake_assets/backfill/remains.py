@@ -81,6 +81,10 @@ def _of_backfills(lake: Lake) -> Iterator[Remains]:
                 why = f"stopped: {record.error}" if record.error else "its process was killed while it was built"
                 advice = f"`lake-assets resume {record.id}` continues it, `lake-assets discard {record.id}` drops it"
                 yield Remains(record.id, "backfill", f"{record.request}: {why}", advice, needs_user=True)
+            case "ready" if record.publish == "auto":
+                advice = f"`lake-assets publish {record.id}` publishes it, `lake-assets discard {record.id}` drops it"
+                why = f"{record.request}: its process ended before it was published"
+                yield Remains(record.id, "backfill", why, advice, needs_user=True)
             case "published" | "undone" | "discarded" if SideLake(lake, record.id).lake_tables():
                 why = f"{record.state}, but its working copies are still there"
                 yield _backfill(record, why, "removes them", lambda r=record: _clean_up(lake, r))

@@ -105,6 +105,7 @@ def test_an_interrupted_publication_is_settled(
     assert Records(people.lake).get(backfill.record.id).state == ("published" if is_committed else "ready")
     assert (heads(people.lake) == before) == (not is_committed)
     if not is_committed:
+        assert f"`lake-assets publish {backfill.record.id}`" in found(people)[backfill.record.id].remedy
         backfill = Backfill.load(people.lake, people.feed.pipeline, backfill.record.id)
         backfill.publish()
     assert found(people) == {}
