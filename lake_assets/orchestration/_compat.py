@@ -87,21 +87,21 @@ def partitions_of_backfill(instance: DagsterInstance, backfill: str) -> dict[Ass
 
     Assets without partitions have none, nor do those whose partitions Dagster cannot map from the chosen ones.
     """
-    found = instance.get_backfill(backfill)
-    if found is None or (data := found.asset_backfill_data) is None:  # of a job's partitions, or deleted
+    stored = instance.get_backfill(backfill)
+    if stored is None or (data := stored.asset_backfill_data) is None:  # of a job's partitions, or deleted
         return {}
     with partition_loading_context(dynamic_partitions_store=instance):
         partitions = {
             key: list(subset.get_partition_keys())
             for key, subset in data.target_subset.partitions_subsets_by_asset_key.items()
         }
-    return {**{key: [] for key in found.asset_selection or ()}, **partitions}
+    return {**{key: [] for key in stored.asset_selection or ()}, **partitions}
 
 
 def was_cancelled(instance: DagsterInstance, begun_by: str) -> bool:
     """Whether a user has cancelled a backfill, a run over partitions or a rebuild; False also if the id is unknown."""
-    if (found := instance.get_backfill(begun_by)) is not None:
-        return found.status == BulkActionStatus.CANCELED
+    if (backfill := instance.get_backfill(begun_by)) is not None:
+        return backfill.status == BulkActionStatus.CANCELED
     run = instance.get_run_by_id(begun_by)
     if run is None or run.status != DagsterRunStatus.CANCELED:
         return False

@@ -32,8 +32,8 @@ def comparisons(
         record: the backfill.
         partitions: by table, its declared partitions.
     """
-    for found in compare(lake, record, partitions):
-        yield dg.AssetObservation(asset_key(TableId.parse(found.table)), metadata=_metadata(record, found))
+    for comparison in compare(lake, record, partitions):
+        yield dg.AssetObservation(asset_key(TableId.parse(comparison.table)), metadata=_metadata(record, comparison))
 
 
 def progress(record: BackfillRecord, at: TableRecord) -> str:
@@ -60,24 +60,24 @@ def plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
     }
 
 
-def _metadata(record: BackfillRecord, found: TableComparison) -> dict[str, Any]:
-    sums = [(column, str(before), str(after)) for column, (before, after) in found.sums.items()]
+def _metadata(record: BackfillRecord, comparison: TableComparison) -> dict[str, Any]:
+    sums = [(column, str(before), str(after)) for column, (before, after) in comparison.sums.items()]
     metadata: dict[str, Any] = {
         "backfill": record.id,
         "state": record.state,
-        "inserted": found.inserted,
-        "updated": found.updated,
-        "deleted": found.deleted,
+        "inserted": comparison.inserted,
+        "updated": comparison.updated,
+        "deleted": comparison.deleted,
     }
-    if found.partitions:
-        metadata["partitions"] = ", ".join(found.partitions[:1_000])
+    if comparison.partitions:
+        metadata["partitions"] = ", ".join(comparison.partitions[:1_000])
     if sums:
         metadata["sums of changed rows"] = dg.MetadataValue.md(
             "\n".join(_markdown(("column", "before", "after"), sums))
         )
-    if found.samples:
-        columns = tuple(found.samples[0])
-        rows = [tuple(str(row[c]) for c in columns) for row in found.samples]
+    if comparison.samples:
+        columns = tuple(comparison.samples[0])
+        rows = [tuple(str(row[c]) for c in columns) for row in comparison.samples]
         metadata["samples"] = dg.MetadataValue.md("\n".join(_markdown(columns, rows)))
     return metadata
 

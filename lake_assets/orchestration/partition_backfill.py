@@ -34,6 +34,7 @@ from lake_assets.orchestration.asset_names import REBUILD_TAG, asset_key
 from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
 from lake_assets.pipeline import Outcome, Pipeline
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
+from lake_assets.runtime.processes import owner
 
 # Seconds between two looks at a backfill that another process builds.
 _WAIT = 2.0
@@ -94,7 +95,8 @@ def redo_together(
             record = _of(context, lake, pipeline, key)
             if record is not None and not record.is_open:
                 return _redone(record, spec)
-            if record is not None and record.is_running:
+            # This process builds under the lock: a record that it is at work on, and does not build, was interrupted.
+            if record is not None and record.is_running and record.process != owner():
                 context.log.info(f"the backfill {record.id} is built by another step; this one waits for it")
                 time.sleep(_WAIT)
                 continue
@@ -136,8 +138,8 @@ def _repeated(context: dg.AssetExecutionContext) -> Iterator[str | None]:
     yield from (run.tags.get(tag) for tag in (PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG))
     for earlier in {run.get_parent_run_id(), run.get_root_run_id()} - {None}:
         yield earlier
-        if earlier and (found := context.instance.get_run_by_id(earlier)):
-            yield found.tags.get(BACKFILL_ID_TAG)
+        if earlier and (earlier_run := context.instance.get_run_by_id(earlier)):
+            yield earlier_run.tags.get(BACKFILL_ID_TAG)
 
 
 def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec]) -> dict[TableId, list[str] | None]:
@@ -210,15 +212,15 @@ def _completed(
 
 def _redone(record: BackfillRecord, spec: Spec) -> Redone | None:
     """Return what a finished backfill did to a table; None if the table is not one of its tables."""
-    found = next((t for t in record.tables if t.table == str(spec.table)), None)
-    if found is None:
+    table = next((t for t in record.tables if t.table == str(spec.table)), None)
+    if table is None:
         return None
     if record.state != "published":
         raise BackfillError(f"the backfill {record.id} was {record.state}, so it cannot go on: launch a new one")
     others = len(record.tables) - 1
     with_others = f" with {others} other table{'s' if others > 1 else ''}" if others else ""
     outcome = Outcome(
-        found.table, "absorbed", (), found.inserted, found.updated, found.deleted, "backfill",
-        f"{found.why}; published{with_others} as {record.id}", found.seconds, found.after,
+        table.table, "absorbed", (), table.inserted, table.updated, table.deleted, "backfill",
+        f"{table.why}; published{with_others} as {record.id}", table.seconds, table.after,
     )  # fmt: skip
-    return Redone(outcome, found.before)
+    return Redone(outcome, table.before)

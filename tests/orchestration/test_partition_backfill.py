@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -217,12 +218,16 @@ def test_what_a_cancelled_backfill_has_built_is_discarded_by_the_next_tick(
     redone.days.check()
 
 
-def test_an_interrupted_run_is_continued_by_its_repetition(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("state", ["building", "ready"])
+def test_an_interrupted_run_is_continued_by_its_repetition(
+    redone: Redone, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redone.launch("one")
+    where, call = (backfills, "recompute_rows") if state == "building" else (Backfill, "publish")
     with monkeypatch.context() as patch:
-        patch.setattr(backfills, "recompute_rows", interrupted)
+        patch.setattr(where, call, interrupted)
         assert not redone.step("one", "final.orders", "agg.wide").success
-    assert redone.record.state == "building"
+    assert redone.record.state == state
     assert redone.step("one", "final.orders", "agg.wide").success
     assert [r.state for r in Records(redone.lake).all()] == ["published"]
     redone.days.check()
@@ -284,7 +289,16 @@ def test_another_pipelines_tables_in_the_same_selection_have_a_backfill_of_their
     redone.days.check()
 
 
-def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(redone: Redone) -> None:
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance for several threads: tables in memory are locked while another thread reads them."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(lake: Lake, on_disk: dg.DagsterInstance) -> None:
+    redone = Redone(lake, on_disk)
+    redone.damage(77)
     redone.launch("one")
     results: list[dg.ExecuteInProcessResult] = []
     # Two tables of which neither reads the other.
