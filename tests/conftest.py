@@ -63,12 +63,14 @@ def _no_settings_of_the_user() -> Iterator[None]:
         yield
 
 
-def small_lake(home: Path, session: Callable[[], SparkSession] | None = None) -> Lake:
-    """An embedded lake in `home` with settings for little data."""
+def small_lake(
+    home: Path, session: Callable[[], SparkSession] | None = None, catalog: dict[str, str] | None = None
+) -> Lake:
+    """A lake in `home` with settings for little data; the embedded one, unless a catalog is given."""
     spark = SparkConfig(master="local[2]", driver_memory="3g", conf=SMALL | JVM_OF_TESTS)
-    uri = os.environ.get(CATALOG_URI)
-    catalog = {"catalog": {"type": "sql", "uri": uri}} if uri else {}
-    return Lake(LakeConfig(home=home, spark=spark, **catalog), session=session)
+    if uri := os.environ.get(CATALOG_URI):
+        catalog = {"type": "sql", "uri": uri}
+    return Lake(LakeConfig(home=home, spark=spark, catalog=catalog or {}), session=session)
 
 
 @pytest.fixture(scope="session")
@@ -84,14 +86,18 @@ def new_lake(spark_lake: Lake, tmp_path: Path) -> Callable[[str], Lake]:
     """Makes lakes in folders of the test, each with its own catalog and Spark session on the shared JVM."""
 
     def make(name: str) -> Lake:
-        home = tmp_path / name
-        home.mkdir(exist_ok=True)
-        # A session of the JVM that runs: opening it by its settings would check the jars' sums for each lake.
-        lake = small_lake(home, spark_lake.spark().newSession)
-        _small(lake)
-        return lake
+        return lake_on(spark_lake, tmp_path / name)
 
     return make
+
+
+def lake_on(spark_lake: Lake, home: Path, catalog: dict[str, str] | None = None) -> Lake:
+    """A lake in `home` on the JVM of another one, with a session of its own."""
+    home.mkdir(exist_ok=True)
+    # A session of the JVM that runs: opening it by its settings would check the jars' sums for each lake.
+    lake = small_lake(home, spark_lake.spark().newSession, catalog)
+    _small(lake)
+    return lake
 
 
 @pytest.fixture

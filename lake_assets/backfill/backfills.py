@@ -6,7 +6,7 @@ The record is saved before and after each piece of work, so a backfill that was 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -43,7 +43,7 @@ class Backfill:
     def __init__(self, lake: Lake, pipeline: Pipeline, record: BackfillRecord) -> None:
         self._lake, self._pipeline, self.record = lake, pipeline, record
         self._records = Records(lake)
-        self._side = SideLake(lake, record.id)
+        self._side = SideLake(lake, record)
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
@@ -138,6 +138,8 @@ class Backfill:
                 f"the backfill {self.record.id} was being discarded: `lake-assets discard {self.record.id}` completes "
                 "that"
             )
+        if self.record.state == "publishing":  # one table after the other, and some are published
+            return
         try:
             self._save(replace(self.record, state="building", error="", process=owner()))
             self._prepare()
@@ -207,8 +209,10 @@ class Backfill:
 
     def _catch_up(self) -> None:
         """Absorb what has arrived in the sources on main since the copies were made, or caught up last."""
-        self._pin_sources()
-        self._follow(self._specs)
+        # A table that is published is a source like others.
+        published = publishing.published(self._lake, self.record)
+        self._pin_sources(published)
+        self._follow([s for s in self._specs if s.table not in published])
 
     def _follow(self, specs: Sequence[Spec]) -> None:
         """Absorb everything that is pending for the copies of some tables."""
@@ -216,9 +220,9 @@ class Backfill:
         for spec in specs:
             self._absorb_all(spec, pins)
 
-    def _pin_sources(self) -> None:
+    def _pin_sources(self, published: Iterable[TableId] = ()) -> None:
         """Let the copies read all other tables as they are on main now."""
-        sources = [t for name in self._sources if (t := self._lake.find(name)) is not None]
+        sources = [t for name in (*self._sources, *published) if (t := self._lake.find(name)) is not None]
         first = self._lake.table(self.record.tables[0].table)
         self._side.pin_sources(sources, f"{self._side.folder(first)}/sources")
         for table in sources:
@@ -253,7 +257,7 @@ class Backfill:
             BackfillError: it is not built, or micro-batches were faster each time.
             StaleBackfillError: a table was changed on main other than by micro-batches.
         """
-        if self.record.state != "ready":
+        if self.record.state not in ("ready", "publishing"):
             raise BackfillError(
                 f"the backfill {self.record.id} is {self.record.state}: `lake-assets resume {self.record.id}` builds it"
             )
@@ -273,6 +277,8 @@ class Backfill:
                 self.record = publishing.publish(self._lake, self._side, self._records, self.record)
             except ConcurrentWriteError as e:
                 log.info("the backfill %s catches up again: %s", self.record.id, e)
+                # It says which tables are published, where the catalog changes one at a time.
+                self._save(replace(self._records.get(self.record.id), process=owner()))
                 continue
             self._finish()
             return
@@ -282,7 +288,17 @@ class Backfill:
         )
 
     def discard(self) -> None:
-        """Drop the working copies and delete their files. Main is unchanged."""
+        """Drop the working copies and delete their files. Main is unchanged.
+
+        Raises:
+            BackfillError: some of its tables are published already.
+        """
+        if self.record.state == "publishing":
+            raise BackfillError(
+                f"some tables of the backfill {self.record.id} are published, one after the other: `lake-assets "
+                f"publish {self.record.id}` publishes the others, and `lake-assets undo {self.record.id}` then takes "
+                "all back"
+            )
         # A discard that is killed has deleted files: from here on it can only be discarded.
         self._save(replace(self.record, state="discarding", process=owner()))
         publishing.clean_up(self._lake, self._side, self.record)
@@ -306,7 +322,7 @@ def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
         record = records.get(record.id)
         if record.state != "publishing" or (record.is_running and record.process != owner()):
             return record
-        return publishing.settle(lake, SideLake(lake, record.id), records, record)
+        return publishing.settle(lake, SideLake(lake, record), records, record)
 
 
 def settle_all(lake: Lake) -> None:

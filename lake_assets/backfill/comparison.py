@@ -75,7 +75,7 @@ def compare(
     """
     if record.state in ("discarded", "undone"):
         raise BackfillError(f"the backfill {record.id} is {record.state}: its rows are no longer there to compare")
-    side = SideLake(lake, record.id) if record.is_open else None
+    side = SideLake(lake, record) if record.is_open else None
     for t in record.tables:
         with _two_snapshots(lake, side, t) as (where, table, start, end):
             yield _compared(where, t, table, start, end, partitions.get(t.table), samples)

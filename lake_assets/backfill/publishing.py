@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -18,12 +19,15 @@ from lake_assets.backfill.backfill_record import BackfillRecord, Records, State,
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError, StaleBackfillError
 from lake_assets.facade import Lake
-from lake_assets.lake import LakeBase
+from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.file_deletion import delete_file
 from lake_assets.lake.metadata.metadata_commits import (
     Metadata,
+    PartlyCommittedError,
     TableChange,
+    changes_together,
     commit_together,
     now_ms,
     read_metadata,
@@ -40,6 +44,7 @@ from lake_assets.pipeline.recompute import RECOMPUTED_PROPERTY
 from lake_assets.tables.snapshot_retention import consumer_name
 from lake_assets.tables.table_ddl import KEY_PROPERTY
 
+log = logging.getLogger(__name__)
 # How long main keeps the snapshots that a working copy starts from.
 BUILDING_DAYS = 30
 
@@ -50,32 +55,45 @@ def tag(backfill: str) -> str:
 
 
 def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
-    """Move main of all tables to their working copies, in one transaction; return the new record.
+    """Move main of all tables to their working copies, in one commit if the catalog can; return the new record.
+
+    Where the catalog changes one table at a time, the record is the journal: called again, this publishes what is left.
 
     Raises:
         ConcurrentWriteError: main has absorbed more than the copies; catch up and try again.
-        StaleBackfillError: a table was changed on main other than by micro-batches.
+        StaleBackfillError: a table was changed on main other than by micro-batches, and none is published.
     """
-    grafts = [_Graft(lake, side, record, t) for t in record.tables]
-    if not any(g.is_changed for g in grafts) and not record.undoes:
+    done = published(lake, record)
+    grafts = [_Graft(lake, side, record, t) for t in record.tables if t.name not in done]
+    if not any(g.is_changed for g in grafts) and not record.undoes and not done:
         # The same rows: tables downstream need not read anything again.
         record = replace(record, state="published", published=time.time(), process="")
         records.save(record)
         return record
+    left: list[_Graft] = []
+    changes: list[TableChange] = []
     for graft in grafts:
-        graft.check()
-    changes = [TableChange(g.table, g.metadata()) for g in grafts]
-    _keep_for_undo(lake, record, grafts, changes)
-    published = [
-        replace(g.record, before=g.head, after=g.copy.metadata.current_snapshot_id, redefined=g.is_redefined)
-        for g in grafts
-    ]
-    record = replace(record, tables=tuple(published), state="publishing")
+        try:
+            graft.check()
+            changes.append(TableChange(graft.table, graft.metadata()))
+            left.append(graft)
+        except StaleBackfillError as e:
+            if not done:
+                raise
+            # Other tables cannot wait for it. It follows them as it follows any change of its sources.
+            record = replace(record, error=str(e)).with_table(replace(graft.record, before=None, after=None))
+    _keep_for_undo(lake, record, left, changes)
+    for g in left:
+        after = g.copy.metadata.current_snapshot_id
+        record = record.with_table(replace(g.record, before=g.head, after=after, redefined=g.is_redefined))
+    record = replace(record, state="publishing")
     records.save(record)
     try:
-        commit_together(changes)
+        if changes:
+            commit_together(changes)
     except CommitFailedException as e:
-        records.save(settle(lake, side, records, record))
+        if not done and not isinstance(e, PartlyCommittedError):
+            records.save(settle(lake, side, records, record))
         raise ConcurrentWriteError(str(e)) from e
     record = replace(record, state="published", published=time.time(), process="")
     records.save(record)
@@ -195,15 +213,27 @@ def _add_tag(metadata: Metadata, name: str, snapshot: int, days: int) -> None:
 
 
 def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
-    """Find out from the tables whether a backfill was published, and finish it; else remove what it had prepared."""
-    tables = [(t, lake.table(t.table)) for t in record.tables]
-    if any(_is_published(record, t, table) for t, table in tables):
-        record = replace(record, state="published", published=record.published or time.time(), process="")
-        records.save(record)
+    """Find out from the tables whether a backfill was published, and finish it; else remove what it had prepared.
+
+    Where the catalog changes one table at a time, what is left of a begun publication is published, unless main has
+    absorbed more meanwhile: then the state stays `publishing`, until somebody continues the backfill.
+    """
+    if done := published(lake, record):
+        if len(done) == len(record.tables) or changes_together(lake.catalog):
+            record = replace(record, state="published", published=record.published or time.time(), process="")
+            records.save(record)
+        else:
+            try:
+                record = publish(lake, side, records, record)
+            except ConcurrentWriteError as e:
+                log.warning("%s is published in part, `lake-assets publish` continues: %s", record.id, e)
+                return record
         mark_undone(records, record)
         clean_up(lake, side, record)
         return record
-    for t, table in tables:
+    tables = [(t, lake.table(t.table)) for t in record.tables]
+    # A server writes metadata files only for commits that happen.
+    for t, table in tables if isinstance(lake.catalog, CachingSqlCatalog) else ():
         current = version_of(table.metadata_location)
         for version in versions(table.io, table.metadata_location):
             # Written for a commit that did not happen. `repair` would take it for a newer version of the table.
@@ -212,6 +242,13 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
     record = replace(record, state="ready", tables=tuple(replace(t, after=None) for t, _ in tables), process="")
     records.save(record)
     return record
+
+
+def published(lake: Lake, record: BackfillRecord) -> set[TableId]:
+    """Return the tables whose main has the commits of a backfill; none unless it is being published."""
+    if record.state != "publishing":
+        return set()
+    return {t.name for t in record.tables if _is_published(record, t, lake.table(t.table))}
 
 
 def _is_published(record: BackfillRecord, t: TableRecord, table: Table) -> bool:

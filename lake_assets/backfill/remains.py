@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import settled
-from lake_assets.backfill.side_lake import SideLake, can_publish_together
+from lake_assets.backfill.side_lake import SideLake, can_build_aside
 from lake_assets.capture import icdc
 from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
@@ -63,7 +63,7 @@ def remains(lake: Lake, pipelines: Sequence[Pipeline]) -> list[Remains]:
 
 
 def _of_backfills(lake: Lake) -> Iterator[Remains]:
-    if not can_publish_together(lake):
+    if not can_build_aside(lake):
         return
     for record in Records(lake).all():
         if record.is_running:
@@ -85,7 +85,7 @@ def _of_backfills(lake: Lake) -> Iterator[Remains]:
                 advice = f"`lake-assets publish {record.id}` publishes it, `lake-assets discard {record.id}` drops it"
                 why = f"{record.request}: its process ended before it was published"
                 yield Remains(record.id, "backfill", why, advice, needs_user=True)
-            case "published" | "undone" | "discarded" if SideLake(lake, record.id).lake_tables():
+            case "published" | "undone" | "discarded" if SideLake(lake, record).lake_tables():
                 why = f"{record.state}, but its working copies are still there"
                 yield _backfill(record, why, "removes them", lambda r=record: _clean_up(lake, r))
             case _:
@@ -97,7 +97,7 @@ def _backfill(record: BackfillRecord, why: str, remedy: str, mend: Callable[[], 
 
 
 def _clean_up(lake: Lake, record: BackfillRecord) -> None:
-    publishing.clean_up(lake, SideLake(lake, record.id), record)
+    publishing.clean_up(lake, SideLake(lake, record), record)
 
 
 def _discard(lake: Lake, record: BackfillRecord) -> None:

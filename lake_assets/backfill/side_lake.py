@@ -1,7 +1,8 @@
 """The side catalog of a backfill: its working copies, and its sources as they were when it last caught up.
 
-It is the lake's own database under another catalog name, so that Spark and PyIceberg reach it wherever they reach the
-lake, and another lake in every other respect: same warehouse, same Spark, a session of its own.
+Of a lake in a SQL catalog, it is the lake's own database under another catalog name, so that Spark and PyIceberg reach
+it wherever they reach the lake. Of a lake in a REST catalog, it is a SQLite file in the lake's home: servers refuse
+several tables in one place. It is another lake in every other respect: same files, same Spark, a session of its own.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+from urllib.parse import urlparse
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables
 from pyiceberg.table import Table
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
+from lake_assets.backfill.backfill_record import BackfillRecord
 from lake_assets.capture import icdc
 from lake_assets.errors import BackfillError
 from lake_assets.facade import Lake
@@ -23,15 +28,20 @@ from lake_assets.lake import TableId
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata.metadata_commits import Metadata, now_ms, read_metadata
 from lake_assets.lake.metadata.working_copies import COPIES, METADATA_PATH, at_snapshot, working_copy
+from lake_assets.lake.redaction import hide_in
+from lake_assets.runtime.private_files import make_private
 
 # The property of a snapshot that was committed in a backfill, with its id; Spark adds it to each commit of a session.
 BACKFILL_PROPERTY = "lake-assets.backfill"
+# Settings of a catalog about where files are.
+_STORAGE = ("s3.", "client.", "gcs.", "adls.", "hdfs.", "io-impl", "py-io-impl")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
 
-def can_publish_together(lake: Lake) -> bool:
-    """Whether backfills can publish several tables of a lake in one commit."""
-    return isinstance(lake.catalog, CachingSqlCatalog)
+def can_build_aside(lake: Lake) -> bool:
+    """Whether backfills can build the tables of a lake aside, and publish them together."""
+    return isinstance(lake.catalog, CachingSqlCatalog | RestCatalog)
 
 
 class SideLake:
@@ -42,24 +52,47 @@ class SideLake:
         lake: the lake with the side catalog.
     """
 
-    def __init__(self, main: Lake, backfill: str) -> None:
+    def __init__(self, main: Lake, record: BackfillRecord) -> None:
         """
         Args:
             main: the lake.
-            backfill: id of the backfill.
+            record: the backfill.
 
         Raises:
-            BackfillError: the lake's catalog is not a SQL catalog.
+            BackfillError: the lake's catalog is neither a SQL nor a REST catalog, or Spark cannot reach the side
+                catalog.
         """
-        if not can_publish_together(main):
+        if not can_build_aside(main):
             raise BackfillError(
                 f"the catalog of the lake is {type(main.catalog).__name__}: backfills need a SQL catalog (SQLite or "
-                "Postgres), which publishes several tables in one transaction. `lake-assets rebuild TABLE` publishes "
-                "one table by itself"
+                "Postgres) or a REST catalog, which publish several tables together. `lake-assets rebuild TABLE` "
+                "publishes one table by itself"
             )
-        self.main, self._backfill = main, backfill
-        config = main.config.model_copy(update={"name": f"{main.config.name}_{backfill}"})
-        self.lake = main.beside(config, {_SNAPSHOT_PROPERTY + BACKFILL_PROPERTY: backfill})
+        self.main, self._backfill = main, record.id
+        name = f"{main.config.name}_{record.id}"
+        if isinstance(main.catalog, CachingSqlCatalog):
+            self._own_file, config = None, main.config.model_copy(update={"name": name})
+        else:
+            self._own_file = main.config.home / "backfills" / f"{record.id}.db"
+            config = main.config.model_copy(update={"name": name, **self._beside_a_server(record)})
+        self.lake = main.beside(config, {_SNAPSHOT_PROPERTY + BACKFILL_PROPERTY: record.id})
+
+    def _beside_a_server(self, record: BackfillRecord) -> dict[str, Any]:
+        """Return the settings of a side catalog in a file of its own."""
+        config = self.main.config
+        remote = config.spark.remote
+        if remote and (urlparse(remote).hostname or "") not in _LOOPBACK:
+            raise BackfillError(
+                f"backfills of a lake in a REST catalog keep their side catalog in {config.home}, where the Spark "
+                f"Connect server {hide_in(remote)} cannot read it: run this on the server's machine, or with a local "
+                "Spark (spark.master)"
+            )
+        make_private(config.home / "backfills")
+        storage = {k: v for k, v in config.catalog.items() if k.startswith(_STORAGE)}
+        # Captures of changes need a place beside the tables: Spark may reach files nowhere else.
+        first = next((t for r in record.tables if (t := self.main.find(r.table)) is not None), None)
+        warehouse = f"{self.folder(first)}/side" if first else (config.home / "backfills" / self._backfill).as_uri()
+        return {"catalog": {"type": "sql", "uri": f"sqlite:///{self._own_file}", **storage}, "warehouse": warehouse}
 
     def copy_tables(self, tables: Iterable[tuple[Table, int | None]]) -> dict[TableId, str]:
         """Register working copies of tables, or replace existing ones.
@@ -118,12 +151,19 @@ class SideLake:
 
     def lake_tables(self) -> list[TableId]:
         """Return the registered tables of the lake: working copies and sources."""
+        if self._own_file is not None and not self._own_file.exists():
+            return []
         namespaces = (n for n in self.lake.catalog.list_namespaces() if n != icdc.NAMESPACE)
         return [table for namespace in namespaces for table in self.lake.tables(namespace)]
 
     def drop(self) -> None:
         """Remove the side catalog, and the ICDC tables that killed runs left in it. Files of the copies stay."""
         icdc.sweep(self.lake)
+        if self._own_file is not None:
+            self._catalog.engine.dispose()
+            for ending in ("", "-wal", "-shm"):
+                self._own_file.with_name(self._own_file.name + ending).unlink(missing_ok=True)
+            return
         with Session(self._catalog.engine) as session:
             for model in (IcebergTables, IcebergNamespaceProperties):
                 session.execute(delete(model).where(model.catalog_name == self._catalog.name))
@@ -151,9 +191,11 @@ class SideLake:
         columns = IcebergTables.__table__
         with Session(self._catalog.engine) as session:
             for table, path in tables.items():
-                # Spark and PyIceberg differ in the columns of this table: the rest of the row is that of main.
-                query = select(columns).filter_by(**_named(like or table), catalog_name=self.main.catalog.name)
-                row = session.execute(query).mappings().one()
+                row: dict[str, Any] = {"iceberg_type": "TABLE"}
+                if self._own_file is None:
+                    # Spark and PyIceberg differ in the columns of this table: the rest of the row is that of main.
+                    query = select(columns).filter_by(**_named(like or table), catalog_name=self.main.catalog.name)
+                    row = {**session.execute(query).mappings().one()}
                 own = {**_named(table), "catalog_name": self._catalog.name, "metadata_location": path}
                 session.execute(delete(IcebergTables).filter_by(**_named(table), catalog_name=self._catalog.name))
                 session.execute(insert(IcebergTables).values({**row, **own, "previous_metadata_location": None}))

@@ -13,7 +13,7 @@ from rich.table import Table
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import settle_all
 from lake_assets.backfill.remains import Remains, remains
-from lake_assets.backfill.side_lake import can_publish_together
+from lake_assets.backfill.side_lake import can_build_aside
 from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.errors import LakeError, RepairError, TableNotFoundError
@@ -86,7 +86,7 @@ def repair(
 
 
 def _examine(lake: Lake, chosen: Sequence[TableId]) -> list[Examined]:
-    if not chosen and not can_publish_together(lake):
+    if not chosen and not can_build_aside(lake):
         return []  # the server of the catalog has its own backups
     return examine(lake, chosen or None)
 

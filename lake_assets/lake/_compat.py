@@ -1,12 +1,18 @@
-"""Private APIs of PySpark that nothing public replaces; `tests/lake/test_compat.py` checks them."""
+"""Private APIs of PySpark and PyIceberg that nothing public replaces; `tests/lake/test_compat.py` checks them."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Generator
+from typing import Any
 
+from pyiceberg.catalog import rest
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
+from pyiceberg.typedef import Identifier
 from pyspark.sql import SparkSession
+from requests import HTTPError
 
 
 @contextlib.contextmanager
@@ -41,3 +47,39 @@ def has_local_spark() -> bool:
 def has_connect_mode() -> bool:
     """Whether PySpark's functions build columns for Spark Connect, as they do after the first Connect session."""
     return "SPARK_CONNECT_MODE_ENABLED" in os.environ
+
+
+def serves(catalog: rest.RestCatalog, method: str, path: str) -> bool:
+    """Whether a REST catalog lists an endpoint (a path below its prefix) among the ones that it has."""
+    endpoint = rest.Endpoint(http_method=rest.HttpMethod(method), path=f"{rest.API_PREFIX}/{path}")
+    return endpoint in catalog._supported_endpoints  # pyright: ignore[reportPrivateUsage]
+
+
+def post_commit(catalog: rest.RestCatalog, path: str, table: Identifier, body: dict[str, Any]) -> None:
+    """Send a commit to a REST catalog, with the session and the login of PyIceberg.
+
+    PyIceberg's own `commit_table` takes its own models of updates, which lack the fields of format version 3, and it
+    has none for commits of several tables.
+
+    Args:
+        catalog: the catalog.
+        path: the endpoint's path below the catalog's prefix; `{namespace}` and `{table}` are filled in.
+        table: the table that is filled in; empty: none.
+        body: the request.
+
+    Raises:
+        CommitFailedException: a requirement is not met.
+        CommitStateUnknownException: the server does not know whether it made the commit.
+        NoSuchTableError: the table, or one of the tables, does not exist.
+        RESTError: the server refuses the request, or fails.
+        requests.RequestException: no answer came.
+    """
+    parts = catalog._split_identifier_for_path(table) if table else {}  # pyright: ignore[reportPrivateUsage]
+    session = catalog._session  # pyright: ignore[reportPrivateUsage]
+    response = session.post(catalog.url(path, **parts), data=json.dumps(body).encode())
+    named: dict[int, type[Exception]] = {404: NoSuchTableError, 409: CommitFailedException}
+    named |= dict.fromkeys((500, 502, 503, 504), CommitStateUnknownException)
+    try:
+        response.raise_for_status()
+    except HTTPError as error:
+        rest._handle_non_200_response(error, named)  # pyright: ignore

@@ -50,7 +50,8 @@ _JAVA_NAMES = {
 def packages(config: LakeConfig) -> list[str]:
     """Return the Maven coordinates of the jars that a local session (or a Connect server) of this lake needs."""
     uri = config.catalog.get("uri", "")
-    jdbc = [SQLITE_JDBC] if uri.startswith("sqlite") else [POSTGRES_JDBC] if uri.startswith("postgres") else []
+    # Beside a server, backfills have a catalog of their own in a SQLite file.
+    jdbc = [POSTGRES_JDBC] if uri.startswith("postgres") else [SQLITE_JDBC]
     return [ICEBERG_RUNTIME, *jdbc, *config.spark.packages]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dagster import AssetKey, DagsterInstance, DagsterLogManager, DagsterRunStatus
+from dagster import AssetExecutionContext, AssetKey, DagsterInstance, DagsterLogManager, DagsterRunStatus
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent, EngineEventData, JobFailureData, RunFailureReason
@@ -61,6 +61,7 @@ __all__ = [
     "dagster_event_sequence_for_step",
     "get_retries_config",
     "get_step_dependency_config_field",
+    "leave_pool",
     "log_handler",
     "partitions_of_backfill",
     "serializable_error_info_from_exc_info",
@@ -96,6 +97,15 @@ def partitions_of_backfill(instance: DagsterInstance, backfill: str) -> dict[Ass
             for key, subset in data.target_subset.partitions_subsets_by_asset_key.items()
         }
     return {**{key: [] for key in stored.asset_selection or ()}, **partitions}
+
+
+def leave_pool(context: AssetExecutionContext) -> None:
+    """Give a step's slot in its pool to whoever waits for it; the step goes on without.
+
+    The executor gives it back once more when the step ends, which does nothing then.
+    """
+    steps = context.op_execution_context.get_step_execution_context()
+    context.instance.event_log_storage.free_concurrency_slot_for_step(context.run.run_id, steps.step.key)
 
 
 def was_cancelled(instance: DagsterInstance, begun_by: str) -> bool:

@@ -17,7 +17,7 @@ import dagster as dg
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan_tables
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill, settled
-from lake_assets.backfill.side_lake import can_publish_together
+from lake_assets.backfill.side_lake import can_build_aside
 from lake_assets.errors import AuditFailedError, BackfillError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
@@ -26,6 +26,7 @@ from lake_assets.orchestration._compat import (
     PARENT_BACKFILL_ID_TAG,
     ROOT_BACKFILL_ID_TAG,
     DagsterExecutionInterruptedError,
+    leave_pool,
     partitions_of_backfill,
     was_cancelled,
 )
@@ -81,7 +82,7 @@ def redo_together(
     is_rebuild = REBUILD_TAG in context.run.tags
     if not (is_partitioned or backfill_id or is_rebuild) or not isinstance(spec, ComputedSpec):
         return None
-    if not can_publish_together(lake):
+    if not can_build_aside(lake):
         return None
     key = backfill_id or context.run.run_id
     record = _of(context, lake, pipeline, key)
@@ -90,6 +91,8 @@ def redo_together(
     chosen = _chosen(context, declared)
     if record is None and (spec.table not in chosen or (backfill_id is None and len(chosen) < 2)):
         return None
+    # The tables are written aside, and published on top of what micro-batches commit meanwhile: these need not wait.
+    leave_pool(context)
     with _building[key]:
         while True:
             record = _of(context, lake, pipeline, key)

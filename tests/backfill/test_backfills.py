@@ -233,7 +233,7 @@ def continue_until_published(people: People, points: Points, start: Callable[[],
 def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(lake: Lake, everywhere: Points) -> None:
     people, damages = damaged(lake)
     old = {t: people.rows(t) for t in TABLES}
-    cities = Counter(tuple(r) for r in _cities(damages).items())
+    cities = Counter(tuple(r) for r in cities_of(damages).items())
 
     def step() -> None:
         is_armed, everywhere.armed = everywhere.armed, False
@@ -248,7 +248,7 @@ def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
     assert [r.state for r in Records(lake).all()] == ["published"]
 
 
-def _cities(damages: Damages) -> Counter[Any]:
+def cities_of(damages: Damages) -> Counter[Any]:
     return Counter(r[1] for r in damages.truth().elements())
 
 

@@ -127,7 +127,7 @@ def test_what_a_finished_backfill_left_is_removed(
     assert found(people)[backfill.record.id].mend
     mend(people)
     assert found(people) == {}
-    assert SideLake(people.lake, backfill.record.id).lake_tables() == []
+    assert SideLake(people.lake, backfill.record).lake_tables() == []
     assert Records(people.lake).get(backfill.record.id).state == ("published" if state == "published" else "discarded")
     if state == "published":
         people.check()

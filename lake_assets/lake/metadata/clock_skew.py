@@ -16,7 +16,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from lake_assets.lake.metadata.metadata_commits import Metadata, can_commit, commit, now_ms
+from lake_assets.lake.metadata.metadata_commits import Metadata, can_rewrite, commit, now_ms
 
 log = logging.getLogger(__name__)
 # Iceberg's tolerance.
@@ -44,7 +44,7 @@ def reset_future_times(table: Table) -> bool:
     Raises:
         MovedError, CommitFailedException, CorruptMetadataError: see `metadata_commits.commit`.
     """
-    if not can_commit(table.catalog) or not is_ahead(table, now_ms()):
+    if not can_rewrite(table.catalog) or not is_ahead(table, now_ms()):
         return False
     log.warning(
         "%s was written by a clock running ahead: future timestamps are reset to now, or commits would fail until then",

@@ -2,7 +2,8 @@
 
 In Spark, each such commit is a statement to plan, and a small step needs several. PyIceberg cannot write metadata of
 format version 3. A commit without data does not need PyIceberg's model: this module changes the JSON of the table's
-metadata file, and points the catalog at the new file if the table has not changed meanwhile.
+metadata file, and points a SQL catalog at the new file if the table has not changed meanwhile. A REST catalog is sent
+the difference.
 
 Source: https://iceberg.apache.org/spec/#table-metadata-fields
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO
@@ -30,6 +32,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from lake_assets.errors import CatalogUnavailableError
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
+from lake_assets.lake.metadata import rest_commits
 from lake_assets.lake.metadata.metadata_json import decode
 from lake_assets.lake.metadata.metadata_versions import version_of
 
@@ -50,7 +53,17 @@ class MovedError(Exception):
 
 def can_commit(catalog: Catalog) -> bool:
     """Whether metadata can be committed without Spark."""
+    return isinstance(catalog, CachingSqlCatalog | RestCatalog)
+
+
+def can_rewrite(catalog: Catalog) -> bool:
+    """Whether every field of the metadata can be changed; a server changes only some."""
     return isinstance(catalog, CachingSqlCatalog)
+
+
+def changes_together(catalog: Catalog) -> bool:
+    """Whether the catalog changes several tables in one commit; see `commit_together`."""
+    return not isinstance(catalog, RestCatalog) or rest_commits.has_transactions(catalog)
 
 
 @_retried
@@ -67,7 +80,7 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
         CorruptMetadataError: the table's metadata cannot be read.
     """
     catalog = table.catalog
-    assert isinstance(catalog, CachingSqlCatalog)
+    assert isinstance(catalog, CachingSqlCatalog | RestCatalog)
     loaded = _load(catalog, table.name())
     try:
         metadata = read_metadata(loaded)
@@ -78,6 +91,9 @@ def commit(table: Table, change: Callable[[Metadata], Metadata | None]) -> None:
         raise MovedError(f"{'.'.join(table.name())} was dropped and created again")
     changed = change(metadata)
     if changed is None:
+        return
+    if isinstance(catalog, RestCatalog):
+        rest_commits.commit(catalog, [rest_commits.Change(loaded.name(), metadata, changed)])
         return
     changed = successor_of(changed, loaded.metadata_location, now_ms())
     path = _write_next(loaded, changed)
@@ -99,14 +115,28 @@ class TableChange:
     metadata: Metadata
 
 
+class PartlyCommittedError(CommitFailedException):
+    """Of several tables, which the catalog cannot change in one commit, some are changed and some are not."""
+
+
 def commit_together(changes: Sequence[TableChange]) -> None:
-    """Change the metadata of several tables of one SQL catalog in one transaction of its database.
+    """Change the metadata of several tables in one commit: a transaction of the SQL catalog's database, or of a server.
+
+    Tables of a server without transactions are changed one after the other.
 
     Raises:
         CommitFailedException: a table has been updated since it was loaded, and no table is changed; or the result of
             the commit is unknown.
+        PartlyCommittedError: some tables were changed before one had been updated.
     """
     catalog = changes[0].table.catalog
+    if isinstance(catalog, RestCatalog):
+        sent = [rest_commits.Change(c.table.name(), read_metadata(c.table), c.metadata) for c in changes]
+        if changes_together(catalog):
+            rest_commits.commit(catalog, sent)
+        else:
+            _commit_one_by_one(catalog, sent)
+        return
     assert isinstance(catalog, CachingSqlCatalog)
     paths: list[str] = []
     try:
@@ -123,6 +153,16 @@ def commit_together(changes: Sequence[TableChange]) -> None:
         raise CommitFailedException(
             f"one of {', '.join('.'.join(c.table.name()) for c in changes)} has been updated by another process"
         )
+
+
+def _commit_one_by_one(catalog: RestCatalog, changes: Sequence[rest_commits.Change]) -> None:
+    for done, change in enumerate(changes):
+        try:
+            rest_commits.commit(catalog, [change])
+        except CommitFailedException as e:
+            if done:
+                raise PartlyCommittedError(str(e)) from e
+            raise
 
 
 def _write_next(table: Table, metadata: Metadata) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lake_assets.orchestration.asset_names import PIPELINE_TAG
+from lake_assets.orchestration._compat import BACKFILL_ID_TAG
+from lake_assets.orchestration.asset_names import PIPELINE_TAG, REBUILD_TAG
 from lake_assets.orchestration.sensing.sensor_planning import PastRun
 
 # Fingerprints of the windows for which a run was requested.
@@ -12,6 +13,7 @@ PENDING_TAG = "lake_assets/pending"
 PLAN_TAG = "lake_assets/plan"
 ATTEMPT_TAG = "lake_assets/attempt"
 MAX_RUNS = 50
+_REDOING = frozenset({BACKFILL_ID_TAG, REBUILD_TAG})
 
 ACTIVE = [
     dg.DagsterRunStatus.QUEUED,
@@ -28,6 +30,11 @@ def active_runs(instance: dg.DagsterInstance, job: str, assets: frozenset[dg.Ass
     runs = instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=MAX_RUNS)
     # A manual run belongs to Dagster's own job and lacks our tags, but lists its assets.
     return [run for run in runs if run.job_name == job or assets.intersection(run.asset_selection or ())]
+
+
+def redoes_history(run: dg.DagsterRun) -> bool:
+    """Whether a run recomputes chosen partitions, or everything, besides absorbing changes."""
+    return run.is_partitioned or not _REDOING.isdisjoint(run.tags)
 
 
 def past_runs(instance: dg.DagsterInstance, pipeline: str, pending: frozenset[str]) -> list[PastRun]:

@@ -88,7 +88,7 @@ def tick(context: dg.SensorEvaluationContext, watch: Watch, now: float | None = 
     for run in run_history.active_runs(context.instance, watch.job, watch.keys):
         if dead := end_if_dead(context.instance, run):
             context.log.warning(dead)
-        else:
+        elif not run_history.redoes_history(run):  # built aside, or one table after the other in its own pool
             busy = busy or run
     if busy:
         stale = "" if context.instance.run_monitoring_enabled else f". But {UNMONITORED} (see dagster.yaml)"
