@@ -13,7 +13,6 @@ from rich.table import Table
 from lake_assets.backfill.backfill_record import Records
 from lake_assets.backfill.backfills import settle_all
 from lake_assets.backfill.remains import Remains, remains
-from lake_assets.backfill.side_lake import can_build_aside
 from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.errors import LakeError, RepairError, TableNotFoundError
@@ -23,6 +22,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata.catalog_repair import Examined, examine
 from lake_assets.lake.metadata.catalog_repair import forget as take_out
 from lake_assets.lake.metadata.catalog_repair import repair as point_at_newest
+from lake_assets.lake.metadata.metadata_commits import can_rewrite
 from lake_assets.pipeline import Pipeline, own_pipelines
 
 _STYLES = {"current": "dim", "behind": "yellow", "unreadable": "red", "diverged": "bold red", "lost": "bold red"}
@@ -86,7 +86,7 @@ def repair(
 
 
 def _examine(lake: Lake, chosen: Sequence[TableId]) -> list[Examined]:
-    if not chosen and not can_build_aside(lake):
+    if not chosen and not can_rewrite(lake.catalog):
         return []  # the server of the catalog has its own backups
     return examine(lake, chosen or None)
 

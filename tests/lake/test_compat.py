@@ -1,4 +1,4 @@
-"""Private APIs of PySpark in use."""
+"""Private APIs of PySpark and PyIceberg in use."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import signal
 from typing import Any
 
 import pytest
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, rest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.connect.conversion import proto_to_remote_cached_dataframe
 from pyspark.sql.connect.proto import CachedRemoteRelation
 from pyspark.sql.connect.session import SparkSession
 
 from lake_assets.errors import ConfigError
-from lake_assets.lake._compat import active_session
+from lake_assets.lake._compat import active_session, serves
 from lake_assets.lake.spark_session import _own_interrupts, check_one_kind
 
 
@@ -70,3 +70,15 @@ def test_pyiceberg_loads_tables_by_what_the_caching_catalog_overrides() -> None:
     assert "_convert_orm_to_iceberg" in loads
     for name in ("namespace_to_string", "namespace_from", "table_name_from"):
         assert callable(getattr(Catalog, name))
+
+
+def test_pyiceberg_s_rest_catalog_is_as_our_commits_use_it() -> None:
+    catalog = rest.RestCatalog.__new__(rest.RestCatalog)
+    catalog._supported_endpoints = {rest.Endpoint.from_string("POST /v1/{prefix}/transactions/commit")}  # pyright: ignore[reportUnhashable]
+    assert serves(catalog, "POST", "transactions/commit")
+    assert not serves(catalog, "POST", "namespaces")
+    assert set(inspect.signature(rest._handle_non_200_response).parameters) == {"exc", "error_handler"}  # pyright: ignore
+    catalog.uri, catalog.properties, catalog._namespace_separator = "http://127.0.0.1:1", {"prefix": "p"}, "."
+    parts = catalog._split_identifier_for_path(("a", "b", "c/d"))
+    path = "namespaces/{namespace}/tables/{table}"
+    assert catalog.url(path, **parts) == "http://127.0.0.1:1/v1/p/namespaces/a.b/tables/c%2Fd"

@@ -19,7 +19,9 @@ from lake_assets.backfill import backfills
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.errors import BackfillError
+from lake_assets.lake import TableId
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
+from lake_assets.orchestration.asset_names import pool
 from tests.orchestration.partitioned import MODELS, Days
 from tests.support.streams import heads
 
@@ -392,3 +394,35 @@ def test_what_a_cancelled_rebuild_has_built_is_discarded(redone: Redone, monkeyp
     redone.instance.report_run_canceled(run)
     redone.days.harness.skipped()
     assert redone.record.state == "discarded"
+
+
+@pytest.mark.parametrize("is_rebuild", [False, True])
+def test_micro_batches_do_not_wait_for_what_is_built_aside(
+    redone: Redone, monkeypatch: pytest.MonkeyPatch, is_rebuild: bool
+) -> None:
+    publish, harness, storage = Backfill.publish, redone.days.harness, redone.instance.event_log_storage
+    pools = [pool(TableId.parse(table)) for table in TABLES]
+    for name in pools:
+        storage.set_concurrency_slots(name, 1)
+    requested: list[dg.RunRequest] = []
+
+    def after_a_batch(self: Backfill) -> None:
+        redone.days.land(10)
+        requested.append(harness.request())
+        assert [storage.get_concurrency_info(name).active_slot_count for name in pools] == [0] * len(pools)
+        # Steps of one process take turns with its session: this stands for a run in another one.
+        assert {o.status for o in harness.pipeline.run(redone.lake)} == {"absorbed"}
+        publish(self)
+
+    monkeypatch.setattr(Backfill, "publish", after_a_batch)
+    if is_rebuild:
+        job = harness.job.get_subset(asset_selection=frozenset(map(key, TABLES)))
+        done = job.execute_in_process(
+            instance=redone.instance, tags={"lake_assets/rebuild": "yes"}, raise_on_error=False
+        )
+    else:
+        redone.launch("one")
+        done = redone.step("one", "final.orders", "agg.wide")
+    assert done.success, errors(done)
+    assert len(requested) == 1
+    redone.days.check()
