@@ -17,7 +17,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import number, summary_of, visible_rows
 from lake_assets.lake.names import nearest
-from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline import Pipeline, PipelineGroup
 from lake_assets.pipeline.recompute import Chosen
 from lake_assets.pipeline.table_graph import ComputedSpec, JobSpec, Spec, lookups_of
 from lake_assets.pipeline.table_steps import step_of
@@ -136,7 +136,7 @@ def plan(
 
 def plan_tables(
     lake: LakeBase,
-    pipeline: Pipeline,
+    pipeline: Pipeline | PipelineGroup,
     chosen: Mapping[TableId, Sequence[str] | None],
     *,
     max_rows: int = MAX_ROWS,
@@ -146,7 +146,7 @@ def plan_tables(
 
     Args:
         lake: the lake.
-        pipeline: the pipeline that declares the tables.
+        pipeline: the pipeline that declares the tables, or several.
         chosen: by table, the keys of its partitions; none: the table follows the changes of the others; None: all of
             the table is redone.
         max_rows: rows of one piece of work, roughly.

@@ -95,7 +95,8 @@ class BackfillRecord:
     """One backfill.
 
     Attributes:
-        pipeline, file: the name of the pipeline, and its YAML file; empty: it has none.
+        pipeline, file: the name of the pipeline, or of several (see `PipelineGroup`), and its YAML file; empty: it has
+            none. Files of several are joined as in PATH.
         request: what was asked for, in words.
         tables: its tables, upstream first.
         publish: `auto`, as soon as it is ready, or `manual`.
@@ -106,6 +107,7 @@ class BackfillRecord:
         error: why it failed.
         run: the run of an orchestrator that began it; empty: none.
         undoes: the backfill that this one takes back; empty: none.
+        has_news: whether it also publishes changes of the sources that were pending, or came while it was built.
     """
 
     id: str
@@ -124,6 +126,7 @@ class BackfillRecord:
     file: str = ""
     run: str = ""
     published: float = 0.0
+    has_news: bool = False
 
     @property
     def is_open(self) -> bool:

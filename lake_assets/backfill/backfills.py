@@ -6,6 +6,7 @@ The record is saved before and after each piece of work, so a backfill that was 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
-from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins
+from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, SnapshotPins
 from lake_assets.pipeline.recompute import recompute_rows
 from lake_assets.pipeline.step_retries import absorb
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec, also_read_by
@@ -40,7 +41,7 @@ class Backfill:
         record: what is known of it; replaced after each piece of work.
     """
 
-    def __init__(self, lake: Lake, pipeline: Pipeline, record: BackfillRecord) -> None:
+    def __init__(self, lake: Lake, pipeline: Pipeline | PipelineGroup, record: BackfillRecord) -> None:
         self._lake, self._pipeline, self.record = lake, pipeline, record
         self._records = Records(lake)
         self._side = SideLake(lake, record)
@@ -51,7 +52,7 @@ class Backfill:
     def begin(
         cls,
         lake: Lake,
-        pipeline: Pipeline,
+        pipeline: Pipeline | PipelineGroup,
         plan: BackfillPlan,
         *,
         publish: Publish = "auto",
@@ -88,7 +89,7 @@ class Backfill:
         return begun
 
     @classmethod
-    def load(cls, lake: Lake, pipeline: Pipeline, backfill: str, *, run: str = "") -> Backfill:
+    def load(cls, lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str, *, run: str = "") -> Backfill:
         """Load an open backfill to continue, publish or discard it, and take it over from a process that has ended.
 
         Args:
@@ -218,7 +219,8 @@ class Backfill:
         """Absorb everything that is pending for the copies of some tables."""
         pins = SnapshotPins.for_run(specs)
         for spec in specs:
-            self._absorb_all(spec, pins)
+            if self._absorb_all(spec, pins).status == "absorbed" and not self.record.has_news:
+                self._save(replace(self.record, has_news=True))
 
     def _pin_sources(self, published: Iterable[TableId] = ()) -> None:
         """Let the copies read all other tables as they are on main now."""
@@ -334,7 +336,7 @@ def settle_all(lake: Lake) -> None:
         log.warning("an interrupted backfill is not settled for now: %s", e)
 
 
-def undo(lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
+def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backfill:
     """Begin a backfill that takes a published one back: copies start from before it and absorb what came since.
 
     Raises:
@@ -360,8 +362,8 @@ def undo(lake: Lake, pipeline: Pipeline, backfill: str) -> Backfill:
     return begun
 
 
-def _file(pipeline: Pipeline) -> str:
-    return str(pipeline.path.absolute()) if pipeline.path else ""
+def _file(pipeline: Pipeline | PipelineGroup) -> str:
+    return os.pathsep.join(str(file.absolute()) for file in pipeline.files)
 
 
 def _of_plan(plan: TablePlan) -> TableRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,7 @@ from lake_assets.commands.table_pipelines import pipeline_of
 from lake_assets.errors import BackfillError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
-from lake_assets.pipeline import Pipeline
+from lake_assets.pipeline import Pipeline, PipelineGroup, grouped
 
 PipelineOption = Annotated[
     str | None,
@@ -182,8 +183,9 @@ def record_json(record: BackfillRecord) -> dict[str, object]:
     return {**vars(record), "tables": tables}
 
 
-def pipeline_of_record(lake: Lake, record: BackfillRecord, named: str | None) -> Pipeline:
+def pipeline_of_record(lake: Lake, record: BackfillRecord, named: str | None) -> Pipeline | PipelineGroup:
     """Find the pipeline of a backfill: the named one, the file that it was begun with, or one with its name."""
-    if named is None and record.file and Path(record.file).is_file():
-        return Pipeline.load(record.file)
+    files = [Path(file) for file in record.file.split(os.pathsep)] if record.file else []
+    if named is None and files and all(file.is_file() for file in files):
+        return grouped(map(Pipeline.load, files))
     return pipeline_of(lake, record.tables[0].name, named)

@@ -5,10 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dagster import AssetExecutionContext, AssetKey, DagsterInstance, DagsterLogManager, DagsterRunStatus
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetMaterialization,
+    DagsterInstance,
+    DagsterLogManager,
+    DagsterRunStatus,
+)
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEvent, EngineEventData, JobFailureData, RunFailureReason
+from dagster._core.events import (
+    DagsterEvent,
+    DagsterEventType,
+    EngineEventData,
+    JobFailureData,
+    RunFailureReason,
+    StepMaterializationData,
+)
 from dagster._core.execution.api import ExecuteRunWithPlanIterable
 from dagster._core.execution.backfill import BulkActionStatus
 from dagster._core.execution.compute_logs import create_compute_log_file_key
@@ -27,6 +41,7 @@ from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._core.execution.step_dependency_config import StepDependencyConfig, get_step_dependency_config_field
 from dagster._core.executor.base import Executor
 from dagster._core.instance.config import PoolGranularity
+from dagster._core.instance.utils import RUNLESS_JOB_NAME, RUNLESS_RUN_ID
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.tags import BACKFILL_ID_TAG, GRPC_INFO_TAG, PARENT_BACKFILL_ID_TAG, ROOT_BACKFILL_ID_TAG
 from dagster._utils.error import serializable_error_info_from_exc_info
@@ -64,6 +79,7 @@ __all__ = [
     "leave_pool",
     "log_handler",
     "partitions_of_backfill",
+    "report_again",
     "serializable_error_info_from_exc_info",
     "set_event_loop",
     "trigger_hook",
@@ -106,6 +122,13 @@ def leave_pool(context: AssetExecutionContext) -> None:
     """
     steps = context.op_execution_context.get_step_execution_context()
     context.instance.event_log_storage.free_concurrency_slot_for_step(context.run.run_id, steps.step.key)
+
+
+def report_again(instance: DagsterInstance, event: AssetMaterialization, timestamp: float) -> None:
+    """Store a materialization without a run, as `report_runless_asset_event` does, with a time in the past."""
+    data = StepMaterializationData(event)
+    runless = DagsterEvent(DagsterEventType.ASSET_MATERIALIZATION.value, RUNLESS_JOB_NAME, event_specific_data=data)
+    instance.report_dagster_event(runless, RUNLESS_RUN_ID, timestamp=timestamp)
 
 
 def was_cancelled(instance: DagsterInstance, begun_by: str) -> bool:

@@ -3,16 +3,14 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import dagster as dg
-from dagster_shared.check import CheckError
 
-from lake_assets.errors import AuditFailedError, LakeError, PipelineError
+from lake_assets.errors import AuditFailedError, LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
-from lake_assets.orchestration import asset_metadata, dagster_partitions
+from lake_assets.orchestration import asset_metadata, dagster_partitions, freshness
 from lake_assets.orchestration.asset_checks import check_results, check_specs, evaluation
 from lake_assets.orchestration.asset_names import (
     PIPELINE_TAG,
@@ -72,13 +70,15 @@ def table_asset(
                     yield from check_results(spec, audit(lake, spec, requested))
                     return
                 partitions = dagster_partitions.selected_partitions(context, spec)
+                before = freshness.last_update(context.instance, spec)
                 with with_context(context):
-                    aside = yield from redo_together(context, lake, pipeline, spec, declared)
+                    aside = yield from redo_together(context, lake, pipeline, spec)
                 is_rebuild = REBUILD_TAG in context.run.tags and not step_of(spec).why_not_rebuilt and aside is None
                 with with_context(context):
                     outcome = (rebuild if is_rebuild else absorb)(lake, spec, run_pins(context.run, declared))
-                since = None
+                since, has_news = None, outcome.status == "absorbed" or not partitions
                 if aside is not None:
+                    has_news = outcome.status == "absorbed" or aside.has_news
                     outcome, since = _combined(outcome, aside.outcome), aside.since
                 elif partitions and isinstance(spec, ComputedSpec):
                     _log(context, outcome)
@@ -93,6 +93,8 @@ def table_asset(
             except LakeError as error:
                 fail(context, error)
             yield materialization
+            if not has_news:
+                freshness.restore(context.instance, spec, before)
             yield from check_results(spec, outcome.audits)
 
     return dagster_partitions.behind_gate(step) if asset.partitions_def else step
@@ -124,7 +126,7 @@ def _asset_spec(
         tags={**settings.tags, "lake_assets/layer": valid_name(spec.table.namespace[0])},
         group_name=settings.group or valid_name(spec.pipeline),
         owners=list(settings.owners),
-        freshness_policy=freshness_policy(spec),
+        freshness_policy=freshness.policy(spec),
     )
 
 
@@ -140,27 +142,6 @@ def _combined(absorbed: Outcome, recomputed: Outcome) -> Outcome:
         details=absorbed.details,
         audits=recomputed.audits or absorbed.audits,
     )
-
-
-def freshness_policy(spec: Spec) -> dg.FreshnessPolicy | None:
-    """Convert the declared freshness to Dagster's policy.
-
-    Raises:
-        PipelineError: Dagster rejects the declared values.
-    """
-    declared = spec.shown.freshness
-    if declared is None:
-        return None
-    fail, warn, within = (
-        None if s is None else timedelta(seconds=s) for s in (declared.fail, declared.warn, declared.within)
-    )
-    try:
-        if declared.cron is not None and within is not None:
-            return dg.FreshnessPolicy.cron(declared.cron, within, declared.timezone)
-        assert fail is not None
-        return dg.FreshnessPolicy.time_window(fail, warn)
-    except (dg.DagsterError, CheckError) as error:
-        raise PipelineError(f"pipeline {spec.pipeline!r}: {spec.table}: `freshness`: {error}") from error
 
 
 def run_pins(run: dg.DagsterRun, declared: Mapping[TableId, Spec]) -> SnapshotPins:

@@ -13,6 +13,7 @@ from lake_assets.orchestration.asset_checks import comparison_definitions
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
 from lake_assets.orchestration.assets import pipeline_assets
 from lake_assets.orchestration.backfill_job import backfill_job
+from lake_assets.orchestration.loaded_pipelines import remember
 from lake_assets.orchestration.runs.resources import PYSPARK, LakePySparkResource
 from lake_assets.orchestration.runs.thread_executor import threads_executor
 from lake_assets.orchestration.sensing.sensor import capture_sensor
@@ -67,6 +68,7 @@ def build_definitions(
         if isinstance(spec, ModelSpec) and spec.refused:
             log.warning("pipeline %s: the step of %s will fail: %s", pipeline.name, spec.table, spec.refused)
     config = lookup.config
+    remember(pipeline, config)
     assets = pipeline_assets(pipeline, specs, config)
     comparisons = comparison_definitions(pipeline, specs, config, executor)
     # Comparisons run on their schedules, not with each batch.

@@ -8,7 +8,7 @@ no table.
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,8 @@ from lake_assets.orchestration._compat import (
 from lake_assets.orchestration.asset_checks import evaluation
 from lake_assets.orchestration.asset_names import REBUILD_TAG, asset_key
 from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
-from lake_assets.pipeline import Outcome, Pipeline
+from lake_assets.orchestration.loaded_pipelines import loaded, named
+from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, grouped, names_of
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.runtime.processes import owner
 
@@ -50,23 +51,24 @@ class Redone:
     Attributes:
         outcome: as the outcome of a step.
         since: the table's snapshot before the backfill; None: it was not changed.
+        has_news: whether it may also have brought changes of the sources that were pending.
     """
 
     outcome: Outcome
     since: int | None
+    has_news: bool
 
 
 def redo_together(
-    context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, spec: Spec, declared: Mapping[TableId, Spec]
+    context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, spec: Spec
 ) -> Generator[Any, None, Redone | None]:
     """Redo the chosen partitions, or all rows, of the tables of a run or its backfill, unless another step has done so.
 
     Args:
         context: the step's context.
         lake: the lake.
-        pipeline: the pipeline of the tables.
+        pipeline: the pipeline of the step.
         spec: the step's table.
-        declared: the tables of the pipeline with an asset, by name.
 
     Yields:
         From the step that does the work: the plan, failed audits, and the comparison of each table, as events.
@@ -88,7 +90,8 @@ def redo_together(
     record = _of(context, lake, pipeline, key)
     if spec.partitions is None and not is_rebuild:
         return None if record is None or record.is_open else _redone(record, spec)
-    chosen = _chosen(context, declared)
+    together = _together(context, lake, pipeline)
+    chosen = _chosen(context, together.specs(lake, alone=False))
     if record is None and (spec.table not in chosen or (backfill_id is None and len(chosen) < 2)):
         return None
     # The tables are written aside, and published on top of what micro-batches commit meanwhile: these need not wait.
@@ -103,23 +106,26 @@ def redo_together(
                 context.log.info(f"the backfill {record.id} is built by another step; this one waits for it")
                 time.sleep(_WAIT)
                 continue
-            planned = plan_tables(lake, pipeline, chosen, past=Records(lake).all()) if record is None else None
+            planned = plan_tables(lake, together, chosen, past=Records(lake).all()) if record is None else None
             if planned is not None:
                 if not planned.tables:
                     return None
                 first = TableId.parse(planned.tables[0].table)
                 yield dg.AssetObservation(asset_key(first), metadata=plan_metadata(planned))
-            if backfill := _begun(context, lake, pipeline, record, planned, key):
-                yield from _completed(context, lake, pipeline, backfill)
+            if record is not None:
+                together = named(lake.config, names_of(record.pipeline))
+            if backfill := _begun(context, lake, pipeline, together, record, planned, key):
+                yield from _completed(context, lake, together, backfill)
 
 
 def discard_cancelled(context: dg.SensorEvaluationContext, lake: Lake, pipeline: Pipeline) -> None:
     """Discard what backfills have built that were cancelled in Dagster; an error is logged."""
     try:
         for record in Records(lake).all():
-            is_left = record.is_open and not record.is_running and record.pipeline == pipeline.name
+            names = names_of(record.pipeline)
+            is_left = record.is_open and not record.is_running and pipeline.name in names
             if is_left and record.run and was_cancelled(context.instance, record.run):
-                Backfill.load(lake, pipeline, record.id).discard()
+                Backfill.load(lake, named(lake.config, names), record.id).discard()
                 context.log.info(f"the backfill {record.id} ({record.request}) was cancelled, and is discarded")
     except LakeError as error:  # of one backfill: nothing else may wait for it
         context.log.warning(f"a cancelled backfill is not discarded for now: {error}")
@@ -127,7 +133,7 @@ def discard_cancelled(context: dg.SensorEvaluationContext, lake: Lake, pipeline:
 
 def _of(context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, key: str) -> BackfillRecord | None:
     """Return the record of a run's backfill, or the open one that it repeats; None if it has to begin."""
-    records = [r for r in Records(lake).all() if r.run and r.pipeline == pipeline.name]
+    records = [r for r in Records(lake).all() if r.run and pipeline.name in names_of(r.pipeline)]
     begun = [r for r in records if r.run == key and r.state != "discarded"]
     if not begun and (still_open := [r for r in records if r.is_open]):
         repeated = {*_repeated(context)}
@@ -145,12 +151,24 @@ def _repeated(context: dg.AssetExecutionContext) -> Iterator[str | None]:
             yield earlier_run.tags.get(BACKFILL_ID_TAG)
 
 
-def _chosen(context: dg.AssetExecutionContext, declared: Mapping[TableId, Spec]) -> dict[TableId, list[str] | None]:
+def _together(context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline) -> Pipeline | PipelineGroup:
+    """Return the pipelines with tables in a run, or in its backfill."""
+    if backfill := context.run.tags.get(BACKFILL_ID_TAG):
+        selected = {*partitions_of_backfill(context.instance, backfill)}
+    else:
+        selected = {*context.job_def.asset_layer.selected_asset_keys}
+    others = (p for p in loaded(lake.config) if p.name != pipeline.name)
+    return grouped(
+        [pipeline, *(p for p in others if any(asset_key(s.table) in selected for s in p.specs(lake, alone=False)))]
+    )
+
+
+def _chosen(context: dg.AssetExecutionContext, declared: Sequence[Spec]) -> dict[TableId, list[str] | None]:
     """Return the tables of a run, or of its backfill, with the chosen partitions.
 
     Tables without partitions have none, and follow the changes. In a rebuild, all of each table is chosen (None).
     """
-    computed = {asset_key(s.table): s for s in declared.values() if isinstance(s, ComputedSpec)}
+    computed = {asset_key(s.table): s for s in declared if isinstance(s, ComputedSpec)}
     if backfill := context.run.tags.get(BACKFILL_ID_TAG):
         selected = partitions_of_backfill(context.instance, backfill)
     else:
@@ -166,6 +184,7 @@ def _begun(
     context: dg.AssetExecutionContext,
     lake: Lake,
     pipeline: Pipeline,
+    together: Pipeline | PipelineGroup,
     record: BackfillRecord | None,
     planned: BackfillPlan | None,
     key: str,
@@ -173,10 +192,10 @@ def _begun(
     """Begin a planned backfill, or continue an open one; None if another run of it was faster."""
     try:
         if planned is not None:
-            backfill = Backfill.begin(lake, pipeline, planned, run=key)
+            backfill = Backfill.begin(lake, together, planned, run=key)
         else:
             assert record is not None
-            backfill = Backfill.load(lake, pipeline, record.id, run=key)
+            backfill = Backfill.load(lake, together, record.id, run=key)
     except BackfillError:
         now = _of(context, lake, pipeline, key)
         if now is None or (record is not None and now.is_open and not now.is_running):
@@ -187,7 +206,7 @@ def _begun(
 
 
 def _completed(
-    context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline, backfill: Backfill
+    context: dg.AssetExecutionContext, lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: Backfill
 ) -> Generator[Any, None, None]:
     """Build a backfill and publish it."""
     specs = {str(s.table): s for s in pipeline.specs(lake, alone=False)}
@@ -226,4 +245,4 @@ def _redone(record: BackfillRecord, spec: Spec) -> Redone | None:
         table.table, "absorbed", (), table.inserted, table.updated, table.deleted, "backfill",
         f"{table.why}; published{with_others} as {record.id}", table.seconds, table.after,
     )  # fmt: skip
-    return Redone(outcome, table.before)
+    return Redone(outcome, table.before, record.has_news or table.redo == "everything")

@@ -13,6 +13,7 @@ from lake_assets.pipeline.config.layer_tables import LayerTables
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, pipeline_of_job
 from lake_assets.pipeline.discovery import own_pipelines
 from lake_assets.pipeline.pipeline import Pipeline
+from lake_assets.pipeline.pipeline_group import PipelineGroup, grouped, names_of
 from lake_assets.tables.audits.audit_declarations import (
     AcceptedValues,
     Assertion,
@@ -48,6 +49,7 @@ __all__ = [
     "Partitions",
     "Pipeline",
     "PipelineConfig",
+    "PipelineGroup",
     "Relationship",
     "RowCountChange",
     "Severity",
@@ -55,7 +57,9 @@ __all__ = [
     "Touched",
     "Unique",
     "counted",
+    "grouped",
     "key_of_text",
+    "names_of",
     "own_pipelines",
     "pipeline_of_job",
     "touched",

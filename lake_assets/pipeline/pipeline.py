@@ -58,6 +58,11 @@ class Pipeline:
         return self.config.name
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """Its YAML file, if it has one."""
+        return (self.path,) if self.path else ()
+
+    @property
     def has_patterns(self) -> bool:
         """Whether the tables depend on the contents of the streams."""
         return self._declared.has_patterns

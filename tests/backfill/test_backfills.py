@@ -23,9 +23,11 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import metadata_commits
 from lake_assets.pipeline import Pipeline
 from lake_assets.tables.partitioning.table_partitions import NULL
+from tests.conftest import lake_on
 from tests.support.damages import Damages
 from tests.support.kills import Points, killed_everywhere
 from tests.support.people import AGES, CITIES, OLDEST, People
+from tests.support.saved import SavedLake
 from tests.support.streams import heads
 from tests.support.upkeep import compact_and_expire
 
@@ -58,8 +60,25 @@ def damaged(lake: Lake, **declared: Any) -> tuple[People, Damages]:
     return people, damages
 
 
-def test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(lake: Lake) -> None:
-    people, damages = damaged(lake)
+History = tuple[People, Damages]
+
+
+@pytest.fixture(scope="module")
+def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
+    folder = tmp_path_factory.mktemp("saved")
+    people, damages = damaged(lake_on(spark_lake, folder / "lake"))
+    return SavedLake(people.lake, (people, damages), (people.feed.pipeline,), folder / "backup")
+
+
+@pytest.fixture
+def history(saved: SavedLake) -> History:
+    """`damaged`, in one lake for all tests."""
+    return saved.put_back()
+
+
+def test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(history: History) -> None:
+    people, damages = history
+    lake = people.lake
     before, rows = heads(lake), {t: people.rows(t) for t in TABLES}
     backfill = begin(people)
     backfill.build()
@@ -99,8 +118,9 @@ def test_an_undone_backfill_leaves_the_rows_that_there_would_be_without_it(new_l
     assert with_it == without
 
 
-def test_a_published_backfill_survives_the_upkeep_of_others(lake: Lake) -> None:
-    people, _ = damaged(lake)
+def test_a_published_backfill_survives_the_upkeep_of_others(history: History) -> None:
+    people, _ = history
+    lake = people.lake
     complete(begin(people))
     for _ in range(2):
         people.land(4)
@@ -109,8 +129,9 @@ def test_a_published_backfill_survives_the_upkeep_of_others(lake: Lake) -> None:
     people.check()
 
 
-def test_snapshots_that_a_copy_starts_from_outlive_upkeep(lake: Lake) -> None:
-    people, _ = damaged(lake)
+def test_snapshots_that_a_copy_starts_from_outlive_upkeep(history: History) -> None:
+    people, _ = history
+    lake = people.lake
     backfill = begin(people, publish="manual")
     backfill.build()
     for _ in range(2):
@@ -129,8 +150,9 @@ def test_snapshots_that_a_copy_starts_from_outlive_upkeep(lake: Lake) -> None:
         (Selection(keys=Path("keys.jsonl")), {"ids": [0, 2, 4]}),
     ],
 )
-def test_chosen_rows_are_redone_and_others_stay(lake: Lake, selection: Selection, redone: dict[str, Any]) -> None:
-    people, damages = damaged(lake)
+def test_chosen_rows_are_redone_and_others_stay(history: History, selection: Selection, redone: dict[str, Any]) -> None:
+    people, damages = history
+    lake = people.lake
     if selection.keys:
         file = lake.config.home / selection.keys.name
         lines = ["id", "0", "2", "4"] if file.suffix == ".csv" else [json.dumps({"id": i}) for i in (0, 2, 4)]
@@ -143,8 +165,8 @@ def test_chosen_rows_are_redone_and_others_stay(lake: Lake, selection: Selection
     people.check()
 
 
-def test_a_range_of_events_becomes_the_keys_that_they_touch(lake: Lake) -> None:
-    people, damages = damaged(lake)
+def test_a_range_of_events_becomes_the_keys_that_they_touch(history: History) -> None:
+    people, damages = history
     # The source time of an event is its number, in milliseconds after this second.
     ids = {e.row["id"] for e in people.log if 3 <= e.sequence[0] <= 9}
     low, high = "2023-11-14T22:13:20.003Z", "2023-11-14T22:13:20.009Z"
@@ -230,8 +252,11 @@ def continue_until_published(people: People, points: Points, start: Callable[[],
     backfill.publish()
 
 
-def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(lake: Lake, everywhere: Points) -> None:
-    people, damages = damaged(lake)
+def test_a_backfill_that_is_killed_at_any_point_is_continued_and_published_once(
+    history: History, everywhere: Points
+) -> None:
+    people, damages = history
+    lake = people.lake
     old = {t: people.rows(t) for t in TABLES}
     cities = Counter(tuple(r) for r in cities_of(damages).items())
 
@@ -252,8 +277,9 @@ def cities_of(damages: Damages) -> Counter[Any]:
     return Counter(r[1] for r in damages.truth().elements())
 
 
-def test_an_undo_that_is_killed_at_any_point_is_completed(lake: Lake, everywhere: Points) -> None:
-    people, damages = damaged(lake)
+def test_an_undo_that_is_killed_at_any_point_is_completed(history: History, everywhere: Points) -> None:
+    people, damages = history
+    lake = people.lake
     first = complete(begin(people)).record.id
 
     def step() -> None:
@@ -266,9 +292,10 @@ def test_an_undo_that_is_killed_at_any_point_is_completed(lake: Lake, everywhere
 
 
 def test_an_undo_without_new_changes_gives_way_to_a_micro_batch_and_is_repeated(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    people, damages = damaged(lake)
+    people, damages = history
+    lake = people.lake
     first = complete(begin(people)).record.id
     again = undo(lake, people.feed.pipeline, first)
     again.build()
@@ -287,8 +314,9 @@ def test_an_undo_without_new_changes_gives_way_to_a_micro_batch_and_is_repeated(
     assert Records(lake).get(first).state == "undone"
 
 
-def test_a_discard_that_is_killed_can_only_be_completed(lake: Lake, everywhere: Points) -> None:
-    people, damages = damaged(lake)
+def test_a_discard_that_is_killed_can_only_be_completed(history: History, everywhere: Points) -> None:
+    people, damages = history
+    lake = people.lake
     before = heads(lake)
     backfill = begin(people, publish="manual")
     backfill.build()
@@ -312,9 +340,10 @@ def test_a_discard_that_is_killed_can_only_be_completed(lake: Lake, everywhere: 
 
 
 def test_what_another_process_publishes_is_neither_settled_nor_discarded(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    people, _ = damaged(lake)
+    people, _ = history
+    lake = people.lake
     backfill = begin(people)
     commit = publishing.commit_together
 
@@ -332,8 +361,9 @@ def test_what_another_process_publishes_is_neither_settled_nor_discarded(
     people.check()
 
 
-def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(lake: Lake) -> None:
-    people, damages = damaged(lake)
+def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(history: History) -> None:
+    people, damages = history
+    lake = people.lake
     some = lake.config.home / "keys.csv"
     some.write_text(f"id\n{next(iter(damages.wrong))}\n")
     pipeline = people.feed.pipeline
@@ -349,8 +379,9 @@ def test_an_undone_undo_is_in_effect_again_for_whoever_undoes_more(lake: Lake) -
     damages.check()
 
 
-def test_an_interrupt_right_after_the_commit_loses_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    people, _ = damaged(lake)
+def test_an_interrupt_right_after_the_commit_loses_no_file(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    people, _ = history
+    lake = people.lake
     backfill = begin(people)
     backfill.build()
     point = metadata_commits._point_all_at
@@ -370,8 +401,8 @@ def test_an_interrupt_right_after_the_commit_loses_no_file(lake: Lake, monkeypat
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def test_tables_of_an_open_backfill_belong_to_it(lake: Lake) -> None:
-    people, _ = damaged(lake)
+def test_tables_of_an_open_backfill_belong_to_it(history: History) -> None:
+    people, _ = history
     backfill = begin(people, publish="manual")
     with pytest.raises(BackfillError, match=rf"agg\.cities is in the backfill {backfill.record.id}.*discard"):
         begin(people, "agg.cities")
@@ -380,8 +411,9 @@ def test_tables_of_an_open_backfill_belong_to_it(lake: Lake) -> None:
     assert complete(begin(people, "agg.cities")).record.state == "published"
 
 
-def test_a_table_that_changed_otherwise_than_by_micro_batches_makes_a_backfill_stale(lake: Lake) -> None:
-    people, damages = damaged(lake)
+def test_a_table_that_changed_otherwise_than_by_micro_batches_makes_a_backfill_stale(history: History) -> None:
+    people, damages = history
+    lake = people.lake
     backfill = begin(people, publish="manual")
     backfill.build()
     before = heads(lake)
@@ -394,8 +426,9 @@ def test_a_table_that_changed_otherwise_than_by_micro_batches_makes_a_backfill_s
     }
 
 
-def test_a_backfill_that_another_one_built_on_is_not_undone(lake: Lake) -> None:
-    people, damages = damaged(lake)
+def test_a_backfill_that_another_one_built_on_is_not_undone(history: History) -> None:
+    people, damages = history
+    lake = people.lake
     wrong = dict(damages.wrong)
     some = lake.config.home / "keys.csv"
     some.write_text(f"id\n{next(iter(wrong))}\n")
@@ -464,8 +497,10 @@ def test_a_selection_that_fits_no_row_says_what_would(
         begin(people, table, Selection(**selection))
 
 
-def test_publishing_gives_way_to_micro_batches_that_keep_coming(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    people, _ = damaged(lake)
+def test_publishing_gives_way_to_micro_batches_that_keep_coming(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people, _ = history
     backfill = begin(people, publish="manual")
     backfill.build()
     rounds: list[int] = []
@@ -483,8 +518,9 @@ def test_publishing_gives_way_to_micro_batches_that_keep_coming(lake: Lake, monk
     people.check()
 
 
-def test_a_pipeline_that_no_longer_declares_a_table_says_what_to_do(lake: Lake) -> None:
-    people, _ = damaged(lake)
+def test_a_pipeline_that_no_longer_declares_a_table_says_what_to_do(history: History) -> None:
+    people, _ = history
+    lake = people.lake
     backfill = begin(people)
     people.declare(CITIES)
     with pytest.raises(
@@ -494,8 +530,9 @@ def test_a_pipeline_that_no_longer_declares_a_table_says_what_to_do(lake: Lake) 
     Backfill.load(lake, people.feed.pipeline, backfill.record.id).discard()
 
 
-def test_other_pipelines_do_not_continue_a_backfill(lake: Lake) -> None:
-    people, _ = damaged(lake)
+def test_other_pipelines_do_not_continue_a_backfill(history: History) -> None:
+    people, _ = history
+    lake = people.lake
     backfill = begin(people)
     other = Pipeline(people.feed.pipeline.config.model_copy(update={"name": "other"}))
     with pytest.raises(BackfillError, match="'made_up', not 'other'"):

@@ -16,13 +16,17 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lake_assets import Lake
 from lake_assets.backfill import backfills
-from lake_assets.backfill.backfill_record import BackfillRecord, Records, TableRecord
+from lake_assets.backfill.backfill_record import BackfillRecord, Records
 from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.errors import BackfillError
 from lake_assets.lake import TableId
+from lake_assets.orchestration import build_definitions
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import pool
-from tests.orchestration.partitioned import MODELS, Days
+from lake_assets.pipeline import ModelSpec, Pipeline, PipelineConfig, grouped
+from lake_assets.pipeline.verification import verify
+from tests.orchestration.conftest import OtherSession
+from tests.orchestration.partitioned import BERLIN, MODELS, Days
 from tests.support.streams import heads
 
 TABLES = ("final.orders", "agg.wide", "agg.days", "agg.countries", "agg.totals")
@@ -280,21 +284,49 @@ def test_a_run_that_another_one_was_faster_than_finds_its_work_done(
     redone.days.check()
 
 
-def test_another_pipelines_tables_in_the_same_selection_have_a_backfill_of_their_own(redone: Redone) -> None:
-    redone.launch("one")
-    records = Records(redone.lake)
-    others = BackfillRecord(records.new_id(), "other", "", (TableRecord("agg.other", "rows"),), "failed", run="one")
-    records.save(others)
-    run = redone.step("one", "final.orders", "agg.wide")
-    assert run.success, errors(run)
-    assert {r.pipeline: r.state for r in records.all()} == {"other": "failed", "p": "published"}
-    redone.days.check()
+def test_tables_of_several_pipelines_are_one_backfill(redone: Redone, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, instance, harness = redone.lake, redone.instance, redone.days.harness
+    model = {"name": "agg.again", "sql": "SELECT id, at, twice FROM agg.wide", "partitions": BERLIN}
+    others = Pipeline(PipelineConfig.model_validate({"name": "q", "models": [model]}))
+    assert {o.status for o in others.run(lake)} == {"absorbed"}
+    both = dg.Definitions.merge(
+        *(build_definitions(p, lake, pyspark=OtherSession(lake)) for p in (harness.pipeline, others))
+    )
+    tables = ("final.orders", "agg.wide", "agg.again")
+    job = both.get_repository_def().get_implicit_global_asset_job_def()
+    job = job.get_subset(asset_selection=frozenset(map(key, tables)))
+    before, publish = heads(lake), Backfill.publish
+
+    def nothing_yet(self: Backfill) -> None:
+        assert heads(lake) == before
+        publish(self)
+        assert all(heads(lake)[table] != before[table] for table in tables)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "publish", interrupted)
+        failed = job.execute_in_process(instance=instance, partition_key=redone.day, raise_on_error=False)
+    assert (failed.success, heads(lake)) == (False, before)
+    monkeypatch.setattr(Backfill, "publish", nothing_yet)
+    tags = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    again = job.execute_in_process(instance=instance, partition_key=redone.day, tags=tags, raise_on_error=False)
+    assert again.success, errors(again)
+    assert [(r.pipeline, r.state) for r in Records(lake).all()] == [("p + q", "published")]
+    assert {t.table for t in redone.record.tables} == {*tables}
+    for spec in others.specs(lake):
+        assert isinstance(spec, ModelSpec)
+        assert verify(lake, spec).equal
+    monkeypatch.setattr(Backfill, "publish", publish)
+    taken_back = undo(lake, grouped([others, harness.pipeline]), redone.record.id)
+    taken_back.build()
+    taken_back.publish()
 
 
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """An instance for several threads: tables in memory are locked while another thread reads them."""
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    # Output that several threads capture at once is waited for, for a minute.
+    no_output = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides={"compute_logs": no_output}) as instance:
         yield instance
 
 
@@ -426,3 +458,41 @@ def test_micro_batches_do_not_wait_for_what_is_built_aside(
     assert done.success, errors(done)
     assert len(requested) == 1
     redone.days.check()
+
+
+def test_redone_partitions_do_not_make_a_table_fresh(lake: Lake, instance: dg.DagsterInstance) -> None:
+    wide = {**MODELS[0], "freshness": "2h"}
+    days = Days(lake, instance, 2, {"freshness": "2h"}, models=[wide])
+    days.land(40)
+    days.run()
+    tables = ("final.orders", "agg.wide")
+    by = days.partitioned["final.orders"]
+    day, *_ = sorted({str(by.key_of(row[1])) for row in days.rows("final.orders")} - {"None"})
+
+    def times() -> dict[str, float]:
+        return {table: updated(instance, table) for table in tables}
+
+    def redo(*chosen: str) -> None:
+        job = days.harness.job.get_subset(asset_selection=frozenset(map(key, chosen)))
+        assert job.execute_in_process(instance=instance, partition_key=day).success
+
+    for chosen in (["final.orders"], tables):
+        lake.spark().sql(f"UPDATE {lake.sql_name('final.orders')} SET amount = amount + 1")
+        assert days.harness.run(days.harness.request()).success
+        before = times()
+        redo(*chosen)
+        assert times() == before
+    days.land(10)
+    assert days.harness.run(days.harness.request()).success
+    later = times()
+    assert all(later[table] > before[table] for table in tables)
+    redo(*tables)
+    assert times() == later
+    assert day in instance.get_materialized_partitions(key("agg.wide"))
+
+
+def updated(instance: dg.DagsterInstance, table: str) -> float:
+    """The time from which Dagster's freshness policies take the age of a table."""
+    (record,) = instance.get_asset_records([key(table)])
+    assert record.asset_entry.last_materialization is not None
+    return record.asset_entry.last_materialization.timestamp

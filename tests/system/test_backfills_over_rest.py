@@ -116,7 +116,7 @@ def test_all_tables_are_published_in_one_commit(lake: Lake, monkeypatch: pytest.
         commit(catalog, changes)
 
     monkeypatch.setattr(rest_commits, "commit", noted)
-    embedded.test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(lake)
+    embedded.test_nobody_sees_a_backfill_until_it_is_published_and_then_all_of_it(damaged(lake))
     assert [n for n in sent if n > 1] == [len(embedded.TABLES)]
     assert [*(lake.config.home / "backfills").glob("*.db*")] == []
 
@@ -175,8 +175,8 @@ def test_a_table_that_others_write_to_between_two_tables_keeps_nobody_waiting(la
     ids=lambda test: test.__name__,
 )
 def test_readers_see_all_of_a_killed_backfill_or_nothing(
-    test: Callable[[Lake, Points], None],
+    test: Callable[[embedded.History, Points], None],
     lake: Lake,
     everywhere: Points,
 ) -> None:
-    test(lake, everywhere)
+    test(damaged(lake), everywhere)
