@@ -21,9 +21,11 @@ from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.metadata_commits import commit_together
 from lake_assets.runtime.processes import owner
+from tests.conftest import lake_on
 from tests.support.cli import caller
 from tests.support.kills import Killed
 from tests.support.people import AGES, CITIES, People
+from tests.support.saved import SavedLake
 from tests.support.streams import heads
 from tests.support.upkeep import forget_history
 
@@ -31,12 +33,18 @@ from tests.support.upkeep import forget_history
 GONE = owner((2**22 + 1, 1.0))
 
 
-@pytest.fixture
-def people(lake: Lake) -> People:
-    people = People(lake, CITIES, AGES)
+@pytest.fixture(scope="module")
+def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
+    folder = tmp_path_factory.mktemp("saved")
+    people = People(lake_on(spark_lake, folder / "lake"), CITIES, AGES)
     people.land(20)
     people.run()
-    return people
+    return SavedLake(people.lake, people, (people.feed.pipeline,), folder / "backup")
+
+
+@pytest.fixture
+def people(saved: SavedLake) -> People:
+    return saved.put_back()
 
 
 def found(people: People) -> dict[str, Remains]:

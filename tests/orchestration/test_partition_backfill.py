@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,10 @@ from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import pool
 from lake_assets.pipeline import ModelSpec, Pipeline, PipelineConfig, grouped
 from lake_assets.pipeline.verification import verify
-from tests.orchestration.conftest import OtherSession
+from tests.conftest import lake_on
+from tests.orchestration.conftest import Harness, OtherSession
 from tests.orchestration.partitioned import BERLIN, MODELS, Days
+from tests.support.saved import SavedLake
 from tests.support.streams import heads
 
 TABLES = ("final.orders", "agg.wide", "agg.days", "agg.countries", "agg.totals")
@@ -92,11 +96,41 @@ class Redone:
         return Records(self.lake).all()[-1]
 
 
+# Output that several threads capture at once is waited for, for a minute.
+NO_OUTPUT = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+
+
+def instance_in(folder: Path) -> contextlib.AbstractContextManager[dg.DagsterInstance]:
+    """An instance on disk: tables in memory are locked while another thread reads them."""
+    return dg.DagsterInstance.local_temp(str(folder), overrides={"compute_logs": NO_OUTPUT})
+
+
+@dataclass
+class Saved:
+    """Damaged tables, and the instance's files."""
+
+    lake: SavedLake
+    redone: Redone
+    instance: Path
+
+
+@pytest.fixture(scope="module")
+def saved(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    folder = tmp_path_factory.mktemp("saved")
+    (folder / "dagster").mkdir()
+    with instance_in(folder / "dagster") as instance:
+        redone = Redone(lake_on(spark_lake, folder / "lake"), instance)
+        redone.damage(77)
+    return Saved(SavedLake(redone.lake, redone, (), folder / "backup"), redone, folder / "dagster")
+
+
 @pytest.fixture
-def redone(lake: Lake, instance: dg.DagsterInstance) -> Redone:
-    redone = Redone(lake, instance)
-    redone.damage(77)
-    return redone
+def redone(saved: Saved, tmp_path: Path) -> Iterator[Redone]:
+    shutil.copytree(saved.instance, tmp_path / "dagster")
+    before = saved.redone.days.harness
+    with instance_in(tmp_path / "dagster") as instance:
+        harness = Harness(before.pipeline, saved.redone.lake, instance)
+        yield saved.lake.put_back(instance=(saved.redone.instance, instance), harness=(before, harness))
 
 
 def interrupted(*args: object, **kwargs: object) -> None:
@@ -289,9 +323,8 @@ def test_tables_of_several_pipelines_are_one_backfill(redone: Redone, monkeypatc
     model = {"name": "agg.again", "sql": "SELECT id, at, twice FROM agg.wide", "partitions": BERLIN}
     others = Pipeline(PipelineConfig.model_validate({"name": "q", "models": [model]}))
     assert {o.status for o in others.run(lake)} == {"absorbed"}
-    both = dg.Definitions.merge(
-        *(build_definitions(p, lake, pyspark=OtherSession(lake)) for p in (harness.pipeline, others))
-    )
+    session = OtherSession(lake)
+    both = dg.Definitions.merge(*(build_definitions(p, lake, pyspark=session) for p in (harness.pipeline, others)))
     tables = ("final.orders", "agg.wide", "agg.again")
     job = both.get_repository_def().get_implicit_global_asset_job_def()
     job = job.get_subset(asset_selection=frozenset(map(key, tables)))
@@ -321,18 +354,7 @@ def test_tables_of_several_pipelines_are_one_backfill(redone: Redone, monkeypatc
     taken_back.publish()
 
 
-@pytest.fixture
-def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance for several threads: tables in memory are locked while another thread reads them."""
-    # Output that several threads capture at once is waited for, for a minute.
-    no_output = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
-    with dg.DagsterInstance.local_temp(str(tmp_path), overrides={"compute_logs": no_output}) as instance:
-        yield instance
-
-
-def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(lake: Lake, on_disk: dg.DagsterInstance) -> None:
-    redone = Redone(lake, on_disk)
-    redone.damage(77)
+def test_steps_of_one_backfill_at_the_same_time_do_its_work_once(redone: Redone) -> None:
     redone.launch("one")
     results: list[dg.ExecuteInProcessResult] = []
     # Two tables of which neither reads the other.

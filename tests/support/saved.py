@@ -35,15 +35,19 @@ class SavedLake:
         with self._engine.connect() as connection:
             self._rows = [[dict(r) for r in connection.execute(select(m.__table__)).mappings()] for m in _MODELS]
 
-    def put_back(self) -> Any:
-        """Let the lake be as it was; returns a copy of what was known of it then."""
+    def put_back(self, **others: tuple[Any, Any]) -> Any:
+        """Let the lake be as it was; returns a copy of what was known of it then.
+
+        Args:
+            others: pairs of an object in what was known and the one that replaces it in the copy.
+        """
         with self._engine.begin() as connection:
             for model, rows in zip(_MODELS, self._rows, strict=True):
                 connection.execute(delete(model))
                 if rows:
                     connection.execute(insert(model), rows)
         _mirror(self._backup, self._home, _LEFT)
-        return copy.deepcopy(self._known, dict(self._shared))
+        return copy.deepcopy(self._known, self._shared | {id(old): new for old, new in others.values()})
 
     @property
     def _engine(self) -> Engine:
