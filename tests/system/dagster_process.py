@@ -93,7 +93,8 @@ def dagster_dev(folder: Path, **settings: str) -> Generator[Dagster]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [
-                Path(sys.executable).parent / "dagster", "dev",
+                # What a script started in the background ignores the signal that ends Dagster, and so do its children.
+                "env", "--default-signal=INT", Path(sys.executable).parent / "dagster", "dev",
                 "-h", "127.0.0.1", "-p", str(port), "-w", REPOSITORY / "workspace.yaml",
             ],
             cwd=REPOSITORY, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
