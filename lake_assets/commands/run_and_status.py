@@ -34,7 +34,7 @@ from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
 from lake_assets.ingest.staging import exactness
-from lake_assets.ingest.staging.staging_tables import SOURCE_TABLE_PROPERTY
+from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import row_count
 from lake_assets.lake.metadata.snapshot_log import ancestors

@@ -11,8 +11,8 @@ from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson
 from lake_assets.errors import ConfigError
 from lake_assets.facade import Lake
+from lake_assets.jobs.settled_by_hand import settle
 from lake_assets.jobs.step_notes import StepNote, find_note
-from lake_assets.jobs.step_settlement import settle
 from lake_assets.lake import TableId
 
 _MEANING = {

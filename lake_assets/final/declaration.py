@@ -17,7 +17,7 @@ from lake_assets.formats.event_model import (
     SEQUENCE,
 )
 from lake_assets.ingest.staging.rereading import generation_of
-from lake_assets.ingest.staging.staging_tables import projection
+from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase
 from lake_assets.tables.pending_windows import Window, rebuild_advice, window_of
 from lake_assets.tables.table_ddl import (

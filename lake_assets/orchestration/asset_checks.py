@@ -9,7 +9,7 @@ from lake_assets.errors import LakeError
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import asset_key, valid_name
 from lake_assets.orchestration.runs.resources import PYSPARK
-from lake_assets.orchestration.runs.run_retries import fail, open_lake
+from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.pipeline import (
     EqualsQuery,
     Finding,

@@ -25,7 +25,7 @@ from lake_assets.orchestration.asset_names import (
 from lake_assets.orchestration.column_lineage import column_lineage
 from lake_assets.orchestration.partition_backfill import redo_together
 from lake_assets.orchestration.runs.resources import PYSPARK
-from lake_assets.orchestration.runs.run_retries import fail, open_lake, retry
+from lake_assets.orchestration.runs.step_failures import fail, open_lake, retry
 from lake_assets.pipeline import Outcome, Pipeline, SnapshotPins, with_context
 from lake_assets.pipeline.published_audits import audit
 from lake_assets.pipeline.recompute import recompute

@@ -18,7 +18,7 @@ from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
 from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid_name
 from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
 from lake_assets.orchestration.runs.resources import PYSPARK
-from lake_assets.orchestration.runs.run_retries import fail, open_lake
+from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.pipeline import Pipeline
 
 

@@ -15,7 +15,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.staging.staging_tables import check_source
+from lake_assets.ingest.staging.staging_columns import check_source
 from lake_assets.jobs.job_spec import JobSpec
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.names import nearest

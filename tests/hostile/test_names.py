@@ -11,7 +11,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import LakeError
-from lake_assets.ingest.staging.staging_tables import source_of
+from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import TableId
 from lake_assets.pipeline import PipelineConfig
 from tests.hostile.names import COLUMN_NAMES, NAMES, SPELLINGS, TAKEN, Row, lines

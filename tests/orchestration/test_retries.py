@@ -11,7 +11,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.errors import CatalogUnavailableError, StorageFullError
 from lake_assets.lake import caching_catalog
-from lake_assets.orchestration.runs import run_retries
+from lake_assets.orchestration.runs import step_failures
 from lake_assets.pipeline import PipelineConfig
 from tests.orchestration.conftest import Harness
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
@@ -27,7 +27,7 @@ def pipeline(table: str) -> Pipeline:
 def landed(plain_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake with two tables' records in raw; the catalog's timeout is half a second, and retries do not wait."""
     monkeypatch.setattr(caching_catalog, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(run_retries, "SECONDS_BETWEEN", 0)
+    monkeypatch.setattr(step_failures, "SECONDS_BETWEEN", 0)
     land(plain_lake, 1)
     assert [o.error for o in pipeline("public.users").run(plain_lake, ["raw.crm"])] == [None]
     return plain_lake
@@ -60,15 +60,15 @@ def test_a_step_retries_until_a_locked_catalog_is_free(
     landed: Lake, lock: sqlite3.Connection, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness, attempts = Harness(pipeline("public.users"), landed, instance), list[int]()
-    of = run_retries._retry_number
+    of = step_failures._retry_number
 
-    def tries(context: run_retries.Context) -> int:
+    def tries(context: step_failures.Context) -> int:
         attempts.append(of(context))
         if len(attempts) == 3:
             lock.execute("ROLLBACK")
         return of(context)
 
-    monkeypatch.setattr(run_retries, "_retry_number", tries)
+    monkeypatch.setattr(step_failures, "_retry_number", tries)
     land(landed, 2)
     result = run(harness, "raw")
     assert events(result, dg.DagsterEventType.STEP_RESTARTED)
@@ -91,7 +91,7 @@ def test_a_catalog_that_stays_locked_is_a_named_error_and_the_next_run_succeeds(
     message = str(failed.step_failure_data.user_failure_data or failed.step_failure_data.error)
     assert "CatalogUnavailableError" in message
     assert "locked" in message
-    assert len(events(result, dg.DagsterEventType.STEP_RESTARTED)) == run_retries.RETRIES
+    assert len(events(result, dg.DagsterEventType.STEP_RESTARTED)) == step_failures.RETRIES
     lock.execute("ROLLBACK")
     assert run(harness, "raw").success
     assert landed.table("raw.crm").scan().count() == 2

@@ -15,7 +15,7 @@ import yaml
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import SparkConfig
 from lake_assets.orchestration import build_definitions
-from lake_assets.orchestration.runs import run_retries
+from lake_assets.orchestration.runs import step_failures
 from lake_assets.pipeline import PipelineConfig
 from tests.support.debezium import BIGINT, Event, Table, to_lines, write_lines
 
@@ -34,7 +34,7 @@ CONF = {
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """An instance with files that stores all Python logs."""
-    monkeypatch.setattr(run_retries, "SECONDS_BETWEEN", 0)
+    monkeypatch.setattr(step_failures, "SECONDS_BETWEEN", 0)
     (home := tmp_path / "dagster_home").mkdir()
     (home / "dagster.yaml").write_text(yaml.safe_dump(SETTINGS))
     with dg.DagsterInstance.from_config(str(home)) as instance:

@@ -27,7 +27,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.examples import shop
 from lake_assets.orchestration import LakePySparkResource, build_definitions, threads_executor
 from lake_assets.orchestration.runs.resources import PYSPARK, interrupt_sessions
-from lake_assets.orchestration.runs.run_retries import open_lake
+from lake_assets.orchestration.runs.step_failures import open_lake
 from tests.orchestration.conftest import OtherSession
 
 SETTINGS = {

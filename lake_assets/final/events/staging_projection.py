@@ -23,7 +23,7 @@ from lake_assets.formats.event_model import (
     SEQUENCE,
     UNAVAILABLE,
 )
-from lake_assets.ingest.staging.staging_tables import projection
+from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.tables.table_ddl import (

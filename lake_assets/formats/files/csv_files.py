@@ -24,7 +24,7 @@ from lake_assets.errors import (
     MalformedRecordError,
     TruncatedInputError,
 )
-from lake_assets.formats.files.csv_rows import RowFilter
+from lake_assets.formats.files.csv_long_rows import RowFilter
 from lake_assets.formats.files.file_streams import (
     DEFAULT_LIMITS,
     KEPT,

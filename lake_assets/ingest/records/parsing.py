@@ -18,8 +18,8 @@ from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, schemas_of
 from lake_assets.ingest.records.event_rows import events_of, rows_of
+from lake_assets.ingest.records.on_conflict import resolve_conflicts
 from lake_assets.ingest.records.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
-from lake_assets.ingest.records.type_conflicts import resolve_conflicts
 from lake_assets.lake.names import is_reserved
 from lake_assets.tables.schema_changes import routed_name, unite
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.rejects import rejected_of
-from lake_assets.ingest.staging.staging_tables import set_property
+from lake_assets.ingest.staging.staging_columns import set_property
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.watermark import find_property, read_marks

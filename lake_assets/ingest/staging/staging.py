@@ -19,7 +19,7 @@ from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find
 from lake_assets.ingest.records.parsing import Parsed, parse
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.rereading import reason_to_reread, retyped, starts_elsewhere, without_absorbed
-from lake_assets.ingest.staging.staging_tables import check_source, projection
+from lake_assets.ingest.staging.staging_columns import check_source, projection
 from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
 from lake_assets.lake import LakeBase
 from lake_assets.lake.metadata.watermark import Watermarks

@@ -28,8 +28,7 @@ from lake_assets.ingest.records.sequence_kinds import (
     with_unplaced,
 )
 from lake_assets.ingest.staging.rereading import GENERATION_PROPERTY, generation_of
-from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects
-from lake_assets.ingest.staging.staging_tables import (
+from lake_assets.ingest.staging.staging_columns import (
     PARTITIONED_BY,
     columns_in,
     make,
@@ -38,6 +37,7 @@ from lake_assets.ingest.staging.staging_tables import (
     set_property,
     sort_by,
 )
+from lake_assets.ingest.staging.staging_rejects import batch_stats, event_counts, record_rejects
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.foreign_errors import as_named, is_unreadable
 from lake_assets.lake.metadata.watermark import Watermarks

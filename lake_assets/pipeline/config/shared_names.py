@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lake_assets.errors import CorruptMetadataError
 from lake_assets.formats import SourceTable
-from lake_assets.ingest.staging.staging_tables import source_of
+from lake_assets.ingest.staging.staging_columns import source_of
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.tables.pending_windows import known_marks
 
