@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from lake_assets import Lake
 from lake_assets.capture import FieldRange
@@ -97,6 +99,27 @@ def check(lake: Lake, seed: int, name: str, mode: str, steps: int) -> None:
 )
 def test_random_histories(lake: Lake, name: str, mode: str, seed: int) -> None:
     check(lake, seed, name, mode, 5)
+
+
+def test_a_run_without_a_session_starts_one_for_the_rows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What marks partitions that an earlier run left unmarked has absorbed nothing, so nothing has started Spark."""
+    sql, by = lake.spark().sql, DECLARED["days of Berlin"]
+    lake.ensure_namespace(("final",))
+    sql("CREATE TABLE final.t (id INT, at TIMESTAMP, c STRING, v INT) USING iceberg")
+    # Two days in one file, which its metadata do not tell from three.
+    sql("INSERT INTO final.t SELECT /*+ COALESCE(1) */ CAST(id AS INT), timestamp_seconds(1729893600 + id * 200000), "
+        "'x', 0 FROM range(2)")  # fmt: skip
+    expected = touched(lake, T, by, None)
+    spark, started = lake.spark(), SparkContext._active_spark_context
+
+    def start() -> SparkSession:
+        monkeypatch.setattr(SparkContext, "_active_spark_context", started)
+        return spark
+
+    monkeypatch.setattr(lake, "spark", start)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    assert touched(lake, T, by, None) == expected
+    assert len(expected) == 2
 
 
 @pytest.mark.long

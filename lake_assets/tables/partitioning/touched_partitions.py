@@ -106,9 +106,10 @@ def keys_in(by: Partitions, range_: FieldRange) -> set[str | None] | None:
 
 def _of_rows(lake: LakeBase, captured: Capture, by: Partitions) -> dict[str | None, Touched]:
     """Return the changes per key, from the changed rows themselves."""
-    kind = kind_of(captured, by)
+    # First of all: expressions need a session, and in a run that only marks partitions there is none yet.
+    spark, kind = lake.spark(), kind_of(captured, by)
     number = F.expr(by.number(kind))
-    rows = captured.signed(lake.spark()).groupBy(F.expr(by.place(kind)).alias("place"))
+    rows = captured.signed(spark).groupBy(F.expr(by.place(kind)).alias("place"))
     groups = rows.agg(
         F.min(number).alias("low"),
         F.max(number).alias("high"),
