@@ -107,6 +107,7 @@ class BackfillRecord:
         error: why it failed.
         run: the run of an orchestrator that began it; empty: none.
         undoes: the backfill that this one takes back; empty: none.
+        way: how its tables were published, in words; empty: not yet, or no row differed.
         has_news: whether it also publishes changes of the sources that were pending, or came while it was built.
     """
 
@@ -127,6 +128,7 @@ class BackfillRecord:
     run: str = ""
     published: float = 0.0
     has_news: bool = False
+    way: str = ""
 
     @property
     def is_open(self) -> bool:

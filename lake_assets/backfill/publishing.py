@@ -86,7 +86,8 @@ def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord
     for g in left:
         after = g.copy.metadata.current_snapshot_id
         record = record.with_table(replace(g.record, before=g.head, after=after, redefined=g.is_redefined))
-    record = replace(record, state="publishing")
+    way = "in one commit" if changes_together(lake.catalog) else "one table after the other"
+    record = replace(record, state="publishing", way=way)
     records.save(record)
     try:
         if changes:

@@ -149,5 +149,6 @@ def _end(loaded: Backfill, *, as_json: bool) -> None:
         return
     text = f"backfill {loaded.record.id} is {loaded.record.state}"
     if loaded.record.state == "published":
+        text += f" {loaded.record.way}".rstrip()
         text += f"; `lake-assets undo {loaded.record.id}` takes it back, for {loaded.record.keep_days} days"
     console.print(text, markup=False)

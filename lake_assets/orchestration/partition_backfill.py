@@ -226,10 +226,11 @@ def _completed(
         if at_work:
             yield from (evaluation(specs[at_work[0]], finding) for finding in error.findings)
         raise BackfillError(f"{error}; {advice}") from error
+    made = backfill.record
     context.log.info(
-        f"the backfill {backfill.record.id} is published; `lake-assets undo {backfill.record.id}` undoes it"
+        f"the backfill {made.id} is published {made.way or '(no row differed)'}; `lake-assets undo {made.id}` undoes it"
     )
-    yield from comparisons(lake, backfill.record, {table: s.partitions for table, s in specs.items()})
+    yield from comparisons(lake, made, {table: s.partitions for table, s in specs.items()})
 
 
 def _redone(record: BackfillRecord, spec: Spec) -> Redone | None:

@@ -51,7 +51,19 @@ class History:
 
     def step(self) -> None:
         """One random step, and what must hold after it."""
-        names = ["batch", "batch", "damage", "begin", "build", "publish", "publish", "discard", "undo", "upkeep"]
+        names = [
+            "batch",
+            "batch",
+            "damage",
+            "begin",
+            "build",
+            "publish",
+            "publish",
+            "discard",
+            "undo",
+            "upkeep",
+            "rollback",
+        ]
         name = self.choose.choice(names)
         self.log.append(name)
         getattr(self, name)()
@@ -145,6 +157,16 @@ class History:
 
     def upkeep(self) -> None:
         compact_and_expire(self.lake, self.choose.choice(["final.people", "agg.cities", "staging.people"]))
+
+    def rollback(self) -> None:
+        """Somebody takes back the last commit of an aggregate; the next step absorbs again what it had absorbed."""
+        table = self.lake.table("agg.cities")
+        current = table.current_snapshot()
+        if current is None or table.snapshot_by_id(current.parent_snapshot_id or -1) is None:
+            return
+        self.people.sql(f"CALL lake.system.rollback_to_snapshot('agg.cities', {current.parent_snapshot_id})")
+        if self.open and any(t.table == "agg.cities" for t in self.open.record.tables):
+            self.stale = True
 
     def check(self) -> None:
         """The final table has its damage and no other, and the models follow from it."""

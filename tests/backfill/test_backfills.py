@@ -200,6 +200,54 @@ def test_partitions_are_redone_in_pieces_and_a_killed_backfill_continues_with_th
     people.check()
 
 
+def test_partitions_one_after_the_other_are_the_same_as_all_at_once(lake: Lake) -> None:
+    people = People(lake, {**CITIES, "partitions": "city"}, OLDEST, partitions="city")
+    people.land(30)
+    people.run()
+    damages = Damages(people, 1)
+    damages.events_absorbed()
+    damages.happen()
+    people.run()
+    for city in ("a", "b", NULL):
+        complete(begin(people, selection=Selection(partitions=(city,))))
+        key = None if city == NULL else city
+        assert Counter(r for r in people.rows("final.people").elements() if r[1] == key) == Counter(
+            r for r in damages.truth().elements() if r[1] == key
+        )
+    people.check()  # also the aggregate without partitions
+
+
+@pytest.mark.long
+def test_micro_batches_in_every_phase_of_a_backfill_are_absorbed(history: History, everywhere: Points) -> None:
+    people, damages = history
+    crossed: list[str] = []
+
+    def batch(what: str) -> None:
+        # Each point once, since publishing is repeated after a batch. The batch's own points are none.
+        if what not in crossed:
+            crossed.append(what)
+            everywhere.hook = None
+            people.land(2)
+            people.run()
+            everywhere.hook = batch
+
+    backfill = begin(people)
+    everywhere.hook = batch
+    backfill.build()
+    for _ in range(len(crossed)):
+        try:
+            backfill.publish()
+        except BackfillError as e:
+            assert "when fewer micro-batches run" in str(e)  # noqa: PT017
+        else:
+            break
+    everywhere.hook = None
+    damages.events_absorbed()
+    assert backfill.record.state == "published"
+    assert {"before commit_together", "after commit_together", "after pin_sources", "after MERGE INTO"} <= {*crossed}
+    people.check()
+
+
 def test_a_failed_audit_in_the_middle_publishes_nothing(lake: Lake) -> None:
     audited = {**OLDEST, "audits": [{"name": "not_so_old", "sql": "SELECT * FROM {table} WHERE age > 90"}]}
     people = People(lake, CITIES, OLDEST, AGES)
