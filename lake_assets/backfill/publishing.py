@@ -19,6 +19,7 @@ from lake_assets.backfill.backfill_record import BackfillRecord, Records, State,
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
 from lake_assets.errors import BackfillError, ConcurrentWriteError, StaleBackfillError
 from lake_assets.facade import Lake
+from lake_assets.final.declaration import DECLARATION_PROPERTY
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata import refs
@@ -47,6 +48,8 @@ from lake_assets.tables.table_ddl import KEY_PROPERTY
 log = logging.getLogger(__name__)
 # How long main keeps the snapshots that a working copy starts from.
 BUILDING_DAYS = 30
+# Properties of a table that say what its rows were computed from.
+_DECLARED = (FINGERPRINT_PROPERTY, DECLARATION_PROPERTY, KEY_PROPERTY)
 
 
 def tag(backfill: str) -> str:
@@ -109,7 +112,7 @@ class _Graft:
         self.table, self.copy = lake.table(record.table), side.lake.table(record.table)
         self.head = self.table.metadata.current_snapshot_id
         self._start = read_metadata_at(self.copy.io, record.metadata)
-        self.is_redefined = is_redefined(read_metadata(self.copy), self._start, (FINGERPRINT_PROPERTY, KEY_PROPERTY))
+        self.is_redefined = is_redefined(read_metadata(self.copy), self._start, _DECLARED)
 
     @property
     def is_changed(self) -> bool:

@@ -585,3 +585,15 @@ def test_other_pipelines_do_not_continue_a_backfill(history: History) -> None:
     other = Pipeline(people.feed.pipeline.config.model_copy(update={"name": "other"}))
     with pytest.raises(BackfillError, match="'made_up', not 'other'"):
         Backfill.load(lake, other, backfill.record.id)
+
+
+def test_a_changed_declaration_of_a_final_table_is_not_undone(lake: Lake) -> None:
+    people = People(lake, CITIES, deletes="ignore")
+    people.land(40)
+    people.run()
+    people.declare(CITIES, deletes="hard")
+    made = complete(begin(people))
+    assert made.record.of("final.people").deleted
+    with pytest.raises(BackfillError, match=r"the declaration of final\.people changed with it"):
+        undo(lake, people.feed.pipeline, made.record.id)
+    people.check()
