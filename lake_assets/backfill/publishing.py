@@ -37,7 +37,7 @@ from lake_assets.lake.metadata.metadata_commits import (
 from lake_assets.lake.metadata.metadata_versions import version_of, versions
 from lake_assets.lake.metadata.row_counts import keeps_rows, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
-from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, read_marks
+from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
 from lake_assets.lake.metadata.working_copies import COPIES, grafted, is_redefined
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
@@ -199,6 +199,8 @@ def _keep_for_undo(
         metadata = by_name[graft.record.table].metadata
         if graft.head is not None:
             _add_tag(metadata, tag(record.id), graft.head, record.keep_days)
+        for n, snapshot in enumerate(back_to_watermark(graft.table)):
+            _add_tag(metadata, f"{tag(record.id)}.{n}", snapshot, record.keep_days)
         for source, mark in read_marks(graft.table).items():
             name = f"{tag(record.id)}.{consumer_name(graft.record.name)}"
             if mark.snapshot is None:

@@ -7,14 +7,16 @@ never disagree. A rerun reads the property again, and a target that is rolled ba
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.errors import CorruptMetadataError, SnapshotExpiredError
+from lake_assets.lake.metadata.row_counts import summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors
 
 PROPERTY = "lake-assets.watermark"
@@ -73,6 +75,14 @@ def read_marks(table: Table) -> dict[str, Watermark]:
         raise CorruptMetadataError(
             f"{'.'.join(table.name())}: the watermark in snapshot {stored[1].snapshot_id} is not valid: {e}"
         ) from e
+
+
+def back_to_watermark(table: Table) -> Iterator[int]:
+    """Yield the ancestors of main's snapshot that lead to the watermark; none if it is in that snapshot itself."""
+    for snapshot, parent in pairwise(ancestors(table)):
+        if PROPERTY in summary_of(snapshot):
+            return
+        yield parent.snapshot_id
 
 
 def parse_marks(text: str) -> dict[str, Watermark]:
