@@ -327,7 +327,8 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
 
     Can be repeated: data files go first, then the side catalog, then the metadata that names them.
     """
-    kept = {t.table for t in record.tables if record.state == "published" and t.after is not None}
+    # What a backfill published stays after it is undone: readers, and undoing that, go back to it.
+    kept = {t.table for t in record.tables if record.state in ("published", "undone") and t.after is not None}
     for t in record.tables:
         copy = side.lake.find(t.table)
         if copy is not None and t.metadata and t.table not in kept:

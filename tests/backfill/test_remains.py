@@ -12,7 +12,7 @@ from lake_assets import Lake
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records, State
-from lake_assets.backfill.backfills import Backfill
+from lake_assets.backfill.backfills import Backfill, undo
 from lake_assets.backfill.redone_rows import Selection
 from lake_assets.backfill.remains import Remains, remains
 from lake_assets.backfill.side_lake import SideLake
@@ -225,3 +225,24 @@ def test_an_error_of_one_thing_leaves_the_others_repaired(
         done = caller(patch, capsys)("repair")
     assert (done.code, "somebody was faster" in done.out) == (1, True)
     assert list(found(people)) == [backfill.record.id]
+
+
+def test_what_a_backfill_published_stays_after_it_is_undone_and_repaired(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, pipeline = people.lake, people.feed.pipeline
+    first = damaged(people)
+    first.build()
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "clean_up", kill)
+        with pytest.raises(Killed):
+            first.publish()
+    second = undo(lake, pipeline, first.record.id)
+    second.build()
+    second.publish()
+    assert "undone, but its working copies are still there" in found(people)[first.record.id].why
+    mend(people)
+    third = undo(lake, pipeline, second.record.id)
+    third.build()
+    third.publish()
+    people.check()
