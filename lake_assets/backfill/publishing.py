@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -343,8 +343,14 @@ def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
             if t.table not in kept:
                 refs.drop(table, tag(record.id))
     for table in pinned:
-        if ".".join(table.name()) not in kept and tag(record.id) in table.metadata.refs:
-            refs.drop(table, tag(record.id))
+        for name in () if ".".join(table.name()) in kept else _unneeded(record, table.metadata.refs):
+            refs.drop(table, name)
+
+
+def _unneeded(record: BackfillRecord, names: Iterable[str]) -> list[str]:
+    """Return the tags of a backfill, with those for undoing it only if it never was published."""
+    own, is_over = tag(record.id), record.state == "discarding"
+    return [name for name in names if name == own or (is_over and name.startswith(f"{own}."))]
 
 
 def _own_files(record: BackfillRecord, copy: Table, start: Metadata) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets import Lake
 from lake_assets.backfill import backfills as backfills_module
@@ -612,3 +613,20 @@ def test_an_undo_finds_the_watermark_also_if_upkeep_came_after_it(lake: Lake) ->
     compact_and_expire(lake, *TABLES)
     complete(undo(lake, people.feed.pipeline, backfill.record.id))
     damages.check()
+
+
+def test_a_discarded_backfill_leaves_no_tag(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    people, _ = damaged(lake)
+    backfill = begin(people, publish="manual")
+    backfill.build()
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "commit_together", refuse)
+        with pytest.raises(BackfillError, match="was not published"):
+            backfill.publish()
+    backfill.discard()
+    for table in ("raw.events", "staging.people", *TABLES):
+        assert not [ref for ref in lake.table(table).metadata.refs if backfill.record.id in ref]
+
+
+def refuse(*_: Any) -> None:
+    raise CommitFailedException("late")
