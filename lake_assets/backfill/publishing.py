@@ -142,7 +142,9 @@ class _Graft:
             raise self._stale("it was dropped and created again")
         log, undone = between(self.table.metadata, self._base, self.head), self._undone
         if self._base is not None and not log.is_forward:
-            raise self._stale("it was rolled back, or computed again as a whole")
+            is_lost = log.ancestor is None and log.steps and log.steps[0].parent_snapshot_id is not None
+            lost = "the snapshots that would tell who wrote to it have expired"
+            raise self._stale(lost if is_lost else "it was rolled back, or computed again as a whole")
         for snapshot in log.steps:
             properties = summary_of(snapshot)
             if properties.get(BACKFILL_PROPERTY) not in (None, *undone):
@@ -183,10 +185,12 @@ class _Graft:
         return mark.snapshot in {s.snapshot_id for s in ancestors(loaded, copied.snapshot)}
 
     def _stale(self, why: str) -> StaleBackfillError:
-        backfill = self._backfill.id
+        backfill, undone = self._backfill.id, self._backfill.undoes
+        since = f"{undone} was published" if undone else f"{backfill} began"
+        then = f", so {undone} can no longer be undone" if undone else " and begin again"
         return StaleBackfillError(
-            f"{self.record.table} has changed since the backfill {backfill} began: {why}. Discard it "
-            f"(`lake-assets discard {backfill}`) and begin again"
+            f"{self.record.table} has changed since the backfill {since}: {why}. Discard "
+            f"{backfill if undone else 'it'} (`lake-assets discard {backfill}`){then}"
         )
 
 
