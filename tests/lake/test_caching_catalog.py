@@ -79,9 +79,10 @@ def test_a_catalog_not_supported_by_both_engines_is_rejected(catalog: dict[str, 
 
 @pytest.mark.parametrize(
     ("uri", "jdbc"),
-    [("sqlite:///c.db", [SQLITE_JDBC]), ("postgresql://db/l", [POSTGRES_JDBC]), ("https://rest", [])],
+    [("sqlite:///c.db", [SQLITE_JDBC]), ("postgresql://db/l", [POSTGRES_JDBC]), ("https://rest", [SQLITE_JDBC])],
 )
 def test_only_the_jars_that_are_needed_are_loaded(uri: str, jdbc: list[str]) -> None:
+    # Beside a server, the side catalogs of backfills are SQLite files.
     config = LakeConfig(catalog={"uri": uri}, spark=SparkConfig(packages=["my:own:1"]))
     assert packages(config) == [ICEBERG_RUNTIME, *jdbc, "my:own:1"]
 
