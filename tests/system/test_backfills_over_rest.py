@@ -121,6 +121,16 @@ def test_all_tables_are_published_in_one_commit(lake: Lake, monkeypatch: pytest.
     assert [*(lake.config.home / "backfills").glob("*.db*")] == []
 
 
+@pytest.mark.long
+def test_changed_columns_are_published_too(lake: Lake) -> None:
+    people, _ = damaged(lake)
+    people.declare({**CITIES, "sql": "SELECT city, count(*) AS n, max(age) AS oldest FROM final.people GROUP BY city"})
+    complete(begin(people))
+    people.run()
+    people.check()
+    assert "oldest" in [f.name for f in lake.table("agg.cities").schema().fields]
+
+
 def test_without_transactions_whoever_looks_next_publishes_the_rest(lake: Lake, one_by_one: OneByOne) -> None:
     people, backfill = killed_while_publishing(lake, one_by_one, 2)
     record = settled(lake, Records(lake).get(backfill.record.id))

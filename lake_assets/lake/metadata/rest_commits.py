@@ -39,12 +39,13 @@ _SHAPES = (
         "sort-order-id",
     ),
 )
+# Fields of metadata that must be unchanged if columns or partitioning change, by the names of requirements.
 _REQUIRED = {
-    "current-schema-id": "assert-current-schema-id",
-    "last-column-id": "assert-last-assigned-field-id",
-    "default-spec-id": "assert-default-spec-id",
-    "last-partition-id": "assert-last-assigned-partition-id",
-    "default-sort-order-id": "assert-default-sort-order-id",
+    "current-schema-id": "current-schema-id",
+    "last-assigned-field-id": "last-column-id",
+    "default-spec-id": "default-spec-id",
+    "last-assigned-partition-id": "last-partition-id",
+    "default-sort-order-id": "default-sort-order-id",
 }
 
 
@@ -121,7 +122,9 @@ def _requirements(before: Json, after: Json) -> Iterator[Json]:
         at = refs.get(name, {}).get("snapshot-id")
         yield {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": at}
     if any(before.get(shape[0]) != after.get(shape[0]) for shape in _SHAPES):
-        yield from ({"type": assertion, key: before[key]} for key, assertion in _REQUIRED.items() if key in before)
+        for name, field in _REQUIRED.items():
+            if field in before:
+                yield {"type": f"assert-{name}", name: before[field]}
 
 
 def _shape(before: Json, after: Json) -> Iterator[Json]:
