@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lake_assets.lake.metadata.rest_commits import updates
+from lake_assets.lake.metadata.rest_commits import _requirements, updates
 
 FIELDS = [{"id": 1, "name": "id", "type": "int", "required": False}]
 BEFORE: dict[str, Any] = {
@@ -56,6 +56,15 @@ def test_updates_are_in_the_order_in_which_they_refer_to_each_other() -> None:
         {"action": "set-properties", "updates": {"changed": "2", "new": "3"}},
         {"action": "remove-properties", "removals": ["dropped"]},
     ]
+
+
+def test_what_a_change_of_columns_requires_has_the_names_of_the_specification() -> None:
+    after = {**BEFORE, "schemas": [*BEFORE["schemas"], {"schema-id": 1, "type": "struct", "fields": FIELDS}]}
+    required = {r["type"]: r for r in _requirements(BEFORE, after)}
+    assert required["assert-table-uuid"]["uuid"] == "u"
+    assert required["assert-ref-snapshot-id"] == {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1}
+    assert required["assert-current-schema-id"]["current-schema-id"] == 0
+    assert required["assert-last-assigned-field-id"]["last-assigned-field-id"] == 1
 
 
 def test_new_snapshots_are_not_older_than_the_table_whatever_the_clock_says() -> None:
