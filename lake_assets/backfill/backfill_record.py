@@ -14,13 +14,14 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from lake_assets.errors import BackfillError, BackfillNotFoundError, CorruptMetadataError
 from lake_assets.lake import LakeBase, TableId
+from lake_assets.lake.metadata.refs import BACKFILL_TAG
 from lake_assets.pipeline.recompute import Chosen
 from lake_assets.runtime.private_files import make_private
 from lake_assets.runtime.processes import is_gone, owner
@@ -131,6 +132,16 @@ class BackfillRecord:
     way: str = ""
 
     @property
+    def files(self) -> list[Path]:
+        """The YAML files of its pipelines."""
+        return [Path(file) for file in self.file.split(os.pathsep)] if self.file else []
+
+    @property
+    def tag(self) -> str:
+        """Name of the tag that keeps snapshots for it: those it starts from, then those from before it."""
+        return f"{BACKFILL_TAG}{self.id}"
+
+    @property
     def is_open(self) -> bool:
         """Whether it may still be published."""
         return self.state in OPEN
@@ -231,6 +242,11 @@ class Records:
                 f"the record of a backfill in {file} cannot be read ({e}). If it was damaged, delete the file: tables "
                 "that were not published are unchanged"
             ) from e
+
+
+def joined(files: Iterable[Path]) -> str:
+    """Return the YAML files of a backfill's pipelines as its record has them (see `BackfillRecord.files`)."""
+    return os.pathsep.join(str(file.absolute()) for file in files)
 
 
 def _table(stored: dict[str, Any]) -> TableRecord:

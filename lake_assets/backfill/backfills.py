@@ -6,16 +6,23 @@ The record is saved before and after each piece of work, so a backfill that was 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lake_assets.backfill import publishing
+from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import BackfillPlan, TablePlan
-from lake_assets.backfill.backfill_record import KEEP_DAYS, WHOLE, BackfillRecord, Publish, Records, TableRecord
+from lake_assets.backfill.backfill_record import (
+    KEEP_DAYS,
+    WHOLE,
+    BackfillRecord,
+    Publish,
+    Records,
+    TableRecord,
+    joined,
+)
 from lake_assets.backfill.side_lake import SideLake
-from lake_assets.errors import BackfillError, ConcurrentWriteError, LakeError
+from lake_assets.errors import BackfillError, ConcurrentWriteError
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata import refs
@@ -81,7 +88,7 @@ class Backfill:
             tables,
             publish=publish,
             keep_days=keep_days,
-            file=_file(pipeline),
+            file=joined(pipeline.files),
             run=run,
         )
         begun = cls(lake, pipeline, record)  # refuses other catalogs before anything is claimed
@@ -102,7 +109,7 @@ class Backfill:
             BackfillNotFoundError: there is no such backfill.
             BackfillError: it is finished, another process is at work on it, or it belongs to another pipeline.
         """
-        settled(lake, Records(lake).get(backfill))
+        publishing.settled(lake, Records(lake).get(backfill))
         records = Records(lake)
         with records.exclusive():
             record = records.get(backfill)
@@ -168,6 +175,7 @@ class Backfill:
     def _prepare(self) -> None:
         """Make the working copies, unless they exist; a process that was killed while it made them begins again."""
         if all(t.metadata for t in self.record.tables):
+            publishing.check_starts(self._lake, self.record)
             return
         tables = []
         for record in self.record.tables:
@@ -175,7 +183,7 @@ class Backfill:
             start = record.start if record.redo == "before" else table.metadata.current_snapshot_id
             if start is not None:
                 # Until it is published, the copy needs the files of its first snapshot.
-                refs.set_tag(table, publishing.tag(self.record.id), start, publishing.BUILDING_DAYS)
+                refs.set_tag(table, self.record.tag, start, publishing.BUILDING_DAYS)
             tables.append((self._lake.table(record.table), start))
         self._pin_sources()
         paths = self._side.copy_tables(tables)
@@ -230,7 +238,7 @@ class Backfill:
         for table in sources:
             at = table.metadata.current_snapshot_id
             if PIPELINE_PROPERTY in table.properties and at is not None:
-                refs.set_tag(table, publishing.tag(self.record.id), at, publishing.BUILDING_DAYS)
+                refs.set_tag(table, self.record.tag, at, publishing.BUILDING_DAYS)
 
     @cached_property
     def _specs(self) -> list[Spec]:
@@ -273,6 +281,7 @@ class Backfill:
                 self._save(replace(stored, process=""))
 
     def _publish(self) -> None:
+        publishing.check_starts(self._lake, self.record)
         for _ in range(_ROUNDS):
             self._catch_up()
             try:
@@ -303,37 +312,16 @@ class Backfill:
             )
         # A discard that is killed has deleted files: from here on it can only be discarded.
         self._save(replace(self.record, state="discarding", process=owner()))
-        publishing.clean_up(self._lake, self._side, self.record)
+        cleanup.clean_up(self._lake, self._side, self.record)
         self._save(replace(self.record, state="discarded", process=""))
 
     def _finish(self) -> None:
         publishing.mark_undone(self._records, self.record)
-        publishing.clean_up(self._lake, self._side, self.record)
+        cleanup.clean_up(self._lake, self._side, self.record)
 
     def _save(self, record: BackfillRecord) -> None:
         self._records.save(record)
         self.record = record
-
-
-def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
-    """Return a record after finding out, if its process was killed while it published, whether it did."""
-    if record.state != "publishing":
-        return record
-    records = Records(lake)
-    with records.exclusive():
-        record = records.get(record.id)
-        if record.state != "publishing" or (record.is_running and record.process != owner()):
-            return record
-        return publishing.settle(lake, SideLake(lake, record), records, record)
-
-
-def settle_all(lake: Lake) -> None:
-    """Settle all backfills whose process was killed while it published; errors are logged."""
-    try:
-        for record in Records(lake).all():
-            settled(lake, record)
-    except LakeError as e:  # of one backfill: nothing else may wait for it
-        log.warning("an interrupted backfill is not settled for now: %s", e)
 
 
 def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backfill:
@@ -343,10 +331,10 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
         BackfillError: it was not published, is too old, changed definitions, or a later one builds on it.
     """
     records = Records(lake)
-    past = settled(lake, records.get(backfill))
+    past = publishing.settled(lake, records.get(backfill))
     if past.state != "published":
         raise BackfillError(f"the backfill {past.id} is {past.state}: only a published one can be undone")
-    publishing.check_undoable(lake, past, [settled(lake, r) for r in records.all()])
+    publishing.check_undoable(lake, past, [publishing.settled(lake, r) for r in records.all()])
     tables = [
         TableRecord(t.table, "before", (WHOLE,), start=t.before, why=f"starts from before {past.id}")
         for t in past.tables
@@ -355,15 +343,11 @@ def undo(lake: Lake, pipeline: Pipeline | PipelineGroup, backfill: str) -> Backf
     if not tables:
         raise BackfillError(f"the backfill {past.id} changed no row, so there is nothing to undo")
     record = BackfillRecord(
-        records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=_file(pipeline)
+        records.new_id(), past.pipeline, f"undo {past.id}", tuple(tables), undoes=past.id, file=joined(pipeline.files)
     )
     begun = Backfill(lake, pipeline, record)
     begun.record = records.create(record)
     return begun
-
-
-def _file(pipeline: Pipeline | PipelineGroup) -> str:
-    return os.pathsep.join(str(file.absolute()) for file in pipeline.files)
 
 
 def _of_plan(plan: TablePlan) -> TableRecord:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
-from pyarrow.fs import FileSelector, FileType
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 
+from lake_assets.backfill import cleanup
 from lake_assets.backfill.backfill_record import BackfillRecord, Records, State, TableRecord
 from lake_assets.backfill.side_lake import BACKFILL_PROPERTY, SideLake
-from lake_assets.errors import BackfillError, ConcurrentWriteError, StaleBackfillError
+from lake_assets.errors import BackfillError, ConcurrentWriteError, LakeError, StaleBackfillError
 from lake_assets.facade import Lake
 from lake_assets.final.declaration import DECLARATION_PROPERTY
 from lake_assets.lake import LakeBase, TableId
@@ -39,9 +36,10 @@ from lake_assets.lake.metadata.row_counts import keeps_rows, summary_of
 from lake_assets.lake.metadata.snapshot_log import ancestors, between
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, Watermark, back_to_watermark, read_marks
 from lake_assets.lake.metadata.watermark import PROPERTY as WATERMARK
-from lake_assets.lake.metadata.working_copies import COPIES, grafted, is_redefined
+from lake_assets.lake.metadata.working_copies import grafted, is_redefined
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.pipeline.recompute import RECOMPUTED_PROPERTY
+from lake_assets.runtime.processes import owner
 from lake_assets.tables.snapshot_retention import consumer_name
 from lake_assets.tables.table_ddl import KEY_PROPERTY
 
@@ -50,11 +48,6 @@ log = logging.getLogger(__name__)
 BUILDING_DAYS = 30
 # Properties of a table that say what its rows were computed from.
 _DECLARED = (FINGERPRINT_PROPERTY, DECLARATION_PROPERTY, KEY_PROPERTY)
-
-
-def tag(backfill: str) -> str:
-    """Return the name of the tag that keeps snapshots for a backfill: while it is built, then to undo it."""
-    return f"backfill-{backfill}"
 
 
 def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
@@ -102,6 +95,17 @@ def publish(lake: Lake, side: SideLake, records: Records, record: BackfillRecord
     record = replace(record, state="published", published=time.time(), process="")
     records.save(record)
     return record
+
+
+def check_starts(lake: Lake, record: BackfillRecord) -> None:
+    """Raise StaleBackfillError if snapshots that the working copies started from have expired on main."""
+    for t in record.tables:
+        if t.start is not None and t.metadata and record.tag not in lake.table(t.table).metadata.refs:
+            raise StaleBackfillError(
+                f"the snapshot of {t.table} that the backfill {record.id} started from was kept for {BUILDING_DAYS} "
+                f"days and has expired, perhaps with its files: discard it (`lake-assets discard {record.id}`) and "
+                "begin again"
+            )
 
 
 class _Graft:
@@ -202,11 +206,11 @@ def _keep_for_undo(
     for graft in grafts:
         metadata = by_name[graft.record.table].metadata
         if graft.head is not None:
-            _add_tag(metadata, tag(record.id), graft.head, record.keep_days)
+            _add_tag(metadata, record.tag, graft.head, record.keep_days)
         for n, snapshot in enumerate(back_to_watermark(graft.table)):
-            _add_tag(metadata, f"{tag(record.id)}.{n}", snapshot, record.keep_days)
+            _add_tag(metadata, f"{record.tag}.{n}", snapshot, record.keep_days)
         for source, mark in read_marks(graft.table).items():
-            name = f"{tag(record.id)}.{consumer_name(graft.record.name)}"
+            name = f"{record.tag}.{consumer_name(graft.record.name)}"
             if mark.snapshot is None:
                 continue
             if source in by_name:
@@ -218,8 +222,28 @@ def _keep_for_undo(
 
 def _add_tag(metadata: Metadata, name: str, snapshot: int, days: int) -> None:
     """Add a tag to metadata that is about to be committed, unless the snapshot has expired."""
-    if any(s["snapshot-id"] == snapshot for s in metadata["snapshots"]):
-        metadata["refs"] = {**metadata["refs"], name: refs.tag_at(snapshot, days)}
+    metadata["refs"] = refs.with_tag(metadata, name, snapshot, days)["refs"]
+
+
+def settled(lake: Lake, record: BackfillRecord) -> BackfillRecord:
+    """Return a record after finding out, if its process was killed while it published, whether it did."""
+    if record.state != "publishing":
+        return record
+    records = Records(lake)
+    with records.exclusive():
+        record = records.get(record.id)
+        if record.state != "publishing" or (record.is_running and record.process != owner()):
+            return record
+        return settle(lake, SideLake(lake, record), records, record)
+
+
+def settle_all(lake: Lake) -> None:
+    """Settle all backfills whose process was killed while it published; errors are logged."""
+    try:
+        for record in Records(lake).all():
+            settled(lake, record)
+    except LakeError as e:  # of one backfill: nothing else may wait for it
+        log.warning("an interrupted backfill is not settled for now: %s", e)
 
 
 def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord) -> BackfillRecord:
@@ -239,7 +263,7 @@ def settle(lake: Lake, side: SideLake, records: Records, record: BackfillRecord)
                 log.warning("%s is published in part, `lake-assets publish` continues: %s", record.id, e)
                 return record
         mark_undone(records, record)
-        clean_up(lake, side, record)
+        cleanup.clean_up(lake, side, record)
         return record
     tables = [(t, lake.table(t.table)) for t in record.tables]
     # A server writes metadata files only for commits that happen.
@@ -262,7 +286,7 @@ def published(lake: Lake, record: BackfillRecord) -> set[TableId]:
 
 
 def _is_published(record: BackfillRecord, t: TableRecord, table: Table) -> bool:
-    ref = table.metadata.refs.get(tag(record.id))
+    ref = table.metadata.refs.get(record.tag)
     return _has_commit(t, {s.snapshot_id for s in table.metadata.snapshots}, ref.snapshot_id if ref else None)
 
 
@@ -281,7 +305,7 @@ def _has_commit(t: TableRecord, snapshots: Collection[int], tagged: int | None) 
 
 def _is_graft(record: BackfillRecord, t: TableRecord, metadata: Metadata) -> bool:
     """Whether a metadata file was written to publish a backfill, and not by a micro-batch that is about to commit."""
-    tagged = metadata.get("refs", {}).get(tag(record.id), {}).get("snapshot-id")
+    tagged = metadata.get("refs", {}).get(record.tag, {}).get("snapshot-id")
     return _has_commit(t, {s["snapshot-id"] for s in metadata.get("snapshots", ())}, tagged)
 
 
@@ -315,86 +339,9 @@ def check_undoable(lake: LakeBase, past: BackfillRecord, others: Sequence[Backfi
                 "former rows do not follow the current one. Declare it as before, then run `lake-assets backfill "
                 f"{t.table} --all`"
             )
-        ref = lake.table(t.table).metadata.refs.get(tag(past.id))
+        ref = lake.table(t.table).metadata.refs.get(past.tag)
         if ref is None or ref.snapshot_id != t.before:
             raise BackfillError(
                 f"the backfill {past.id} cannot be undone: {t.table} no longer has its rows from before, which are "
                 f"kept for {past.keep_days} days (--keep-days)"
             )
-
-
-# --- cleaning up ------------------------------------------------------------------------------------------------------
-
-
-def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
-    """Remove what a published or discarded backfill no longer needs: its side catalog, files and tags.
-
-    Can be repeated: data files go first, then the side catalog, then the metadata that names them.
-    """
-    # What a backfill published stays after it is undone: readers, and undoing that, go back to it.
-    kept = {t.table for t in record.tables if record.state in ("published", "undone") and t.after is not None}
-    for t in record.tables:
-        copy = side.lake.find(t.table)
-        if copy is not None and t.metadata and t.table not in kept:
-            for path in _own_files(record, copy, read_metadata_at(copy.io, t.metadata)):
-                with contextlib.suppress(FileNotFoundError):
-                    delete_file(copy.io, path)
-    pinned = [table for name in side.lake_tables() if (table := lake.find(name)) is not None]
-    side.drop()
-    for t in record.tables:
-        if (table := lake.find(t.table)) is not None:
-            _delete_folder(table, side.folder(table))
-            if t.table not in kept:
-                refs.drop(table, tag(record.id))
-    for table in pinned:
-        for name in () if ".".join(table.name()) in kept else _unneeded(record, table.metadata.refs):
-            refs.drop(table, name)
-
-
-def _unneeded(record: BackfillRecord, names: Iterable[str]) -> list[str]:
-    """Return the tags of a backfill, with those for undoing it only if it never was published."""
-    own, is_over = tag(record.id), record.state == "discarding"
-    return [name for name in names if name == own or (is_over and name.startswith(f"{own}."))]
-
-
-def _own_files(record: BackfillRecord, copy: Table, start: Metadata) -> Iterator[str]:
-    """Yield the data and delete files that the commits of a working copy added."""
-    started = {s["snapshot-id"] for s in start.get("snapshots", ())}
-    folder = f"/{COPIES}{record.id}/"
-    seen: set[str] = set()
-    for snapshot in copy.metadata.snapshots:
-        if snapshot.snapshot_id in started:
-            continue
-        for manifest in snapshot.manifests(copy.io):
-            # Engines write one location in several ways (file:/, file:///): only the end of a path is compared.
-            if manifest.manifest_path in seen or folder not in manifest.manifest_path:
-                continue
-            seen.add(manifest.manifest_path)
-            for entry in manifest.fetch_manifest_entry(copy.io, discard_deleted=False):
-                if entry.status == ManifestEntryStatus.ADDED:
-                    yield entry.data_file.file_path
-
-
-def _delete_folder(table: Table, folder: str) -> None:
-    """Delete the files of a working copy's folder that no snapshot of its table names."""
-    io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
-    scheme, netloc, path = PyArrowFileIO.parse_location(folder, io.properties)
-    system: Any = io.fs_by_scheme(scheme, netloc)
-    named: set[str] = set()
-    for snapshot in table.metadata.snapshots:
-        # Later commits to the table carry manifests of the copy over.
-        named |= {snapshot.manifest_list, *(m.manifest_path for m in snapshot.manifests(io))}
-    paths = {PyArrowFileIO.parse_location(p, io.properties)[2] for p in named}
-    left = False
-    for info in system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
-        if info.type == FileType.File and info.path not in paths and not _is_checksum_of(info.path, paths):
-            system.delete_file(info.path)
-        elif info.type == FileType.File:
-            left = True
-    if not left and system.get_file_info(path).type == FileType.Directory:
-        system.delete_dir(path)
-
-
-def _is_checksum_of(path: str, files: set[str]) -> bool:
-    folder, _, name = path.rpartition("/")
-    return name.startswith(".") and name.endswith(".crc") and f"{folder}/{name[1:-4]}" in files

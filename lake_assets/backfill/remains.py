@@ -11,9 +11,9 @@ from typing import Literal
 
 from pyiceberg.table import Table
 
-from lake_assets.backfill import publishing
+from lake_assets.backfill import cleanup
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
-from lake_assets.backfill.backfills import settled
+from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.side_lake import SideLake, can_build_aside
 from lake_assets.capture import icdc
 from lake_assets.errors import LakeError
@@ -97,7 +97,7 @@ def _backfill(record: BackfillRecord, why: str, remedy: str, mend: Callable[[], 
 
 
 def _clean_up(lake: Lake, record: BackfillRecord) -> None:
-    publishing.clean_up(lake, SideLake(lake, record), record)
+    cleanup.clean_up(lake, SideLake(lake, record), record)
 
 
 def _discard(lake: Lake, record: BackfillRecord) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -185,7 +184,7 @@ def record_json(record: BackfillRecord) -> dict[str, object]:
 
 def pipeline_of_record(lake: Lake, record: BackfillRecord, named: str | None) -> Pipeline | PipelineGroup:
     """Find the pipeline of a backfill: the named one, the file that it was begun with, or one with its name."""
-    files = [Path(file) for file in record.file.split(os.pathsep)] if record.file else []
+    files = record.files
     if named is None and files and all(file.is_file() for file in files):
         return grouped(map(Pipeline.load, files))
     return pipeline_of(lake, record.tables[0].name, named)

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
-from lake_assets.backfill.backfills import Backfill, settled
+from lake_assets.backfill.backfills import Backfill
 from lake_assets.backfill.backfills import undo as begin_undo
 from lake_assets.backfill.comparison import TableComparison
 from lake_assets.backfill.comparison import compare as compared
+from lake_assets.backfill.publishing import settled
 from lake_assets.commands.backfill import PipelineOption, pipeline_of_record, record_json, run
 from lake_assets.commands.printing import console, print_json, visible
 from lake_assets.commands.run_and_status import AsJson

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.backfill.backfill_record import Records
-from lake_assets.backfill.backfills import settle_all
+from lake_assets.backfill.publishing import settle_all
 from lake_assets.backfill.remains import Remains, remains
 from lake_assets.commands.printing import console, print_json
 from lake_assets.commands.run_and_status import AsJson

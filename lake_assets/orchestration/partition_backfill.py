@@ -16,7 +16,8 @@ import dagster as dg
 
 from lake_assets.backfill.backfill_plan import BackfillPlan, plan_tables
 from lake_assets.backfill.backfill_record import BackfillRecord, Records
-from lake_assets.backfill.backfills import Backfill, settled
+from lake_assets.backfill.backfills import Backfill
+from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.side_lake import can_build_aside
 from lake_assets.errors import AuditFailedError, BackfillError, LakeError
 from lake_assets.facade import Lake

@@ -64,7 +64,7 @@ def keep_own(lake: LakeBase, table: TableId) -> None:
     """
     loaded = lake.table(table)
     main = loaded.metadata.refs.get("main")
-    if main is None or main.min_snapshots_to_keep is not None:
+    if main is None or (main.min_snapshots_to_keep is not None and not refs.is_held_needlessly(loaded)):
         return
     try:
         if refs.can_commit(lake.catalog):

@@ -165,7 +165,9 @@ class History:
         if current is None or table.snapshot_by_id(current.parent_snapshot_id or -1) is None:
             return
         self.people.sql(f"CALL lake.system.rollback_to_snapshot('agg.cities', {current.parent_snapshot_id})")
-        if self.open and any(t.table == "agg.cities" for t in self.open.record.tables):
+        # Commits since the working copy was made can be taken back; the one that it was made of cannot.
+        copies = self.open.record.tables if self.open else ()
+        if any(t.table == "agg.cities" and t.start == current.snapshot_id for t in copies):
             self.stale = True
 
     def check(self) -> None:

@@ -12,11 +12,11 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets import Lake
-from lake_assets.backfill import backfills as backfills_module
-from lake_assets.backfill import publishing
+from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
-from lake_assets.backfill.backfills import Backfill, settled, undo
+from lake_assets.backfill.backfills import Backfill, undo
+from lake_assets.backfill.publishing import settled
 from lake_assets.backfill.redone_rows import Selection
 from lake_assets.backfill.side_lake import SideLake
 from lake_assets.errors import AuditFailedError, BackfillError, ConcurrentWriteError, PipelineError, StaleBackfillError
@@ -275,9 +275,9 @@ def everywhere(points: Points, monkeypatch: pytest.MonkeyPatch) -> Points:
     """Points around everything that a backfill writes."""
     for owner, call in (
         (publishing, "commit_together"),
-        (publishing, "clean_up"),
+        (cleanup, "clean_up"),
         (publishing, "mark_undone"),
-        (publishing, "_delete_folder"),
+        (cleanup, "_delete_folder"),
         (SideLake, "copy_tables"),
         (SideLake, "pin_sources"),
         (SideLake, "drop"),
@@ -399,7 +399,7 @@ def test_what_another_process_publishes_is_neither_settled_nor_discarded(
     def while_others_look(changes: Any) -> None:
         with monkeypatch.context() as patch:
             # As seen from another process, whose name is another one.
-            patch.setattr(backfills_module, "owner", lambda: "another")
+            patch.setattr(publishing, "owner", lambda: "another")
             assert settled(lake, Records(lake).get(backfill.record.id)).state == "publishing"
             with pytest.raises(BackfillError, match="another process is at work"):
                 Backfill.load(lake, people.feed.pipeline, backfill.record.id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lake_assets import Lake
-from lake_assets.backfill import publishing
+from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records, State
 from lake_assets.backfill.backfills import Backfill, undo
@@ -128,7 +128,7 @@ def test_what_a_finished_backfill_left_is_removed(
     backfill.build()
     end = backfill.publish if state == "published" else backfill.discard
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "clean_up", kill)
+        patch.setattr(cleanup, "clean_up", kill)
         with pytest.raises(Killed):
             end()
     killed(people, backfill, state)
@@ -221,7 +221,7 @@ def test_an_error_of_one_thing_leaves_the_others_repaired(
     backfill.build()
     killed(people, backfill, "discarding")
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "clean_up", fails)
+        patch.setattr(cleanup, "clean_up", fails)
         done = caller(patch, capsys)("repair")
     assert (done.code, "somebody was faster" in done.out) == (1, True)
     assert list(found(people)) == [backfill.record.id]
@@ -234,7 +234,7 @@ def test_what_a_backfill_published_stays_after_it_is_undone_and_repaired(
     first = damaged(people)
     first.build()
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "clean_up", kill)
+        patch.setattr(cleanup, "clean_up", kill)
         with pytest.raises(Killed):
             first.publish()
     second = undo(lake, pipeline, first.record.id)

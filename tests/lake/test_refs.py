@@ -54,7 +54,8 @@ def test_refs_are_created_moved_and_dropped(plain_lake: Lake) -> None:
     refs.create_branch(table, "b", second, days=1)
     now = plain_lake.table("raw.t")
     assert heads(now) == {"main": second, "t": first, "b": second}
-    assert [now.metadata.refs[n].max_ref_age_ms for n in ("t", "b")] == [7 * refs.DAY_MS, refs.DAY_MS]
+    # The age of a reference is that of its snapshot, and part of a day counts as one.
+    assert [now.metadata.refs[n].max_ref_age_ms for n in ("t", "b")] == [8 * refs.DAY_MS, 2 * refs.DAY_MS]
     refs.set_tag(table, "t", second, days=7)
     refs.drop(table, "b")
     location = plain_lake.table("raw.t").metadata_location
@@ -80,6 +81,45 @@ def test_everything_else_in_the_metadata_stays_and_old_files_go(plain_lake: Lake
     assert len(after["metadata-log"]) == 3
     folder = Path(table.metadata_location.removeprefix("file://")).parent
     assert len(list(folder.glob("*.metadata.json"))) == 4
+
+
+def test_a_tag_on_an_old_snapshot_lives_as_long_as_one_on_a_new_one(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = plain_table(plain_lake)
+    first, second = (s.snapshot_id for s in table.metadata.snapshots)
+    made = table.metadata.snapshots[0].timestamp_ms
+    monkeypatch.setattr(refs, "now_ms", lambda: made + 30 * refs.DAY_MS)
+    refs.set_tag(table, "t", first, days=7)
+    location = plain_lake.table("raw.t").metadata_location
+    refs.set_tag(table, "t", first, days=7)
+    assert plain_lake.table("raw.t").metadata_location == location, "the same tag on the same day is nothing to commit"
+    assert plain_lake.table("raw.t").metadata.refs["t"].max_ref_age_ms == 37 * refs.DAY_MS
+    later = refs.with_tag(metadata(plain_lake.table("raw.t")), "u", second, days=7)
+    assert later["refs"]["u"]["max-ref-age-ms"] == 37 * refs.DAY_MS
+    assert refs.with_tag(later, "v", 4711, days=7) == later, "an expired snapshot has no tag"
+
+
+@pytest.mark.parametrize("own", [None, 5])
+def test_main_keeps_all_snapshots_while_there_is_a_tag_of_a_backfill(plain_lake: Lake, own: int | None) -> None:
+    table = plain_table(plain_lake)
+    first = table.metadata.snapshots[0].snapshot_id
+    if own is not None:
+        refs.keep_snapshots(table, own)
+
+    def kept() -> int | None:
+        return plain_lake.table("raw.t").metadata.refs["main"].min_snapshots_to_keep
+
+    refs.set_tag(table, "other", first, days=7)
+    assert kept() == own
+    for tag in ("backfill-b1", "backfill-b2"):
+        refs.set_tag(table, tag, first, days=7)
+        assert kept() == 1_000_000 + (own or 0)
+    refs.drop(table, "backfill-b1")
+    assert kept() == 1_000_000 + (own or 0)
+    assert not refs.is_held_needlessly(plain_lake.table("raw.t"))
+    refs.drop(table, "backfill-b2")
+    assert kept() == own
 
 
 def test_timestamps_do_not_go_back_if_clocks_differ() -> None:

@@ -13,7 +13,8 @@ import pytest
 from lake_assets import Lake
 from lake_assets.backfill import publishing
 from lake_assets.backfill.backfill_record import Records
-from lake_assets.backfill.backfills import Backfill, settled, undo
+from lake_assets.backfill.backfills import Backfill, undo
+from lake_assets.backfill.publishing import settled
 from lake_assets.errors import BackfillError
 from lake_assets.lake.metadata import rest_commits
 from tests.backfill import test_backfills as embedded

@@ -13,8 +13,23 @@ from pyiceberg.table import Table
 
 from lake_assets.lake.metadata.metadata_commits import Metadata, MovedError, can_commit, commit, now_ms
 
-__all__ = ["MovedError", "can_commit", "create_branch", "drop", "keep_snapshots", "publish", "set_tag", "tag_at"]
+__all__ = [
+    "MovedError",
+    "can_commit",
+    "create_branch",
+    "drop",
+    "is_held_needlessly",
+    "keep_snapshots",
+    "publish",
+    "set_tag",
+    "with_tag",
+]
 DAY_MS = 24 * 60 * 60 * 1000
+# While a table has a tag of a backfill, main keeps all of its snapshots: only they tell who has written to it since.
+BACKFILL_TAG = "backfill-"
+# Added to the number of snapshots that main keeps meanwhile, so that it is known afterwards.
+_HELD = 10**6
+_KEPT = "min-snapshots-to-keep"
 Refs = dict[str, dict[str, Any]]
 
 
@@ -24,7 +39,11 @@ def create_branch(table: Table, branch: str, snapshot: int, days: int) -> None:
     Raises:
         MovedError: the table no longer has the snapshot.
     """
-    _commit(table, lambda refs: refs.update({branch: _ref("branch", snapshot, days)}), snapshot)
+
+    def change(refs: Refs, metadata: Metadata) -> None:
+        refs[branch] = _ref(metadata, "branch", snapshot, days)
+
+    _commit(table, change)
 
 
 def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
@@ -33,7 +52,11 @@ def set_tag(table: Table, tag: str, snapshot: int, days: int) -> None:
     Raises:
         MovedError: the table no longer has the snapshot.
     """
-    _commit(table, lambda refs: refs.update({tag: tag_at(snapshot, days)}), snapshot)
+
+    def change(refs: Refs, metadata: Metadata) -> None:
+        refs[tag] = _ref(metadata, "tag", snapshot, days)
+
+    _commit(table, change)
 
 
 def publish(table: Table, branch: str, base: int) -> None:
@@ -48,7 +71,7 @@ def publish(table: Table, branch: str, base: int) -> None:
         MovedError: main is at another snapshot, or the branch does not exist.
     """
 
-    def change(refs: Refs) -> None:
+    def change(refs: Refs, _: Metadata) -> None:
         main = refs.get("main")
         if main is None or main["snapshot-id"] != base:
             raise MovedError(f"main is at {main and main['snapshot-id']}, and {branch} began at {base}")
@@ -66,46 +89,82 @@ def keep_snapshots(table: Table, number: int) -> None:
         MovedError: the table was dropped or created again.
     """
 
-    def change(refs: Refs) -> None:
+    def change(refs: Refs, _: Metadata) -> None:
         if main := refs.get("main"):
-            main.setdefault("min-snapshots-to-keep", number)
+            main.setdefault(_KEPT, number)
 
     _commit(table, change)
 
 
+def is_held_needlessly(table: Table) -> bool:
+    """Whether main still keeps all snapshots although the last tag of a backfill is gone; any commit here ends that."""
+    main = table.metadata.refs.get("main")
+    kept = main.min_snapshots_to_keep if main else None
+    return kept is not None and kept >= _HELD and not any(name.startswith(BACKFILL_TAG) for name in table.metadata.refs)
+
+
 def drop(table: Table, name: str) -> None:
     """Drop a branch or tag, if it exists."""
-    _commit(table, lambda refs: refs.pop(name, None))
+    _commit(table, lambda refs, _: refs.pop(name, None))
 
 
-def tag_at(snapshot: int, days: int) -> dict[str, Any]:
-    """Return the JSON of a tag at a snapshot that expires after `days`."""
-    return _ref("tag", snapshot, days)
+def with_tag(metadata: Metadata, tag: str, snapshot: int, days: int) -> Metadata:
+    """Return a table's metadata with a tag that expires after `days`, or as they are if the snapshot has expired."""
+    try:
+        refs = {**refs_of(metadata), tag: _ref(metadata, "tag", snapshot, days)}
+    except MovedError:
+        return metadata
+    return {**metadata, "refs": _held(refs)}
 
 
-def _ref(kind: str, snapshot: int, days: int) -> dict[str, Any]:
-    return {"snapshot-id": snapshot, "type": kind, "max-ref-age-ms": days * DAY_MS}
+def _ref(metadata: Metadata, kind: str, snapshot: int, days: int) -> dict[str, Any]:
+    """Return a reference that expires after `days`.
+
+    Iceberg's age of a reference is that of its snapshot, which may be old. Rounded up to whole days: setting it again
+    on the same day changes nothing.
+
+    Raises:
+        MovedError: the table no longer has the snapshot.
+
+    Source: `RemoveSnapshots.computeRetainedRefs` of Iceberg
+    """
+    made = next((s["timestamp-ms"] for s in metadata.get("snapshots", ()) if s["snapshot-id"] == snapshot), None)
+    if made is None:
+        raise MovedError(f"{metadata.get('location')} no longer has snapshot {snapshot}")
+    past = -(-max(now_ms() - made, 0) // DAY_MS)
+    return {"snapshot-id": snapshot, "type": kind, "max-ref-age-ms": (past + days) * DAY_MS}
 
 
-def _commit(table: Table, change: Callable[[Refs], object], required: int | None = None) -> None:
+def _held(refs: Refs) -> Refs:
+    """Return references with a main that keeps all of its snapshots while the table has a tag of a backfill."""
+    if (main := refs.get("main")) is None:
+        return refs
+    kept, is_held = main.get(_KEPT), any(name.startswith(BACKFILL_TAG) for name in refs)
+    if is_held and (kept is None or kept < _HELD):
+        main = {**main, _KEPT: _HELD + (kept or 0)}
+    elif not is_held and kept is not None and kept >= _HELD:
+        main = {k: v for k, v in main.items() if k != _KEPT} | ({_KEPT: kept - _HELD} if kept > _HELD else {})
+    return {**refs, "main": main}
+
+
+def _commit(table: Table, change: Callable[[Refs, Metadata], object]) -> None:
     """Change a table's references.
 
     Args:
         table: the loaded table, possibly outdated.
-        change: changes the current references; raises MovedError if they are not as expected.
-        required: a snapshot that must exist.
+        change: changes the current references, given the current metadata; raises MovedError if they are not as
+            expected.
 
     Raises:
-        MovedError: raised by `change`, or the snapshot is missing.
+        MovedError: raised by `change`.
         CommitFailedException, CorruptMetadataError: see `metadata_commits.commit`.
     """
 
     def changed(metadata: Metadata) -> Metadata | None:
-        if required is not None and all(s["snapshot-id"] != required for s in metadata.get("snapshots", ())):
-            raise MovedError(f"{'.'.join(table.name())} no longer has snapshot {required}")
         before = refs_of(metadata)
         refs = {name: dict(ref) for name, ref in before.items()}
-        change(refs)
+        change(refs, metadata)
+        refs = _held(refs)
         return with_refs(metadata, refs, now_ms()) if refs != before else None
 
     commit(table, changed)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import dagster as dg
 
-from lake_assets.backfill.backfills import settle_all
+from lake_assets.backfill.publishing import settle_all
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig
 from lake_assets.orchestration.asset_names import (

@@ -1,0 +1,94 @@
+"""Remove what a published or discarded backfill no longer needs: its side catalog, its files and its tags."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+
+from lake_assets.backfill.backfill_record import BackfillRecord
+from lake_assets.backfill.side_lake import SideLake
+from lake_assets.facade import Lake
+from lake_assets.lake.metadata import refs
+from lake_assets.lake.metadata.file_deletion import delete_file
+from lake_assets.lake.metadata.metadata_commits import Metadata, read_metadata_at
+from lake_assets.lake.metadata.working_copies import COPIES
+
+
+def clean_up(lake: Lake, side: SideLake, record: BackfillRecord) -> None:
+    """Remove what a published or discarded backfill no longer needs: its side catalog, files and tags.
+
+    Can be repeated: data files go first, then the side catalog, then the metadata that names them.
+    """
+    # What a backfill published stays after it is undone: readers, and undoing that, go back to it.
+    kept = {t.table for t in record.tables if record.state in ("published", "undone") and t.after is not None}
+    for t in record.tables:
+        copy = side.lake.find(t.table)
+        if copy is not None and t.metadata and t.table not in kept:
+            for path in _own_files(record, copy, read_metadata_at(copy.io, t.metadata)):
+                with contextlib.suppress(FileNotFoundError):
+                    delete_file(copy.io, path)
+    pinned = [table for name in side.lake_tables() if (table := lake.find(name)) is not None]
+    side.drop()
+    for t in record.tables:
+        if (table := lake.find(t.table)) is not None:
+            _delete_folder(table, side.folder(table))
+            if t.table not in kept:
+                refs.drop(table, record.tag)
+    for table in pinned:
+        for name in () if ".".join(table.name()) in kept else _unneeded(record, table.metadata.refs):
+            refs.drop(table, name)
+
+
+def _unneeded(record: BackfillRecord, names: Iterable[str]) -> list[str]:
+    """Return the tags of a backfill, with those for undoing it only if it never was published."""
+    own, is_over = record.tag, record.state == "discarding"
+    return [name for name in names if name == own or (is_over and name.startswith(f"{own}."))]
+
+
+def _own_files(record: BackfillRecord, copy: Table, start: Metadata) -> Iterator[str]:
+    """Yield the data and delete files that the commits of a working copy added."""
+    started = {s["snapshot-id"] for s in start.get("snapshots", ())}
+    folder = f"/{COPIES}{record.id}/"
+    seen: set[str] = set()
+    for snapshot in copy.metadata.snapshots:
+        if snapshot.snapshot_id in started:
+            continue
+        for manifest in snapshot.manifests(copy.io):
+            # Engines write one location in several ways (file:/, file:///): only the end of a path is compared.
+            if manifest.manifest_path in seen or folder not in manifest.manifest_path:
+                continue
+            seen.add(manifest.manifest_path)
+            for entry in manifest.fetch_manifest_entry(copy.io, discard_deleted=False):
+                if entry.status == ManifestEntryStatus.ADDED:
+                    yield entry.data_file.file_path
+
+
+def _delete_folder(table: Table, folder: str) -> None:
+    """Delete the files of a working copy's folder that no snapshot of its table names."""
+    io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
+    scheme, netloc, path = PyArrowFileIO.parse_location(folder, io.properties)
+    system: Any = io.fs_by_scheme(scheme, netloc)
+    named: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        # Later commits to the table carry manifests of the copy over.
+        named |= {snapshot.manifest_list, *(m.manifest_path for m in snapshot.manifests(io))}
+    paths = {PyArrowFileIO.parse_location(p, io.properties)[2] for p in named}
+    left = False
+    for info in system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
+        if info.type == FileType.File and info.path not in paths and not _is_checksum_of(info.path, paths):
+            system.delete_file(info.path)
+        elif info.type == FileType.File:
+            left = True
+    if not left and system.get_file_info(path).type == FileType.Directory:
+        system.delete_dir(path)
+
+
+def _is_checksum_of(path: str, files: set[str]) -> bool:
+    folder, _, name = path.rpartition("/")
+    return name.startswith(".") and name.endswith(".crc") and f"{folder}/{name[1:-4]}" in files
