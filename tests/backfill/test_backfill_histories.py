@@ -181,6 +181,11 @@ class History:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 50))])
 def test_a_random_history_of_backfills(lake: Lake, seed: int) -> None:
+    go_through(lake, seed)
+
+
+def go_through(lake: Lake, seed: int) -> None:
+    """Go through a random history, and check every table after each step."""
     history = History(lake, seed, **_layout(seed))
     history.people.land(15)
     history.run()

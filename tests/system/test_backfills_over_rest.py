@@ -18,6 +18,7 @@ from lake_assets.backfill.publishing import settled
 from lake_assets.errors import BackfillError
 from lake_assets.lake.metadata import rest_commits
 from tests.backfill import test_backfills as embedded
+from tests.backfill.test_backfill_histories import go_through
 from tests.backfill.test_backfills import begin, complete, damaged
 from tests.conftest import lake_on
 from tests.support.damages import Damages
@@ -54,6 +55,18 @@ everywhere = embedded.everywhere
 @pytest.fixture
 def lake(new_lake: Callable[[str], Lake]) -> Lake:
     return new_lake("lake")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_a_random_history_over_rest(lake: Lake, seed: int) -> None:
+    go_through(lake, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(106, 109))
+def test_a_random_history_published_one_table_after_the_other(lake: Lake, one_by_one: OneByOne, seed: int) -> None:
+    go_through(lake, seed)
 
 
 class OneByOne:
