@@ -26,7 +26,7 @@ from lake_assets.jobs.step_notes import STEP_ID, NotedWindow, StepNote
 from lake_assets.jobs.step_parameters import StepParameters, StepSource
 from lake_assets.jobs.step_settings import STEP_OWNER, StepSettings, check_columns
 from lake_assets.jobs.step_values import changed_keys, united_ranges
-from lake_assets.jobs.step_windows import Choose, pending_windows, settled
+from lake_assets.jobs.step_windows import Choose, pending_windows
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.cached_values import cached_value
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -314,7 +314,7 @@ def _begin(lake: LakeBase, settings: StepSettings, choose: Choose | None, *, reb
     former, target = step_notes.find_note(lake, table), lake.find(table)
     if target is not None and target.properties.get(PIPELINE_PROPERTY) not in (None, STEP_OWNER, settings.owner):
         check_owner_in(target, table, settings.owner)
-    again, resumed = settled(former, target, settings)
+    again, resumed = step_notes.settled(former, target, settings.on_unknown)
     tables = {s: lake.table(s) for s in settings.sources}
     if rebuild:
         windows = {s: Window(s, None, head_of(t)) for s, t in tables.items()}

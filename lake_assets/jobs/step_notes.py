@@ -191,6 +191,33 @@ def _load(lake: LakeBase, target: TableId) -> tuple[StepNote, Table] | None:
     return None
 
 
+def settled(former: StepNote | None, target: Table | None, on_unknown: str) -> tuple[StepNote | None, str]:
+    """Return the note whose windows are run again, and what became of an interrupted step.
+
+    Args:
+        former: the note of the step before, if it left one.
+        target: the table of the step; None: it does not exist.
+        on_unknown: what is declared for a step that may have written: `stop`, or to run it again.
+
+    Raises:
+        StepRunningError: the step before is still running.
+        StepUnknownError: it may have written, and the declaration is to stop.
+    """
+    if former is None:
+        return None, ""
+    match former.state(target):
+        case "running":
+            raise former.running()
+        case "done":
+            return None, "the interrupted step before had committed"
+        case "nothing-written":
+            return None, "the step interrupted before wrote nothing"
+        case "unknown":
+            if on_unknown == "stop" and not former.is_rerun_requested:
+                raise former.unknown()
+            return former, "the windows of the interrupted step before are run again"
+
+
 def claim(lake: LakeBase, note: StepNote, former: StepNote | None) -> None:
     """Write the note of a step that begins.
 

@@ -16,23 +16,6 @@ from lake_assets.tables.pending_windows import Window, window_of
 Choose = Callable[[dict[TableId, Window], dict[TableId, Table]], dict[TableId, Window]]
 
 
-def settled(former: StepNote | None, target: Table | None, settings: StepSettings) -> tuple[StepNote | None, str]:
-    """Return the note whose windows are run again, and what became of an interrupted step."""
-    if former is None:
-        return None, ""
-    match former.state(target):
-        case "running":
-            raise former.running()
-        case "done":
-            return None, "the interrupted step before had committed"
-        case "nothing-written":
-            return None, "the step interrupted before wrote nothing"
-        case "unknown":
-            if settings.on_unknown == "stop" and not former.is_rerun_requested:
-                raise former.unknown()
-            return former, "the windows of the interrupted step before are run again"
-
-
 def pending_windows(
     settings: StepSettings, target: Table | None, sources: Mapping[TableId, Table], again: StepNote | None = None
 ) -> dict[TableId, Window]:

@@ -40,6 +40,12 @@ BY_STRATEGY = {
         "SELECT id, (SELECT 1 WHERE 1 > 2) AS none FROM final.a",
         "SELECT b FROM final.a EXCEPT SELECT 1",
         "SELECT a.id, x.k FROM final.a FULL JOIN (VALUES (1), (-7)) AS x(k) ON a.b = x.k",
+        # Joins by inequality.
+        "SELECT a.id, b.g FROM final.a LEFT JOIN final.b ON b.w <= a.v AND a.v < b.w + 2",
+        "SELECT id FROM final.a WHERE EXISTS (SELECT 1 FROM final.b WHERE b.w > a.v)",
+        "SELECT id, v FROM final.a WHERE NOT EXISTS (SELECT 1 FROM final.d WHERE d.n BETWEEN a.b AND a.v)",
+        "SELECT c.a_id, c.moment, d.day, d.n FROM final.c LEFT JOIN final.d ON d.day <= c.moment QUALIFY row_number() OVER (PARTITION BY c.a_id, c.moment ORDER BY d.day DESC, d.n, d.g, d.rate) = 1",
+        "SELECT b.g, count(a.id) AS n, max(a.v) AS m FROM final.b LEFT JOIN final.a ON a.v > b.w GROUP BY b.g",
         # Subqueries within expressions.
         "SELECT id FROM final.a WHERE b IN (SELECT id FROM final.b) OR v > 3",
         "SELECT id FROM final.a WHERE (b IN (SELECT id FROM final.b WHERE w > 1) OR ok) AND (name = 'n' OR EXISTS (SELECT 1 FROM final.c WHERE c.a_id = a.id))",

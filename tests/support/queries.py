@@ -363,6 +363,10 @@ class _Maker:
         if not pairs:
             return self.condition(left + right)
         a, b = self.choose.choice(small if small and self.often(0.7) else pairs)
+        aside = random.Random(f"{a.ref} {b.ref} {self.aliases}")  # the other choices stay as they were
+        if aside.random() < 0.1:
+            self.kinds.add("join by inequality")
+            return f"{a.ref} {aside.choice(['<', '>='])} {b.ref}"
         equality = f"{a.ref} {'<=>' if self.often(0.08) else '='} {b.ref}"
         return f"{equality} AND {self.condition(left + right)}" if self.often(0.25) else equality
 

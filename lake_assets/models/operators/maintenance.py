@@ -87,9 +87,11 @@ def maintained(node: Node) -> str:
         case InnerJoin():
             return "changed rows of each input, joined with inputs on its left before, on its right after the change"
         case SideJoin():
-            if not equals(node.on, node.left.columns, node.right.columns):
+            if equals(node.on, node.left.columns, node.right.columns):
+                return "changed rows of the left side; changed rows of the right side by the keys of ON"
+            if node.kind == "null_anti":
                 return "changed rows of the left side; without an equality, a changed row of the right side affects all"
-            return "changed rows of the left side; changed rows of the right side by the keys of ON"
+            return "changed rows of the left side; of changed rows of the right side, the rows of the left that match"
         case FullJoin():
             pairs = equals(node.on, node.left.columns, node.right.columns)
             return "by the keys of ON" if pairs else "no equality in ON: any change affects all rows"
@@ -123,7 +125,8 @@ def reason_all_rows_change(node: Node, changed: Collection[TableId], *, each: bo
         case Window() if not node.partition and _reads(node.input, changed):
             return f"{describe(node)}: any change affects all rows"
         case SideJoin() if _reads(node.right, changed):
-            if not equals(node.on, node.left.columns, node.right.columns) and node.on:
+            has_pairs = equals(node.on, node.left.columns, node.right.columns)
+            if node.on and node.kind == "null_anti" and not has_pairs:
                 return f"{describe(node)}: without an equality, any change of the right side affects all rows"
         case FullJoin() if _reads(node, changed) and not equals(node.on, node.left.columns, node.right.columns):
             return f"{describe(node)}: without an equality, any change affects all rows"

@@ -8,6 +8,7 @@ keys, and return all rows of these keys at the start and at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -220,7 +221,7 @@ class Deltas:
         if changed is None:
             return None
         if not pairs:
-            return self._recomputed_left(node, self._rows.sql(node.left, "start"), None)
+            return self._from_right_without_equality(node, changed)
         if node.kind == "null_anti":
             return self._not_in(node, pairs, changed)
         not_null = " AND ".join(f"__k{i} IS NOT NULL" for i in range(len(pairs)))
@@ -229,6 +230,14 @@ class Deltas:
             return None
         left = self._rows.sql(node.left, "start", _key_filter([x for x, _ in pairs], touched_keys))
         return self._recomputed_left(node, left, _key_filter([y for _, y in pairs], touched_keys))
+
+    def _from_right_without_equality(self, node: SideJoin, changed: str) -> str | None:
+        """Return the change of the left rows that a changed row matches; of NOT IN, any row may be affected."""
+        left = self._rows.sql(node.left, "start")
+        if node.kind == "null_anti":
+            return self._recomputed_left(node, left, None)
+        touched = self._frames.measure(side_join_sql(replace(node, kind="semi"), left, changed))
+        return self._recomputed_left(node, f"SELECT * FROM {touched.view}", None) if touched.rows else None
 
     def _not_in(self, node: SideJoin, pairs: Sequence[tuple[exp.Expr, exp.Expr]], changed: str) -> str | None:
         """Return the change of NOT IN: left rows without a value pass only while the subquery is empty, and a null in
