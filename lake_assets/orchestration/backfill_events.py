@@ -45,8 +45,16 @@ def progress(record: BackfillRecord, at: TableRecord) -> str:
     )
 
 
-def plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
-    """Return a plan as metadata of an event."""
+def plan_event(context: Any, table: TableId, planned: BackfillPlan) -> dg.AssetObservation:
+    """Show a plan in the log of a run, in words, and return it as an event of a table, with its figures."""
+    lines = [f"plan: {planned.request}, about {planned.seconds:.0f} s"]
+    lines += [f"{t.table}: {t.what}, {t.rows_read:,} rows read, about {t.seconds:.0f} s" for t in planned.tables]
+    lines += [f"{name} is left out: {why}" for name, why in planned.left_out.items()]
+    context.log.info("\n".join(lines))
+    return dg.AssetObservation(asset_key(table), metadata=_plan_metadata(planned))
+
+
+def _plan_metadata(planned: BackfillPlan) -> dict[str, Any]:
     head = ("table", "redone", "rows", "rows read", "bytes read", "seconds", "confidence")
     rows = [
         (t.table, t.what, f"{t.rows:,}", f"{t.rows_read:,}", f"{t.bytes_read:,}", f"{t.seconds:.0f}", t.confidence)

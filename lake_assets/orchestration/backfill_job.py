@@ -15,8 +15,8 @@ from lake_assets.errors import LakeError
 from lake_assets.facade import Lake
 from lake_assets.lake import LakeConfig, TableId
 from lake_assets.orchestration._compat import DagsterExecutionInterruptedError
-from lake_assets.orchestration.asset_names import PIPELINE_TAG, asset_key, valid_name
-from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
+from lake_assets.orchestration.asset_names import PIPELINE_TAG, valid_name
+from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_event, progress
 from lake_assets.orchestration.runs.resources import PYSPARK
 from lake_assets.orchestration.runs.step_failures import fail, open_lake
 from lake_assets.pipeline import Pipeline
@@ -92,7 +92,7 @@ def _run(context: Any, lake: Lake, pipeline: Pipeline, options: BackfillOptions)
             max_rows=options.max_rows,
             past=Records(lake).all(),
         )
-        yield dg.AssetObservation(asset_key(TableId.parse(options.table)), metadata=plan_metadata(planned))
+        yield plan_event(context, TableId.parse(options.table), planned)
         if options.plan_only:
             context.log.info(f"{planned.request}: about {planned.seconds:.0f} s; nothing was started")
             return

@@ -33,7 +33,7 @@ from lake_assets.orchestration._compat import (
 )
 from lake_assets.orchestration.asset_checks import evaluation
 from lake_assets.orchestration.asset_names import REBUILD_TAG, asset_key
-from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_metadata, progress
+from lake_assets.orchestration.backfill_events import BACKFILL_TAG, comparisons, plan_event, progress
 from lake_assets.orchestration.loaded_pipelines import loaded, named
 from lake_assets.pipeline import Outcome, Pipeline, PipelineGroup, grouped, names_of
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
@@ -112,7 +112,7 @@ def redo_together(
                 if not planned.tables:
                     return None
                 first = TableId.parse(planned.tables[0].table)
-                yield dg.AssetObservation(asset_key(first), metadata=plan_metadata(planned))
+                yield plan_event(context, first, planned)
             if record is not None:
                 together = named(lake.config, names_of(record.pipeline))
             if backfill := _begun(context, lake, pipeline, together, record, planned, key):

@@ -37,7 +37,7 @@ from lake_assets.models.sql.grouping_sets import grouped, grouping, grouping_cal
 from lake_assets.models.sql.operator_joins import filtered, joined
 from lake_assets.models.sql.pivots import pivoted
 from lake_assets.models.sql.scopes import Closed, Compiled, Ctes, Scope, Uncompilable
-from lake_assets.models.sql.sql_functions import aggregates, is_window_call
+from lake_assets.models.sql.sql_functions import aggregates, replaceable_text
 from lake_assets.models.sql.subqueries import Subqueries
 from lake_assets.models.sql.time_windows import check_no_time_window, with_time_window
 from lake_assets.models.sql.using_joins import is_in_parentheses
@@ -357,7 +357,7 @@ class Select:
 
         def replaced(expression: exp.Expr) -> exp.Expr:
             def replace_part(part: exp.Expr) -> exp.Expr:
-                text = "" if is_window_call(part) else part.sql(DIALECT)
+                text = replaceable_text(part)
                 if (name := by_text.get(text)) or (name := key_of.get(text)):
                     new = column(name)
                     new.type = part.type

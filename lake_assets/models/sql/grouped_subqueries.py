@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.models.sql.sql_functions import aggregates, is_window_call
+from lake_assets.models.sql.sql_functions import aggregates, replaceable_text
 
 # No table of a query can have this alias.
 _GROUPS = "groups of the query"
@@ -55,7 +55,7 @@ def over_groups(select: exp.Select) -> exp.Select | None:
 
 def _replace(part: exp.Expr, named: Mapping[str, str], select: exp.Select) -> None:
     """Replace keys and aggregates by columns of the groups, in place, also where a subquery reads a key."""
-    text = "" if is_window_call(part) else part.sql(DIALECT)
+    text = replaceable_text(part)
     if text in named and not _is_of_subquery(part, select):
         new = exp.column(_quoted(named[text]), table=_quoted(_GROUPS))
         new.type = part.type

@@ -107,6 +107,14 @@ def _is_order_checked(call: exp.Expr) -> bool:
     )
 
 
+def replaceable_text(part: exp.Expr) -> str:
+    """Return the SQL by which a group key or an aggregate is recognized within an expression; empty: it is none.
+
+    `count(*)` before OVER is a window function, and `ORDER BY n` in ascending order has the text of `n`.
+    """
+    return "" if is_window_call(part) or isinstance(part, exp.Ordered) else part.sql(DIALECT)
+
+
 def is_window_call(part: exp.Expr) -> bool:
     """Whether a call is the function before an OVER clause."""
     whole = whole_call(part)

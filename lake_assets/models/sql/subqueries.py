@@ -22,7 +22,7 @@ from lake_assets.models.operators.query_tree import (
 )
 from lake_assets.models.operators.unique_columns import unique
 from lake_assets.models.sql.constant_rows import is_constant, is_single_row
-from lake_assets.models.sql.sql_functions import aggregates
+from lake_assets.models.sql.sql_functions import aggregates, replaceable_text
 
 if TYPE_CHECKING:
     from lake_assets.models.sql.compiler import Select
@@ -191,7 +191,7 @@ class Subqueries:
 
         def over(empty: bool) -> exp.Expr:
             def replace_call(part: exp.Expr) -> exp.Expr:
-                call = named.get(part.sql(DIALECT))
+                call = named.get(replaceable_text(part))
                 if call is None:
                     return part
                 return of_nothing[call[0]].copy() if empty else column(call[0])
