@@ -243,7 +243,7 @@ def _planned(
     what, why = {
         "everything": ("everything", "computed from all that its sources hold"),
         "rows": (_labels(pieces), "computed from its sources; rows that differ are written"),
-        "changes": ("changes", f"follows the changes of {', '.join(map(str, spec.sources))}"),
+        "changes": ("changes of its sources", f"follows the changes of {', '.join(map(str, spec.sources))}"),
     }[redo]
     return TablePlan(
         table=str(spec.table),

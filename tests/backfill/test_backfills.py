@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets import Lake
+from lake_assets.backfill import backfills as backfills_module
 from lake_assets.backfill import cleanup, publishing
 from lake_assets.backfill.backfill_plan import plan
 from lake_assets.backfill.backfill_record import Records
@@ -399,7 +400,8 @@ def test_what_another_process_publishes_is_neither_settled_nor_discarded(
     def while_others_look(changes: Any) -> None:
         with monkeypatch.context() as patch:
             # As seen from another process, whose name is another one.
-            patch.setattr(publishing, "owner", lambda: "another")
+            for module in (publishing, backfills_module):
+                patch.setattr(module, "owner", lambda: "another")
             assert settled(lake, Records(lake).get(backfill.record.id)).state == "publishing"
             with pytest.raises(BackfillError, match="another process is at work"):
                 Backfill.load(lake, people.feed.pipeline, backfill.record.id)

@@ -151,6 +151,17 @@ def test_an_order_in_which_only_equal_rows_tie_gives_no_warning() -> None:
     assert plan("agg.m", sql.format("city_id"), schemas, (), lambda t: keys[t]).warnings
 
 
+def test_an_order_of_groups_that_ends_in_their_keys_has_no_ties() -> None:
+    sql = (
+        "SELECT city_id, name, row_number() OVER (PARTITION BY city_id ORDER BY count(*), city_id, {}) AS r "
+        "FROM final.users GROUP BY city_id, name"
+    )
+    total, tied = planned(sql.format("name")), planned(sql.format("max(id)"))
+    assert total.warnings == ()
+    assert "ties" not in total.why
+    assert tied.warnings
+
+
 @pytest.mark.parametrize(
     "sql",
     [

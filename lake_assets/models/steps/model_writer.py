@@ -138,30 +138,29 @@ class Writer:
         Raises:
             KeyMissingError: two rows share a key.
         """
-        changed = self.frames.materialize(net(delta, self.types))
         key_columns = ", ".join(map(quote, key))
         rest = [c for c in self.types if c not in key]
         new = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
         coming = "max(__copies)"
-        rows = self.frames.sql(
+        rows, (count, most, growth) = self.frames.materialize_with_aggregates(
             f"SELECT {', '.join([key_columns, *new])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
             f"sum(IF(__copies > 0, __copies, 0)) AS __coming, max(IF(__copies < 0, 1, 0)) AS __going "
-            f"FROM {self.frames.view(changed)} GROUP BY {key_columns}"
+            f"FROM ({net(delta, self.types)}) GROUP BY {key_columns}",
+            "count(*)",
+            "max(__coming)",
+            "sum(__coming - __going)",
         )
-        rows = self.frames.materialize(rows)
-        aggregates = [("n", "count(*)"), ("most", "max(__coming)"), ("growth", "sum(__coming - __going)")]
-        totals = rows.agg(*(F.expr(e).alias(n) for n, e in aggregates)).collect()[0]
-        if not totals["n"]:
+        if not count:
             self.nothing()
             return ""
-        if totals["most"] > 1:
+        if most > 1:
             duplicate = rows.where("__coming > 1").select(*map(quote, key)).first()
             raise KeyMissingError(
-                f"{self.table}: {', '.join(key)} is its key, and the query gives {totals['most']} rows for "
-                f"{duplicate}: declare a `key` that identifies each row, or none"
+                f"{self.table}: {', '.join(key)} is its key, and the query gives {most} rows for {duplicate}: declare "
+                "a `key` that identifies each row, or none"
             )
         try:
-            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, growth=totals["growth"])
+            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, at_most=count, growth=growth)
         except LostRows as e:
             return str(e)
         return ""
@@ -173,17 +172,16 @@ class Writer:
             Why nothing was written: the table holds fewer copies of a row than the change deletes. Empty if the change
                 was written.
         """
-        changed = self.frames.materialize(net(delta, self.types))
-        totals = changed.agg(
-            F.count("*").alias("n"), F.count_if(F.col("__copies") < 0).alias("gone")
-        ).collect()[0]  # fmt: skip
-        if not totals["n"]:
+        changed, (count, gone) = self.frames.materialize_with_aggregates(
+            net(delta, self.types), "count(*)", "count_if(__copies < 0)"
+        )
+        if not count:
             self.nothing()
             return ""
         columns = list(self.types)
         listed = ", ".join(map(quote, columns))
         view = self.frames.view(changed)
-        if not totals["gone"]:
+        if not gone:
             self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"), self.gate)
             return ""
         deleted = self.frames.materialize(f"SELECT * FROM {view} WHERE __copies < 0")
@@ -204,8 +202,8 @@ class Writer:
             "count(*)",
             "count_if(__left < 0)",
         )
-        if missing := totals["gone"] - matched + short:
-            return f"{missing:,} of {totals['gone']:,} rows to delete are missing in the table"
+        if missing := gone - matched + short:
+            return f"{missing:,} of {gone:,} rows to delete are missing in the table"
         remaining_view = self.frames.view(remaining)
         source = self.frames.sql(
             f"SELECT {listed}, true AS __goes FROM {deleted_view} UNION ALL "
