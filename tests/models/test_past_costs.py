@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lake_assets import Lake
-from lake_assets.capture.consumers import Consumers
-from lake_assets.models.steps.cost_estimate import COST, Estimate, estimate, past_costs
+from lake_assets.models.steps.cost_estimate import COST, Estimate, past_costs
 
 
 def test_a_step_during_which_the_clock_was_set_back_has_no_cost(plain_lake: Lake) -> None:
@@ -23,15 +22,6 @@ def test_a_step_during_which_the_clock_was_set_back_has_no_cost(plain_lake: Lake
         plain_lake.table("agg.t").append(rows, snapshot_properties={COST: cost})
     (past,) = past_costs(plain_lake.table("agg.t"))
     assert 60 <= past.seconds < 600
-
-
-def test_a_table_is_read_by_others_if_they_have_a_tag_in_it(plain_lake: Lake) -> None:
-    rows = pa.table({"n": pa.array([1], pa.int64())})
-    plain_lake.ensure_namespace(("agg",))
-    plain_lake.catalog.create_table("agg.t", rows.schema).append(rows)
-    assert not estimate("keys", {}, {}, {}, [], target=plain_lake.table("agg.t")).is_read
-    Consumers(plain_lake).register("agg.t", "agg.above")
-    assert estimate("keys", {}, {}, {}, [], target=plain_lake.table("agg.t")).is_read
 
 
 @pytest.mark.parametrize(

@@ -260,10 +260,6 @@ def test_past_runs_count_for_more_than_the_share() -> None:
     assert Estimate(30_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
     # A small change is absorbed whatever past runs took: otherwise one slow run would decide forever.
     assert not Estimate(3_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0).prefers_full
-    # Unless no other table reads the model's: then a recompute costs nobody else anything.
-    assert Estimate(3_000, 1_000_000, True, 0.25, incremental=9.0, full=1.0, is_read=False).prefers_full
-    assert not Estimate(3_000, 1_000_000, True, 0.25, incremental=1.05, full=1.0, is_read=False).prefers_full
-    assert not Estimate(3_000, 1_000_000, True, 0.25, is_read=False).prefers_full
     assert not Estimate(5, 8, True, 0.25).prefers_full  # a handful of rows
 
 

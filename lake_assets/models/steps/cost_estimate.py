@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pyiceberg.table import Table
 
 from lake_assets.capture import Capture
-from lake_assets.capture.consumers import PREFIX as CONSUMER_TAG
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.row_counts import number, rows_added_and_deleted, summary_of, visible_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
@@ -18,11 +17,9 @@ from lake_assets.tables.pending_windows import Window
 COST = "lake-assets.cost"
 # Above this share of changed rows, a recompute is assumed to be cheaper, unless past runs tell otherwise.
 FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
-# Past runs count once there are this many: a single slow run (the first of a process is slow) must not switch a model
-# to full recomputes. Nor must a change below this fraction of the limit, if other tables read the model's.
+# Past runs count once there are this many, and only for changes above this fraction of the limit: a single slow run
+# (the first of a process is slow) must not switch a model to full recomputes.
 RUNS, SMALL = 3, 0.1
-# How much slower absorbing a small change has to be than writing all rows of a table that nothing reads.
-CLEARLY = 1.1
 # Up to this number of rows, both ways cost the same.
 FEW_ROWS = 10_000
 # Costs per row, relative to reading one: to compare a row of rewritten files by value, and to write one.
@@ -58,7 +55,6 @@ class Estimate:
         compared: rows of rewritten files that have to be compared to find the changed ones; fewer if other models of
             the run share the comparison.
         stored: rows of the model's table.
-        is_read: whether other tables are maintained from the model's: after a recompute, all of its rows have changed.
     """
 
     changed: int
@@ -70,7 +66,6 @@ class Estimate:
     declared: bool = False
     compared: int = 0
     stored: int = 0
-    is_read: bool = True
 
     def reason_not_to_compare(self, operators: int) -> str:
         """Return why the changed rows are not looked for in rewritten files; empty if they are.
@@ -96,11 +91,8 @@ class Estimate:
         """Whether computing everything is expected to be cheaper."""
         if self.rows <= FEW_ROWS and not self.declared:
             return False
-        if self.incremental is not None and self.full is not None:
-            if self.share > self.limit * SMALL:
-                return self.incremental > self.full
-            if not self.is_read:
-                return self.incremental > CLEARLY * self.full
+        if self.share > self.limit * SMALL and self.incremental is not None and self.full is not None:
+            return self.incremental > self.full
         return self.share > self.limit
 
     def __str__(self) -> str:
@@ -143,9 +135,7 @@ def estimate(
         if not exact and tables[t].metadata.format_version < 3
     )
     estimated = _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
-    stored = visible_rows(target.current_snapshot()) if target else 0
-    is_read = target is None or any(name.startswith(CONSUMER_TAG) for name in target.metadata.refs)
-    return replace(estimated, compared=compared, stored=stored, is_read=is_read)
+    return replace(estimated, compared=compared, stored=visible_rows(target.current_snapshot()) if target else 0)
 
 
 def _most_rows(table: Table, window: Window) -> int:
