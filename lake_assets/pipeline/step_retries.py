@@ -27,7 +27,7 @@ from lake_assets.pipeline.table_steps import TableStep, step_of
 from lake_assets.tables import leftovers
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.pending_windows import rebuild_advice
-from lake_assets.tables.snapshot_retention import keep_own, keep_sources
+from lake_assets.tables.snapshot_retention import keep_own, keep_sources, release
 
 ATTEMPTS = 4
 
@@ -143,5 +143,7 @@ def _keep(lake: LakeBase, step: TableStep[Any]) -> None:
     spec = step.spec
     if step.is_only_writer:
         keep_own(lake, spec.table)
+    else:
+        release(lake, spec.table)
     if spec.sources:
         keep_sources(lake, spec.table, spec.sources)

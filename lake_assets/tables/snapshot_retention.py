@@ -57,6 +57,20 @@ def keep_sources(lake: LakeBase, target: TableId, sources: Iterable[TableId]) ->
             Consumers(lake).register(source, name, mark.snapshot)
 
 
+def release(lake: LakeBase, table: TableId) -> None:
+    """Let main keep its usual number of snapshots again, once the last tag of a backfill has expired.
+
+    For tables that others write as well; `keep_own` does this for the others.
+    """
+    loaded = lake.find(table)
+    if loaded is None or not refs.is_held_needlessly(loaded):
+        return
+    try:
+        refs.release(loaded)
+    except (refs.MovedError, CommitFailedException) as e:
+        log.info("%s: its snapshots are all kept for now, since another run replaces it: %s", table, e)
+
+
 def keep_own(lake: LakeBase, table: TableId) -> None:
     """Let the table's main branch keep its newest snapshots, including the one with the watermark.
 

@@ -56,6 +56,13 @@ def batches(people: People) -> None:
         compact_and_expire(people.lake, *TABLES[2:])
 
 
+def expire_tags(people: People) -> None:
+    """Drop the tags of backfills, as Iceberg does when they expire."""
+    for table in TABLES:
+        for name in [n for n in people.lake.table(table).metadata.refs if n.startswith("backfill-")]:
+            people.sql(f"ALTER TABLE {table} DROP TAG `{name}`")
+
+
 def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake) -> None:
     people, _ = damaged(lake)
     backfill = begin(people)
@@ -72,9 +79,7 @@ def test_expiry_takes_neither_publishing_nor_undoing_from_a_backfill(lake: Lake)
 
     # When the tags are gone, as after the days for which it can be undone, the table's own number counts again.
     assert 1 not in kept(lake)
-    for table in TABLES:
-        for name in [n for n in lake.table(table).metadata.refs if n.startswith("backfill-")]:
-            people.sql(f"ALTER TABLE {table} DROP TAG `{name}`")
+    expire_tags(people)
     people.land(4)
     people.run()
     assert kept(lake) == {1}
@@ -87,9 +92,7 @@ def test_a_backfill_continues_after_expiry_unless_the_rows_it_began_with_are_gon
     backfill._prepare()
     batches(people)
     Backfill.load(lake, people.feed.pipeline, backfill.record.id).build()
-    for table in TABLES:
-        for name in [n for n in lake.table(table).metadata.refs if n.startswith("backfill-")]:
-            people.sql(f"ALTER TABLE {table} DROP TAG `{name}`")
+    expire_tags(people)
     people.land(4)
     people.run()
     forget_history(lake, *TABLES[2:])

@@ -8,8 +8,9 @@ from lake_assets import Lake, Pipeline
 from lake_assets.capture.consumers import PREFIX
 from lake_assets.examples import shop
 from lake_assets.lake import TableId
+from lake_assets.lake.metadata import refs
 from lake_assets.lake.metadata.watermark import read_marks
-from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT, consumer_name, keep_own
+from lake_assets.tables.snapshot_retention import SNAPSHOTS_KEPT, consumer_name, keep_own, release
 from tests.support.upkeep import compact_and_expire
 
 pytestmark = pytest.mark.spark
@@ -47,6 +48,27 @@ def test_every_source_keeps_the_snapshot_that_a_target_has_absorbed(lake: Lake) 
         tag = lake.table(source).metadata.refs[PREFIX + consumer_name(TableId.parse(target))]
         assert tag.snapshot_id == absorbed
         assert lake.table(target).metadata.refs["main"].min_snapshots_to_keep == SNAPSHOTS_KEPT
+
+
+def test_a_table_that_others_write_as_well_is_released_by_its_next_step(lake: Lake) -> None:
+    lake.ensure_namespace(("agg",))
+    lake.spark().sql("CREATE TABLE agg.a USING iceberg AS SELECT 1 AS id")
+    name = TableId.parse("agg.a")
+
+    def kept() -> int | None:
+        return lake.table(name).metadata.refs["main"].min_snapshots_to_keep
+
+    refs.keep_snapshots(lake.table(name), 3)
+    refs.set_tag(lake.table(name), "backfill-b1", lake.table(name).metadata.snapshots[0].snapshot_id, days=7)
+    release(lake, name)
+    assert (kept() or 0) > 1_000_000, "the backfill can still be undone"
+    lake.spark().sql("ALTER TABLE agg.a DROP TAG `backfill-b1`")  # as Iceberg does when it expires
+    release(lake, name)
+    assert kept() == 3
+    at = lake.table(name).metadata_location
+    release(lake, name)
+    assert lake.table(name).metadata_location == at
+    release(lake, TableId.parse("agg.none"))
 
 
 def test_what_another_run_commits_meanwhile_stays(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,16 @@ __all__ = [
     "is_held_needlessly",
     "keep_snapshots",
     "publish",
+    "release",
     "set_tag",
     "with_tag",
 ]
 DAY_MS = 24 * 60 * 60 * 1000
 # While a table has a tag of a backfill, main keeps all of its snapshots: only they tell who has written to it since.
 BACKFILL_TAG = "backfill-"
-# Added to the number of snapshots that main keeps meanwhile, so that it is known afterwards.
-_HELD = 10**6
+# Added meanwhile to the number of snapshots that main keeps, so that it is known afterwards. A declared number above
+# `_MANY` keeps all of them anyway, and stays as it is.
+_HELD, _MANY = 2**30, 10**6
 _KEPT = "min-snapshots-to-keep"
 Refs = dict[str, dict[str, Any]]
 
@@ -97,10 +99,15 @@ def keep_snapshots(table: Table, number: int) -> None:
 
 
 def is_held_needlessly(table: Table) -> bool:
-    """Whether main still keeps all snapshots although the last tag of a backfill is gone; any commit here ends that."""
+    """Whether main still keeps all snapshots although the last tag of a backfill is gone."""
     main = table.metadata.refs.get("main")
-    kept = main.min_snapshots_to_keep if main else None
-    return kept is not None and kept >= _HELD and not any(name.startswith(BACKFILL_TAG) for name in table.metadata.refs)
+    has_tag = any(name.startswith(BACKFILL_TAG) for name in table.metadata.refs)
+    return main is not None and _is_held(main.min_snapshots_to_keep) and not has_tag
+
+
+def release(table: Table) -> None:
+    """Let main keep the number of snapshots that it kept before, unless the table has a tag of a backfill."""
+    _commit(table, lambda refs, metadata: None)  # every commit here does
 
 
 def drop(table: Table, name: str) -> None:
@@ -139,12 +146,17 @@ def _held(refs: Refs) -> Refs:
     """Return references with a main that keeps all of its snapshots while the table has a tag of a backfill."""
     if (main := refs.get("main")) is None:
         return refs
-    kept, is_held = main.get(_KEPT), any(name.startswith(BACKFILL_TAG) for name in refs)
-    if is_held and (kept is None or kept < _HELD):
+    kept, has_tag = main.get(_KEPT), any(name.startswith(BACKFILL_TAG) for name in refs)
+    if has_tag and (kept is None or kept < _MANY):
         main = {**main, _KEPT: _HELD + (kept or 0)}
-    elif not is_held and kept is not None and kept >= _HELD:
+    elif not has_tag and kept is not None and _is_held(kept):
         main = {k: v for k, v in main.items() if k != _KEPT} | ({_KEPT: kept - _HELD} if kept > _HELD else {})
     return {**refs, "main": main}
+
+
+def _is_held(kept: int | None) -> bool:
+    """Whether a number of snapshots to keep was raised for a backfill."""
+    return kept is not None and _HELD <= kept < _HELD + _MANY
 
 
 def _commit(table: Table, change: Callable[[Refs, Metadata], object]) -> None:
