@@ -43,7 +43,7 @@ from figures import Required, show
 from tpcdi.metering import Meter, Volume, written
 from tpcdi.sizes import BATCHES, Sizes
 from tpcdi.sources import load
-from tpcdi.views import VIEWS
+from tpcdi.views import KEYS, VIEWS
 
 from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.lake import SparkConfig, quote
@@ -97,7 +97,7 @@ class Warehouse:
 
     def __init__(self, lake: Lake, sizes: Sizes) -> None:
         self.lake, self.sizes = lake, sizes
-        models = [{"name": name, "sql": sql} for name, sql in VIEWS.items()]
+        models = [{"name": name, "sql": sql, "key": KEYS.get(name, [])} for name, sql in VIEWS.items()]
         self.pipeline = Pipeline(PipelineConfig.model_validate({"name": "tpcdi", "models": models}))
         self.meter = Meter(lake.spark())
         lake.ensure_namespace(("bench_full",))

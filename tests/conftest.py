@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
+from lake_assets.models.steps import cost_estimate
 from tests.support.kills import Points, around_writes
 
 # The data of a test is a handful of rows: what Spark does for big ones costs more than it saves.
@@ -19,15 +20,17 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    # The plans that Spark's UI would show.
+    "spark.sql.ui.explainMode": "simple",
 }
 
 # Whenever the room for classes has to grow, everything is collected: they get enough of it from the start. So does the
 # heap, which keeps what Spark remembers of every session. Collectors with threads of their own cost more than they save
-# where tests run on every core.
-_JVM = "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=400m"
+# where tests run on every core. Nor does the second compiler: it took a third of the time of the CPU.
+_JVM = "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=400m -XX:TieredStopAtLevel=1"
 JVM_OF_TESTS = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms2g -Xmn768m"}
-# A JVM that lives for a few steps: its second compiler takes longer than it saves.
-SHORT_JVM = {"spark.driver.extraJavaOptions": f"{_JVM} -XX:TieredStopAtLevel=1 -Xms512m"}
+# A JVM that lives for a few steps.
+SHORT_JVM = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms512m"}
 
 # If it is set, the lakes of tests are in this database: one lake per database.
 CATALOG_URI = "TESTS_CATALOG_URI"
@@ -60,6 +63,14 @@ def _no_settings_of_the_user() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith("LAKE_") and n != "LAKE_JARS"]:
             patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_rows_are_absorbed_by_change() -> Iterator[None]:
+    """The tables of tests are small; what is tested is how changes are absorbed. Other programs have the default."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost_estimate, "FULL_UP_TO", 0)
         yield
 
 

@@ -90,8 +90,9 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
                 }
                 absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
                 expected = estimate(
-                    model.strategy, windows, tables, captures, past_costs(target), spec.full_above, target=target
-                )
+                    model.strategy, windows, tables, captures, past_costs(target), spec.full_above, target=target,
+                    partitioned=spec.partitions is not None,
+                )  # fmt: skip
                 changed = {s for s, c in captures.items() if not c.is_empty}
             state = "pending"
             now, now_why = choice(model, expected, changed) if changed else ("none", "no row of its sources changed")

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lake_assets import Lake
-from lake_assets.models.steps.cost_estimate import COST, Estimate, past_costs
+from lake_assets.models.steps import cost_estimate
+from lake_assets.models.steps.cost_estimate import COST, Cost, Estimate, past_costs
 
 
 def test_a_step_during_which_the_clock_was_set_back_has_no_cost(plain_lake: Lake) -> None:
@@ -42,3 +43,32 @@ def test_rewritten_files_are_compared_unless_computing_everything_is_cheaper(
     assert bool(expected.reason_not_to_compare(operators)) == is_full
     assert not replace(expected, declared=True).reason_not_to_compare(operators)
     assert not replace(expected, rows=10_000).reason_not_to_compare(operators)
+
+
+def test_few_rows_are_computed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
+    expected = Estimate(1, 60, True, 0.25, stored=40)
+    assert expected.is_small
+    assert expected.prefers_full
+    assert "in full up to 100 rows of sources and table" in str(expected)
+    assert not replace(expected, stored=41).prefers_full
+    assert not replace(expected, declared=True).prefers_full
+    assert not replace(expected, by_change=True).prefers_full
+
+
+@pytest.mark.parametrize(
+    ("seconds", "partitioned", "is_small"),
+    [
+        ([], False, True),
+        ([9.0], False, True),  # the first run of a process
+        ([9.0, 1.0], False, True),
+        ([9.0, 2.0], False, False),
+        ([1.0], True, False),
+    ],
+)
+def test_few_rows_are_absorbed_by_change_where_a_recompute_takes_long_or_rewrites_partitions(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], *, partitioned: bool, is_small: bool
+) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
+    past = [Cost("keys", 1, 60, 0.1), *(Cost("full", 1, 60, s) for s in seconds)]
+    assert cost_estimate.estimate("keys", {}, {}, {}, past, partitioned=partitioned).is_small == is_small

@@ -26,6 +26,7 @@ from lake_assets.models.operators.query_tree import (
     scans,
     users_text,
 )
+from lake_assets.models.operators.row_frames import row_frames
 from lake_assets.models.operators.unique_columns import unique
 
 _NAMES = {
@@ -101,6 +102,11 @@ def maintained(node: Node) -> str:
             return "any change affects all rows"
         case Aggregate():
             return "the groups of changed rows, at the start and at the end"
+        case Window() if frames := row_frames(node):
+            return (
+                f"from {frames.forward} rows before the first to {frames.back} rows after the last changed row of a "
+                "partition, at the start and at the end"
+            )
         case Window():
             return "the partitions of changed rows, at the start and at the end"
         case Distinct() | SetOp():

@@ -42,6 +42,7 @@ from lake_assets.models.operators.query_tree import (
     refs,
     text,
 )
+from lake_assets.models.operators.row_frames import RowFrames, row_frames
 from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
 
 _MINUS, _PLUS = f"CAST(-1 AS INT) AS {SIGN}", f"CAST(1 AS INT) AS {SIGN}"
@@ -139,6 +140,8 @@ class Deltas:
                 return f"SELECT * FROM ({' UNION ALL '.join(f'({p})' for p in parts)})" if parts else None
             case FullJoin():
                 return self._full(node)
+            case Window() if frames := row_frames(node):
+                return self._by_frames(frames)
             case Aggregate() | Window() | Distinct() | SetOp():
                 return self._by_key(node)
 
@@ -294,6 +297,20 @@ class Deltas:
             f"SELECT {_listed(node)}, {sign} FROM ({self._rows.sql(node, at, key_filter)})" for at, sign in _sides()
         )
         return f"({before}) UNION ALL ({after})"
+
+    def _by_frames(self, frames: RowFrames) -> str | None:
+        """Return the rows whose frames have changed, at the start and at the end."""
+        node = frames.node
+        changed = self.changed_input_keys(node, [*node.partition, *(o.this for o in frames.order)])
+        if changed is None:
+            return None
+        key_filter = _key_filter(node.partition, changed)
+        parts: list[str] = []
+        for at, sign in _sides():
+            rows = frames.numbered(self._rows.sql(node.input, at, key_filter), changed.view)
+            view = self._frames.view(self._frames.materialize(rows))
+            parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({frames.evaluated(view)}))")
+        return " UNION ALL ".join(parts)
 
 
 def keys_of(node: Node) -> tuple[list[exp.Expr], list[exp.Expr]]:

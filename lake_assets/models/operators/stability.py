@@ -139,6 +139,15 @@ def doubt(expression: exp.Expr, columns: Mapping[str, Doubt]) -> Doubt | None:
     return worst(*(doubt(part, columns) for part in expression.iter_expressions()))
 
 
+def depends_on_order(call: exp.Expr, node: Node) -> bool:
+    """Whether an aggregate over a frame of rows of an operator may depend on the order in which they are added."""
+    bare, _ = _bare(call)
+    # Doubles hold the sum of any frame of INTs: it has fewer than four million rows.
+    if isinstance(bare, _AVERAGES) and number(node, _values(bare)[0]) == "int":
+        return False
+    return _aggregate_doubt(call, node, {}, frozenset()) is not None
+
+
 def query_text(expression: exp.Expr) -> str:
     """Return an expression over columns of the tree with the query's names for them."""
 

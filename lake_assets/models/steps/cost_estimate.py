@@ -20,7 +20,10 @@ FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
 # Past runs count once there are this many, and only for changes above this fraction of the limit: a single slow run
 # (the first of a process is slow) must not switch a model to full recomputes.
 RUNS, SMALL = 3, 0.1
-# Up to this number of rows, both ways cost the same.
+# Up to this number of rows of the sources and the table together, computing everything takes less than to look for what
+# changed, unless past recomputes took more than these seconds.
+FULL_UP_TO, SLOW = 250_000, 1.5
+# Up to this number of rows, past runs do not count.
 FEW_ROWS = 10_000
 # Costs per row, relative to reading one: to compare a row of rewritten files by value, and to write one.
 COMPARE, WRITE = 2.5, 2.0
@@ -55,6 +58,8 @@ class Estimate:
         compared: rows of rewritten files that have to be compared to find the changed ones; fewer if other models of
             the run share the comparison.
         stored: rows of the model's table.
+        by_change: whether also few rows are not computed in full: it took long, or the table has declared partitions,
+            all of which it would rewrite.
     """
 
     changed: int
@@ -66,6 +71,7 @@ class Estimate:
     declared: bool = False
     compared: int = 0
     stored: int = 0
+    by_change: bool = False
 
     def reason_not_to_compare(self, operators: int) -> str:
         """Return why the changed rows are not looked for in rewritten files; empty if they are.
@@ -87,8 +93,15 @@ class Estimate:
         return min(1.0, self.changed / self.rows) if self.rows else 0.0
 
     @property
+    def is_small(self) -> bool:
+        """Whether there are so few rows that computing everything is cheaper, however few of them changed."""
+        return not self.declared and not self.by_change and self.rows + self.stored <= FULL_UP_TO
+
+    @property
     def prefers_full(self) -> bool:
         """Whether computing everything is expected to be cheaper."""
+        if self.is_small:
+            return True
         if self.rows <= FEW_ROWS and not self.declared:
             return False
         if self.share > self.limit * SMALL and self.incremental is not None and self.full is not None:
@@ -97,6 +110,8 @@ class Estimate:
 
     def __str__(self) -> str:
         size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
+        if self.is_small:
+            return f"{size}; in full up to {FULL_UP_TO:,} rows of sources and table"
         if self.incremental is not None and self.full is not None:
             return f"{size}; by past runs {self.incremental:.1f} s, in full {self.full:.1f} s"
         return f"{size}; in full above {self.limit:.0%}"
@@ -112,6 +127,7 @@ def estimate(
     *,
     readers: Callable[[TableId], int] = lambda _: 1,
     target: Table | None = None,
+    partitioned: bool = False,
 ) -> Estimate:
     """Estimate a change; reads only loaded metadata.
 
@@ -123,6 +139,7 @@ def estimate(
         full_above: the declared limit.
         readers: returns the number of models of the run that read a table.
         target: the model's table, if it exists.
+        partitioned: whether it has declared partitions.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
@@ -135,7 +152,11 @@ def estimate(
         if not exact and tables[t].metadata.format_version < 3
     )
     estimated = _estimate(strategy, changed, sum(rows.values()), all(e for _, e in counted.values()), past, full_above)
-    return replace(estimated, compared=compared, stored=visible_rows(target.current_snapshot()) if target else 0)
+    stored = visible_rows(target.current_snapshot()) if target else 0
+    fulls = [c.seconds for c in past if c.strategy == "full"]
+    # The first run of a process is slow.
+    by_change = partitioned or (len(fulls) > 1 and min(fulls) > SLOW)
+    return replace(estimated, compared=compared, stored=stored, by_change=by_change)
 
 
 def _most_rows(table: Table, window: Window) -> int:

@@ -146,7 +146,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
-            readers=pins.changes.readers_of, target=due.target,
+            readers=pins.changes.readers_of, target=due.target, partitioned=spec.partitions is not None,
         )  # fmt: skip
         ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
@@ -323,7 +323,7 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
     """Return the strategy for a change of some sources, and the reason."""
     if model.strategy == "full" or model.tree is None:
         return "full", model.why
-    if expected.prefers_full and expected.exact:
+    if expected.prefers_full and (expected.exact or expected.is_small):
         return "full", f"computing everything is estimated to be cheaper: {expected}"
     if not expected.exact and (why := expected.reason_not_to_compare(_operators(model.tree.root))):
         return "full", why

@@ -1,0 +1,177 @@
+"""Window functions over a fixed number of rows: a changed row affects only the rows whose frames reach it.
+
+Spark computes each frame of a partition from all of its rows. Here, the rows of a partition are numbered in the order
+of the window, and only the affected ones are joined with the rows of their frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from lake_assets.lake import quote
+from lake_assets.models.operators.query_tree import Window, text
+from lake_assets.models.operators.stability import depends_on_order
+from lake_assets.models.operators.unique_columns import identifies_rows
+
+# Reserved names: of partition and order, of a row's number and frame, and of the first and last affected number.
+_AT, _FIRST, _LAST, _KIND, _ROW, _HERE, _BLOCK = "__at", "__first", "__last", "__kind", "__row", "__here", "__block"
+# A changed value comes before and after the rows with this value.
+_BEFORE, _OF_TABLE, _AFTER = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class RowFrames:
+    """Frames of a window operator.
+
+    Attributes:
+        node: the operator.
+        order: its ORDER BY.
+        ends: first and last row of each function's frame, relative to the current row.
+        back, forward: how many rows before and after the current row the frames reach.
+    """
+
+    node: Window
+    order: tuple[exp.Ordered, ...]
+    ends: tuple[tuple[int, int], ...]
+
+    @property
+    def back(self) -> int:
+        """See the class."""
+        return max(0, *(-first for first, _ in self.ends))
+
+    @property
+    def forward(self) -> int:
+        """See the class."""
+        return max(0, *(last for _, last in self.ends))
+
+    def numbered(self, rows: str, changed: str) -> str:
+        """Return SQL of the affected rows and the rows of their frames, with their numbers.
+
+        From a partition's first to its last changed value, all rows are affected, besides `forward` rows before and
+        `back` rows after. At the start and at the end of a step, these are the same unchanged rows.
+
+        Args:
+            rows: SQL of the input's rows of the changed partitions, at the start or at the end.
+            changed: a view of changed values, as `__k0`, ...: of the partition, then of the order.
+        """
+        by = [f"__p{i}" for i in range(len(self.node.partition))]
+        order = [f"__o{i}" for i in range(len(self.order))]
+        expressions = [*self.node.partition, *(o.this for o in self.order)]
+        named = ", ".join(f"{text(e)} AS {n}" for e, n in zip(expressions, [*by, *order], strict=True))
+        values = ", ".join(f"__k{i} AS {n}" for i, n in enumerate([*by, *order]))
+        nulls = ", ".join(f"NULL AS {quote(c)}" for c in self.node.input.columns)
+        own = ", ".join(map(quote, self.node.input.columns))
+        ordered = ", ".join(_ordered_by(o, n) for o, n in zip(self.order, order, strict=True))
+        partition = f"PARTITION BY {', '.join(by)}"
+        marked = (
+            f"SELECT {own}, {named}, {_OF_TABLE} AS {_KIND} FROM ({rows}) UNION ALL "
+            f"SELECT {nulls}, {values}, explode(array({_BEFORE}, {_AFTER})) AS {_KIND} FROM {changed}"
+        )
+        numbered = (
+            f"SELECT *, count_if({_KIND} = {_OF_TABLE}) OVER "
+            f"({partition} ORDER BY {ordered}, {_KIND} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS {_AT} "
+            f"FROM ({marked})"
+        )
+        bounded = (
+            f"SELECT *, min(IF({_KIND} = {_BEFORE}, {_AT}, NULL)) OVER ({partition}) - {self.forward - 1} AS {_FIRST}, "
+            f"max(IF({_KIND} = {_AFTER}, {_AT}, NULL)) OVER ({partition}) + {self.back} AS {_LAST} FROM ({numbered})"
+        )
+        return (
+            f"SELECT {own}, {', '.join(by)}, {_AT}, {_FIRST}, {_LAST} FROM ({bounded}) WHERE {_KIND} = {_OF_TABLE} "
+            f"AND {_AT} BETWEEN {_FIRST} - {self.back} AND {_LAST} + {self.forward}"
+        )
+
+    def evaluated(self, numbered: str) -> str:
+        """Return SQL of the affected rows with their window functions.
+
+        A row's frame lies in few blocks of numbers, by which rows are joined.
+
+        Args:
+            numbered: a view of the result of `numbered`.
+        """
+        by = [f"__p{i}" for i in range(len(self.node.partition))]
+        own = ", ".join(map(quote, self.node.input.columns))
+        size = self.back + self.forward + 1
+        blocks = f"sequence(({_AT} - {self.back}) DIV {size}, ({_AT} + {self.forward}) DIV {size})"
+        affected = (
+            f"SELECT struct({own}) AS {_ROW}, {', '.join(f'{p} AS __of{p}' for p in by)}, {_AT} AS {_HERE}, "
+            f"explode({blocks}) AS {_BLOCK}_read FROM {numbered} WHERE {_AT} BETWEEN {_FIRST} AND {_LAST}"
+        )
+        read = f"SELECT *, {_AT} DIV {size} AS {_BLOCK} FROM {numbered}"
+        same = " AND ".join(f"__of{p} <=> {p}" for p in by)
+        on = f"{same} AND {_BLOCK}_read = {_BLOCK} AND {_AT} BETWEEN {_HERE} - {self.back} AND {_HERE} + {self.forward}"
+        items = zip(self.node.items, self.ends, strict=True)
+        functions = ", ".join(f"{_over(w, *ends)} AS {quote(n)}" for (n, w), ends in items)
+        groups = ", ".join([*(f"__of{p}" for p in by), _HERE])
+        listed = f"first({_ROW}) AS {_ROW}, {functions}"
+        joined = f"SELECT {listed} FROM ({affected}) LEFT JOIN ({read}) ON {on} GROUP BY {groups}"
+        fields = ", ".join(f"{_ROW}.{quote(c)} AS {quote(c)}" for c in self.node.input.columns)
+        names = ", ".join(quote(n) for n, _ in self.node.items)
+        return f"SELECT {fields}, {names} FROM ({joined})"
+
+
+def row_frames(node: Window) -> RowFrames | None:
+    """Return the frames of a window operator; None if a change may affect rows at any distance.
+
+    All functions need the same partition and the same order, which identifies rows, and frames of a fixed number of
+    rows; and none may depend on the order of the rows in its frame.
+    """
+    windows = [w for _, w in node.items]
+    partition = {text(p) for p in node.partition}
+    orders = {text(w.args["order"]) if w.args.get("order") else "" for w in windows}
+    if not partition or len(orders) != 1 or "" in orders:
+        return None
+    if any({text(p) for p in w.args.get("partition_by") or []} != partition for w in windows):
+        return None
+    ends = [_ends(w, node) for w in windows]
+    order = tuple(windows[0].args["order"].expressions)
+    columns = {e.name for e in (*node.partition, *(o.this for o in order)) if isinstance(e, exp.Column)}
+    known = tuple(e for e in ends if e)
+    if len(known) < len(ends) or not identifies_rows(node.input, columns):
+        return None
+    return RowFrames(node, order, known)
+
+
+def _ends(window: exp.Expr, node: Window) -> tuple[int, int] | None:
+    """Return the first and last row of a frame, relative to the current row; None if it has no fixed number of rows, or
+    the function depends on their order."""
+    call, spec = window.this, window.args.get("spec")
+    if isinstance(call, exp.Lag | exp.Lead) and spec is None and call.args.get("default") is None:
+        offset = call.args.get("offset")
+        rows = 1 if offset is None else _whole(offset)
+        if rows is None:
+            return None
+        return (-rows, -rows) if isinstance(call, exp.Lag) else (rows, rows)
+    if spec is None or str(spec.args.get("kind")).upper() != "ROWS" or isinstance(call, exp.Filter):
+        return None
+    first, last = (_end(spec.args.get(end), str(spec.args.get(f"{end}_side"))) for end in ("start", "end"))
+    if first is None or last is None or depends_on_order(call, node.input):
+        return None
+    return first, last
+
+
+def _end(end: exp.Expr | str | None, side: str) -> int | None:
+    if end is None or str(end).upper() == "CURRENT ROW":
+        return 0
+    rows = _whole(end) if isinstance(end, exp.Expr) else None
+    return rows if rows is None or side.upper() == "FOLLOWING" else -rows
+
+
+def _whole(literal: exp.Expr) -> int | None:
+    return int(literal.name) if isinstance(literal, exp.Literal) and literal.is_int else None
+
+
+def _ordered_by(ordered: exp.Ordered, name: str) -> str:
+    copy = ordered.copy()
+    copy.set("this", exp.column(name))
+    return text(copy)
+
+
+def _over(window: exp.Expr, first: int, last: int) -> str:
+    """Return a window function as an aggregate over the rows of its frame."""
+    call = window.this
+    within = f"FILTER (WHERE {_AT} BETWEEN {_HERE} + {first} AND {_HERE} + {last})"
+    called = f"first({text(call.this)})" if isinstance(call, exp.Lag | exp.Lead) else text(call)
+    return f"{called} {within}"

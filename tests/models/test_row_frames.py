@@ -1,0 +1,143 @@
+"""Windows over a fixed number of rows: only rows whose frames a change reaches are computed and written."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from lake_assets import Lake
+from lake_assets.lake import TableId
+from lake_assets.models.operators.query_tree import Window, walk
+from lake_assets.models.operators.row_frames import row_frames
+from lake_assets.models.sql.model_plan import plan
+from tests.models.test_strategies import World
+
+SCHEMA = {"g": "string", "o": "int", "p": "date", "v": "int", "d": "decimal(10,2)", "x": "double", "big": "bigint"}
+KEYED: dict[str, Any] = {"name": "staging.t", "sql": "SELECT * FROM final.t", "key": ["g", "o", "p"]}
+FRAMES = [
+    ("sum(v) OVER (PARTITION BY g ORDER BY o, p ROWS BETWEEN 3 PRECEDING AND CURRENT ROW)", (3, 0)),
+    ("sum(v) OVER (PARTITION BY g ORDER BY o, p ROWS 2 PRECEDING)", (2, 0)),
+    ("max(d) OVER (PARTITION BY g ORDER BY o DESC, p DESC NULLS FIRST ROWS BETWEEN 1 PRECEDING AND 2 FOLLOWING)", (1, 2)),
+    ("count(*) OVER (PARTITION BY g ORDER BY o NULLS LAST, p ROWS BETWEEN 4 PRECEDING AND 2 PRECEDING)", (4, 0)),
+    ("min(p) OVER (PARTITION BY g ORDER BY o, p ROWS BETWEEN 2 FOLLOWING AND 3 FOLLOWING)", (0, 3)),
+    ("avg(v) OVER (PARTITION BY o, g ORDER BY p ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)", (1, 0)),
+    ("avg(d) OVER (PARTITION BY g ORDER BY p, o ROWS BETWEEN CURRENT ROW AND CURRENT ROW)", (0, 0)),
+    ("lag(v) OVER (PARTITION BY g ORDER BY o, p)", (1, 0)),
+    ("lead(x, 2) OVER (PARTITION BY g ORDER BY o DESC, p)", (0, 2)),
+    ("bool_or(v > 1) OVER (PARTITION BY g, v ORDER BY o, p ROWS 1 PRECEDING)", (1, 0)),
+    ("sum(v + o) OVER (PARTITION BY g ORDER BY o % 2, o, p ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)", (1, 1)),
+]  # fmt: skip
+OTHERS = [
+    "sum(v) OVER (PARTITION BY g ORDER BY o ROWS 3 PRECEDING)",  # ties
+    "sum(v) OVER (ORDER BY g, o, p ROWS 3 PRECEDING)",
+    "sum(v) OVER (PARTITION BY g ORDER BY o, p)",
+    "sum(v) OVER (PARTITION BY g ORDER BY o, p ROWS UNBOUNDED PRECEDING)",
+    "sum(v) OVER (PARTITION BY g ORDER BY o, p ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
+    "sum(v) OVER (PARTITION BY g ORDER BY o RANGE BETWEEN 3 PRECEDING AND CURRENT ROW)",
+    "row_number() OVER (PARTITION BY g ORDER BY o, p)",
+    "first(v) OVER (PARTITION BY g ORDER BY o, p ROWS 3 PRECEDING)",
+    "lag(v, 1, 0) OVER (PARTITION BY g ORDER BY o, p)",
+    "lag(v) IGNORE NULLS OVER (PARTITION BY g ORDER BY o, p)",
+    "count(*) FILTER (WHERE v > 1) OVER (PARTITION BY g ORDER BY o, p ROWS 3 PRECEDING)",
+    "sum(x) OVER (PARTITION BY g ORDER BY o, p ROWS 3 PRECEDING)",  # rounded by the order of additions
+    "avg(big) OVER (PARTITION BY g ORDER BY o, p ROWS 3 PRECEDING)",
+    "collect_list(v) OVER (PARTITION BY g ORDER BY o, p ROWS 3 PRECEDING)",
+    "lag(v) OVER (PARTITION BY g ORDER BY o, p) AS other, lead(v) OVER (PARTITION BY g ORDER BY p, o)",
+    "lag(v) OVER (PARTITION BY g ORDER BY o, p) AS other, row_number() OVER (PARTITION BY g ORDER BY o, p)",
+]
+
+
+def reach(functions: str) -> tuple[int, int] | None:
+    """How many rows before and after a row its window functions read; None if that is not fixed."""
+    planned = plan("agg.m", f"SELECT g, o, p, {functions} AS f FROM final.t", {TableId.parse("final.t"): SCHEMA}, (),
+                   lambda _: [["g", "o", "p"]])  # fmt: skip
+    assert planned.tree is not None
+    (window,) = [n for n in walk(planned.tree.root) if isinstance(n, Window)]
+    frames = row_frames(window)
+    return (frames.back, frames.forward) if frames else None
+
+
+@pytest.mark.parametrize(("function", "expected"), FRAMES)
+def test_frames_of_a_fixed_number_of_rows_are_recognized(function: str, expected: tuple[int, int]) -> None:
+    assert reach(function) == expected
+
+
+@pytest.mark.parametrize("functions", OTHERS)
+def test_all_others_are_computed_by_partition(functions: str) -> None:
+    assert reach(functions) is None
+
+
+def test_one_new_row_changes_the_rows_that_its_frames_reach(lake: Lake) -> None:
+    world = World(lake, f"t ({', '.join(f'{n} {t}' for n, t in SCHEMA.items())})")
+    model = {"name": "agg.m", "sql": f"SELECT g, o, {FRAMES[0][0]} AS total FROM staging.t"}
+    world.sql("INSERT INTO final.t SELECT 'a', 2 * id, DATE'2024-01-01', id, id, id, id FROM range(50)")
+    world.run(KEYED, model)
+    world.sql("INSERT INTO final.t VALUES ('a', 31, DATE'2024-01-01', 7, 7, 7, 7)")
+    done = world.run(KEYED, model)["agg.m"]
+    # The new row, and the three rows after it, each deleted and inserted.
+    assert (done.strategy, done.changed) == ("keys", 1 + 2 * 3)
+    world.sql("DELETE FROM final.t WHERE o = 2")
+    assert world.run(KEYED, model)["agg.m"].changed == 1 + 2 * 3
+    world.sql("UPDATE final.t SET x = 0 WHERE o = 20")
+    assert world.run(KEYED, model)["agg.m"].changed == 0
+
+
+def test_they_equal_their_query_after_two_changes(lake: Lake) -> None:
+    prove(lake, random.Random(3), runs=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8))
+def test_they_equal_their_query_after_every_change(lake: Lake, seed: int) -> None:
+    prove(lake, random.Random(seed), runs=6)
+
+
+def prove(lake: Lake, choose: random.Random, runs: int) -> None:
+    """Compare models with their queries over a random history: late rows, deletes, changed keys, nulls, and nothing."""
+    world = World(lake, f"t ({', '.join(f'{n} {t}' for n, t in SCHEMA.items())})")
+    models = [
+        {"name": f"agg.m{n}", "sql": f"SELECT g, o, p, v, {f} AS f FROM staging.t"} for n, (f, _) in enumerate(FRAMES)
+    ]
+    several = ", ".join(f"{FRAMES[n][0]} AS f{n}" for n in (0, 1, 7))
+    models.append({"name": "agg.several", "sql": f"SELECT * FROM (SELECT *, {several} FROM staging.t) WHERE f7 > 0"})
+    groups = "SELECT g, o, sum(v) AS v FROM final.t GROUP BY g, o"
+    total = "sum(v) OVER (PARTITION BY g ORDER BY o ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING)"
+    models.append({"name": "agg.groups", "sql": f"SELECT t.*, {total} AS f FROM ({groups}) t"})
+    moves = itertools.count(1)
+
+    def new(rows: int) -> str:
+        """New rows, of keys that are not in the table now."""
+        values: dict[str, str] = {}
+        for _ in range(rows):
+            key = ", ".join(map(choose.choice, [["'a'", "'b'", "NULL"], [*map(str, range(40)), "NULL"],
+                                                ["DATE'2024-01-01'", "DATE'2024-01-02'", "NULL"]]))  # fmt: skip
+            v, x = choose.choice([*range(4), "NULL"]), choose.choice(["-0.0D", "0.5D", "1.5D", "NULL"])
+            values[key] = f"({key}, {v}, {v}, {x}, {v})"
+        same = " AND ".join(f"s.{c} <=> t.{c}" for c in KEYED["key"])
+        rows_of = f"(VALUES {', '.join(values.values())}) s({', '.join(SCHEMA)})"
+        return f"INSERT INTO final.t SELECT s.* FROM {rows_of} LEFT ANTI JOIN final.t t ON {same}"
+
+    def change() -> str:
+        low = choose.randrange(40)
+        match choose.choice(["new", "new", "update", "delete", "move", "compact"]):
+            case "new":
+                return new(choose.choice([1, 3, 10]))
+            case "update":
+                return f"UPDATE final.t SET v = {choose.randrange(4)} WHERE o BETWEEN {low} AND {low + choose.randrange(4)}"
+            case "move":
+                return f"UPDATE final.t SET o = o + {100 * next(moves)} WHERE g = 'a' AND o < 100"
+            case "delete":
+                return f"DELETE FROM final.t WHERE {choose.choice([f'o = {low}', 'g IS NULL', 'p IS NULL'])}"
+            case _:
+                return f"CALL {lake.config.name}.system.rewrite_data_files(table => 'final.t', options => map('rewrite-all', 'true'))"
+
+    world.sql(new(60))
+    world.run(KEYED, *models)
+    for _ in range(runs):
+        for _ in range(choose.randint(1, 3)):
+            world.sql(change())
+        done = world.run(KEYED, *models)
+        assert not [o.why for o in done.values() if "missing in the table" in o.why or "did not accept" in o.why]
