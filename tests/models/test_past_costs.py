@@ -39,19 +39,20 @@ def test_a_step_during_which_the_clock_was_set_back_has_no_cost(plain_lake: Lake
 def test_rewritten_files_are_compared_unless_computing_everything_is_cheaper(
     compared: int, operators: int, stored: int, *, is_full: bool
 ) -> None:
-    expected = Estimate(1_000_000, 1_000_000, False, 0.25, compared=compared, stored=stored)
-    assert bool(expected.reason_not_to_compare(operators)) == is_full
-    assert not replace(expected, declared=True).reason_not_to_compare(operators)
-    assert not replace(expected, rows=10_000).reason_not_to_compare(operators)
+    expected = Estimate(1_000_000, 1_000_000, False, 0.25, compared=compared, stored=stored, operators=operators)
+    assert bool(expected.reason_not_to_compare) == is_full
+    assert not replace(expected, declared=True).reason_not_to_compare
+    assert not replace(expected, rows=10_000).reason_not_to_compare
 
 
 def test_few_rows_are_computed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
-    expected = Estimate(1, 60, True, 0.25, stored=40)
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 410)
+    expected = Estimate(1, 60, True, 0.25, stored=40, operators=1)
     assert expected.is_small
     assert expected.prefers_full
-    assert "in full up to 100 rows of sources and table" in str(expected)
+    assert str(expected) == "60 rows of its sources and 40 of the table are few"
     assert not replace(expected, stored=41).prefers_full
+    assert not replace(expected, operators=2).prefers_full
     assert not replace(expected, declared=True).prefers_full
     assert not replace(expected, by_change=True).prefers_full
 

@@ -19,7 +19,7 @@ from lake_assets.lake.names import nearest
 from lake_assets.lake.sql_text import DIALECT, changed, misread, not_repeatable
 from lake_assets.models.operators.maintenance import describe, is_by_key, reason_all_rows_change
 from lake_assets.models.operators.operator_types import certain_type, mixed_types_reason
-from lake_assets.models.operators.query_tree import Aggregate, Tree, walk
+from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Tree, walk
 from lake_assets.models.operators.row_identity import Identity, identity
 from lake_assets.models.operators.stability import Doubt, are_windows_certain
 from lake_assets.models.sql.compiler import compiled
@@ -67,6 +67,14 @@ class ModelPlan:
     retraction: Retraction | None = None
     warnings: tuple[str, ...] = ()
     as_written: bool = False
+
+    @property
+    def operators(self) -> int:
+        """Number of operators that join, sort or group rows, without a GROUP BY to whose groups changes are added."""
+        if self.tree is None:
+            return 0
+        combining = [n for n in walk(self.tree.root) if is_by_key(n) or isinstance(n, InnerJoin)]
+        return len(combining) - (1 if self.retraction and isinstance(combining[0], Aggregate) else 0)
 
 
 def parse(name: str, sql: str, *, is_maintained: bool = True) -> exp.Query:

@@ -20,13 +20,14 @@ FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
 # Past runs count once there are this many, and only for changes above this fraction of the limit: a single slow run
 # (the first of a process is slow) must not switch a model to full recomputes.
 RUNS, SMALL = 3, 0.1
-# Up to this number of rows of the sources and the table together, computing everything takes less than to look for what
-# changed, unless past recomputes took more than these seconds.
-FULL_UP_TO, SLOW = 250_000, 1.5
+# Up to this cost of computing everything (see `Estimate.is_small`), it takes less than to look for what changed, unless
+# past recomputes took more than these seconds.
+FULL_UP_TO, SLOW = 2_000_000, 1.5
 # Up to this number of rows, past runs do not count.
 FEW_ROWS = 10_000
-# Costs per row, relative to reading one: to compare a row of rewritten files by value, and to write one.
-COMPARE, WRITE = 2.5, 2.0
+# Costs per row, relative to reading one: to compare a row of rewritten files by value, and to write one; and what a
+# rewritten row costs the tables that are made from it.
+COMPARE, WRITE, READ_AGAIN = 2.5, 2.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Estimate:
         compared: rows of rewritten files that have to be compared to find the changed ones; fewer if other models of
             the run share the comparison.
         stored: rows of the model's table.
+        operators: number of operators of the query that join, sort or group rows, without a GROUP BY to whose groups
+            changes are added.
         by_change: whether also few rows are not computed in full: it took long, or the table has declared partitions,
             all of which it would rewrite.
     """
@@ -71,16 +74,18 @@ class Estimate:
     declared: bool = False
     compared: int = 0
     stored: int = 0
+    operators: int = 0
     by_change: bool = False
 
-    def reason_not_to_compare(self, operators: int) -> str:
-        """Return why the changed rows are not looked for in rewritten files; empty if they are.
+    @property
+    def full_cost(self) -> float:
+        """Cost of computing and writing everything, relative to reading a row."""
+        return self.rows * (1 + COMPARE * self.operators) + WRITE * self.stored
 
-        Args:
-            operators: number of operators of the query that join, sort or group the rows before its last GROUP BY.
-        """
-        full = self.rows * (1 + COMPARE * operators) + WRITE * self.stored
-        if self.rows <= FEW_ROWS or self.declared or self.compared * COMPARE <= full:
+    @property
+    def reason_not_to_compare(self) -> str:
+        """Why the changed rows are not looked for in rewritten files; empty if they are."""
+        if self.rows <= FEW_ROWS or self.declared or self.compared * COMPARE <= self.full_cost:
             return ""
         return (
             f"files of {self.compared:,} rows were rewritten: comparing them is estimated to cost more than computing "
@@ -95,7 +100,8 @@ class Estimate:
     @property
     def is_small(self) -> bool:
         """Whether there are so few rows that computing everything is cheaper, however few of them changed."""
-        return not self.declared and not self.by_change and self.rows + self.stored <= FULL_UP_TO
+        cost = self.full_cost + READ_AGAIN * self.stored
+        return cost <= FULL_UP_TO and not self.declared and not self.by_change
 
     @property
     def prefers_full(self) -> bool:
@@ -109,9 +115,9 @@ class Estimate:
         return self.share > self.limit
 
     def __str__(self) -> str:
-        size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
         if self.is_small:
-            return f"{size}; in full up to {FULL_UP_TO:,} rows of sources and table"
+            return f"{self.rows:,} rows of its sources and {self.stored:,} of the table are few"
+        size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
         if self.incremental is not None and self.full is not None:
             return f"{size}; by past runs {self.incremental:.1f} s, in full {self.full:.1f} s"
         return f"{size}; in full above {self.limit:.0%}"
@@ -127,6 +133,7 @@ def estimate(
     *,
     readers: Callable[[TableId], int] = lambda _: 1,
     target: Table | None = None,
+    operators: int = 0,
     partitioned: bool = False,
 ) -> Estimate:
     """Estimate a change; reads only loaded metadata.
@@ -139,6 +146,7 @@ def estimate(
         full_above: the declared limit.
         readers: returns the number of models of the run that read a table.
         target: the model's table, if it exists.
+        operators: see `Estimate`.
         partitioned: whether it has declared partitions.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
@@ -156,7 +164,7 @@ def estimate(
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
     by_change = partitioned or (len(fulls) > 1 and min(fulls) > SLOW)
-    return replace(estimated, compared=compared, stored=stored, by_change=by_change)
+    return replace(estimated, compared=compared, stored=stored, operators=operators, by_change=by_change)
 
 
 def _most_rows(table: Table, window: Window) -> int:

@@ -27,8 +27,7 @@ from lake_assets.errors import (
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
-from lake_assets.models.operators.maintenance import is_by_key, reason_all_rows_change
-from lake_assets.models.operators.query_tree import Aggregate, InnerJoin, Node, walk
+from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
 from lake_assets.models.steps.absorbed_ranges import absorb_ranges
 from lake_assets.models.steps.cost_estimate import Estimate, estimate, past_costs
@@ -146,7 +145,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
-            readers=pins.changes.readers_of, target=due.target, partitioned=spec.partitions is not None,
+            readers=pins.changes.readers_of, target=due.target, operators=plan.operators, partitioned=spec.partitions is not None,
         )  # fmt: skip
         ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
@@ -323,19 +322,13 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
     """Return the strategy for a change of some sources, and the reason."""
     if model.strategy == "full" or model.tree is None:
         return "full", model.why
-    if expected.prefers_full and (expected.exact or expected.is_small):
+    if expected.prefers_full and (expected.exact or expected.is_small or expected.limit == 0):
         return "full", f"computing everything is estimated to be cheaper: {expected}"
-    if not expected.exact and (why := expected.reason_not_to_compare(_operators(model.tree.root))):
+    if not expected.exact and (why := expected.reason_not_to_compare):
         return "full", why
     if model.strategy != "ranges" and (why := reason_all_rows_change(model.tree.root, changed)):
         return "full", why
     return model.strategy, model.why
-
-
-def _operators(root: Node) -> int:
-    """Return the number of operators that shuffle rows, but the topmost GROUP BY: it is all that a simple total has."""
-    shuffling = [n for n in walk(root) if is_by_key(n) or isinstance(n, InnerJoin)]
-    return len(shuffling) - (1 if shuffling and isinstance(shuffling[0], Aggregate) else 0)
 
 
 def is_same_query(target: Table, spec: ModelSpec) -> bool:
