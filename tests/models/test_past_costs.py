@@ -54,22 +54,21 @@ def test_few_rows_are_computed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not replace(expected, stored=41).prefers_full
     assert not replace(expected, operators=2).prefers_full
     assert not replace(expected, declared=True).prefers_full
-    assert not replace(expected, by_change=True).prefers_full
+    assert not replace(expected, slow=True).prefers_full
 
 
 @pytest.mark.parametrize(
-    ("seconds", "partitioned", "is_small"),
+    ("seconds", "is_small"),
     [
-        ([], False, True),
-        ([9.0], False, True),  # the first run of a process
-        ([9.0, 1.0], False, True),
-        ([9.0, 2.0], False, False),
-        ([1.0], True, False),
+        ([], True),
+        ([9.0], True),  # the first run of a process
+        ([9.0, 1.0], True),
+        ([9.0, 2.0], False),
     ],
 )
-def test_few_rows_are_absorbed_by_change_where_a_recompute_takes_long_or_rewrites_partitions(
-    monkeypatch: pytest.MonkeyPatch, seconds: list[float], *, partitioned: bool, is_small: bool
+def test_few_rows_are_absorbed_by_change_where_a_recompute_has_taken_long(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], *, is_small: bool
 ) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
     past = [Cost("keys", 1, 60, 0.1), *(Cost("full", 1, 60, s) for s in seconds)]
-    assert cost_estimate.estimate("keys", {}, {}, {}, past, partitioned=partitioned).is_small == is_small
+    assert cost_estimate.estimate("keys", {}, {}, {}, past).is_small == is_small

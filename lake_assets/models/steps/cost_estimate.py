@@ -20,14 +20,13 @@ FULL_ABOVE = {"retract": 0.25, "keys": 0.1, "ranges": 0.3}
 # Past runs count once there are this many, and only for changes above this fraction of the limit: a single slow run
 # (the first of a process is slow) must not switch a model to full recomputes.
 RUNS, SMALL = 3, 0.1
-# Up to this cost of computing everything (see `Estimate.is_small`), it takes less than to look for what changed, unless
-# past recomputes took more than these seconds.
-FULL_UP_TO, SLOW = 2_000_000, 1.5
+# Up to this cost of computing everything and comparing it with the stored rows, that takes less than to look for what
+# changed, unless it has taken more than these seconds.
+FULL_UP_TO, SLOW = 1_000_000, 1.5
 # Up to this number of rows, past runs do not count.
 FEW_ROWS = 10_000
-# Costs per row, relative to reading one: to compare a row of rewritten files by value, and to write one; and what a
-# rewritten row costs the tables that are made from it.
-COMPARE, WRITE, READ_AGAIN = 2.5, 2.0, 3.0
+# Costs per row, relative to reading one: to compare a row of two versions by value, and to write one.
+COMPARE, WRITE = 2.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ class Estimate:
         stored: rows of the model's table.
         operators: number of operators of the query that join, sort or group rows, without a GROUP BY to whose groups
             changes are added.
-        by_change: whether also few rows are not computed in full: it took long, or the table has declared partitions,
-            all of which it would rewrite.
+        slow: whether computing everything has taken long, although there are few rows.
     """
 
     changed: int
@@ -75,17 +73,13 @@ class Estimate:
     compared: int = 0
     stored: int = 0
     operators: int = 0
-    by_change: bool = False
-
-    @property
-    def full_cost(self) -> float:
-        """Cost of computing and writing everything, relative to reading a row."""
-        return self.rows * (1 + COMPARE * self.operators) + WRITE * self.stored
+    slow: bool = False
 
     @property
     def reason_not_to_compare(self) -> str:
         """Why the changed rows are not looked for in rewritten files; empty if they are."""
-        if self.rows <= FEW_ROWS or self.declared or self.compared * COMPARE <= self.full_cost:
+        full = self.rows * (1 + COMPARE * self.operators) + WRITE * self.stored
+        if self.rows <= FEW_ROWS or self.declared or self.compared * COMPARE <= full:
             return ""
         return (
             f"files of {self.compared:,} rows were rewritten: comparing them is estimated to cost more than computing "
@@ -98,10 +92,14 @@ class Estimate:
         return min(1.0, self.changed / self.rows) if self.rows else 0.0
 
     @property
+    def has_few_rows(self) -> bool:
+        """Whether computing everything and comparing it with the stored rows is cheap."""
+        return self.rows * (1 + COMPARE * self.operators) + 2 * COMPARE * self.stored <= FULL_UP_TO
+
+    @property
     def is_small(self) -> bool:
-        """Whether there are so few rows that computing everything is cheaper, however few of them changed."""
-        cost = self.full_cost + READ_AGAIN * self.stored
-        return cost <= FULL_UP_TO and not self.declared and not self.by_change
+        """Whether there are so few rows that everything is computed, however few of them changed."""
+        return self.has_few_rows and not self.declared and not self.slow
 
     @property
     def prefers_full(self) -> bool:
@@ -134,7 +132,6 @@ def estimate(
     readers: Callable[[TableId], int] = lambda _: 1,
     target: Table | None = None,
     operators: int = 0,
-    partitioned: bool = False,
 ) -> Estimate:
     """Estimate a change; reads only loaded metadata.
 
@@ -147,7 +144,6 @@ def estimate(
         readers: returns the number of models of the run that read a table.
         target: the model's table, if it exists.
         operators: see `Estimate`.
-        partitioned: whether it has declared partitions.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
@@ -163,8 +159,8 @@ def estimate(
     stored = visible_rows(target.current_snapshot()) if target else 0
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
-    by_change = partitioned or (len(fulls) > 1 and min(fulls) > SLOW)
-    return replace(estimated, compared=compared, stored=stored, operators=operators, by_change=by_change)
+    slow = len(fulls) > 1 and min(fulls) > SLOW
+    return replace(estimated, compared=compared, stored=stored, operators=operators, slow=slow)
 
 
 def _most_rows(table: Table, window: Window) -> int:

@@ -38,6 +38,7 @@ from lake_assets.models.steps.model_context import Done, ModelContext, NotAccept
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.planned_models import needed_columns, planned
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
+from lake_assets.models.steps.written_changes import write_differences
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
@@ -145,7 +146,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
-            readers=pins.changes.readers_of, target=due.target, operators=plan.operators, partitioned=spec.partitions is not None,
+            readers=pins.changes.readers_of, target=due.target, operators=plan.operators,
         )  # fmt: skip
         ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
@@ -260,7 +261,7 @@ def _absorb(ctx: ModelContext) -> Done:
         return ctx.nothing("nothing changed in the sources' rows")
     strategy, why = choice(ctx.plan, ctx.expected, changed)
     if strategy == "full":
-        return full(ctx, why)
+        return write_differences(ctx, why) if ctx.expected.has_few_rows else full(ctx, why)
     try:
         plan, mixed_types = plan_with_types(ctx)
         if strategy == "ranges":

@@ -8,11 +8,9 @@ from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
 from lake_assets.models.operators.operator_rows import KeyFilter
-from lake_assets.models.operators.query_tree import (
-    Tree,
-)
+from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.kept_frames import Frame
+from lake_assets.models.steps.kept_frames import SIGN, Frame
 from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.row_differences import incomparable
@@ -72,3 +70,14 @@ def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Don
         return full(ctx, f"rows without a key cannot be counted by column {column}")
     lost = writer.change(delta, key) if key else writer.count_copies(delta)
     return full_for_lost_rows(ctx, lost) if lost else Done(strategy, what)
+
+
+def write_differences(ctx: ModelContext, why: str) -> Done:
+    """Compute everything, and write the rows that differ from the stored ones: so whatever reads the table sees only
+    what changed."""
+    if incomparable(ctx.types):
+        return full(ctx, why)
+    columns = ", ".join(map(quote, ctx.types))
+    new, stored = ctx.frames.view(ctx.query), ctx.lake.sql_name(ctx.spec.table)
+    delta = f"SELECT {columns}, 1 AS {SIGN} FROM {new} UNION ALL SELECT {columns}, -1 FROM {stored}"
+    return write_change(ctx, delta, "full", why)
