@@ -50,7 +50,7 @@ def test_few_rows_are_computed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Estimate(1, 60, True, 0.25, stored=40, operators=1)
     assert expected.is_small
     assert expected.prefers_full
-    assert str(expected) == "60 rows of its sources and 40 of the table are few"
+    assert str(expected) == "few rows: 60 in its sources, 40 in the table"
     assert not replace(expected, stored=41).prefers_full
     assert not replace(expected, operators=2).prefers_full
     assert not replace(expected, declared=True).prefers_full

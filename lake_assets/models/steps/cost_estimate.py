@@ -114,7 +114,7 @@ class Estimate:
 
     def __str__(self) -> str:
         if self.is_small:
-            return f"{self.rows:,} rows of its sources and {self.stored:,} of the table are few"
+            return f"few rows: {self.rows:,} in its sources, {self.stored:,} in the table"
         size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
         if self.incremental is not None and self.full is not None:
             return f"{size}; by past runs {self.incremental:.1f} s, in full {self.full:.1f} s"

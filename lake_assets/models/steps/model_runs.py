@@ -323,7 +323,9 @@ def choice(model: ModelPlan, expected: Estimate, changed: set[TableId]) -> tuple
     """Return the strategy for a change of some sources, and the reason."""
     if model.strategy == "full" or model.tree is None:
         return "full", model.why
-    if expected.prefers_full and (expected.exact or expected.is_small or expected.limit == 0):
+    if expected.is_small:
+        return "full", str(expected)
+    if expected.prefers_full and (expected.exact or expected.limit == 0):
         return "full", f"computing everything is estimated to be cheaper: {expected}"
     if not expected.exact and (why := expected.reason_not_to_compare):
         return "full", why

@@ -210,10 +210,35 @@ class Writer:
             f"SELECT {listed}, false FROM {remaining_view} LATERAL VIEW {_times('__left')} UNION ALL "
             f"SELECT {listed}, false FROM {view} LATERAL VIEW {_times('__copies')} WHERE __copies > 0"
         )
-        clauses = f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.__goes THEN {self._insert()}"
-        with self._to(True) as name:
-            self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON s.__goes AND {on} {clauses}", pruning.values, source)
+        self._merge_copies(on, pruning.values, source)
         return ""
+
+    def differences(self, rows: str) -> None:
+        """Replace all rows of a table without a key, by writing those that differ.
+
+        Args:
+            rows: SQL of all new rows.
+        """
+        columns = list(self.types)
+        listed = ", ".join(map(quote, columns))
+        both = f"SELECT {listed}, 1 AS {SIGN} FROM ({rows}) UNION ALL SELECT {listed}, -1 FROM {self.name}"
+        copies = f"CAST(count_if({SIGN} > 0) AS INT) AS __new, CAST(count_if({SIGN} < 0) AS INT) AS __stored"
+        changed, (count, gone) = self.frames.materialize_with_aggregates(
+            net(both, self.types, copies), "count(*)", "count_if(__stored > __new)"
+        )
+        if not count:
+            self.nothing()
+            return
+        view = self.frames.view(changed)
+        if not gone:
+            self._append(self.frames.sql(f"SELECT {listed} FROM {view} LATERAL VIEW {_times('__copies')}"), self.gate)
+            return
+        # A MERGE cannot delete one of several equal rows: all are deleted, and as many written again as there are now.
+        source = self.frames.sql(
+            f"SELECT {listed}, true AS __goes FROM {view} WHERE __stored > 0 UNION ALL "
+            f"SELECT {listed}, false FROM {view} LATERAL VIEW {_times('__new')}"
+        )
+        self._merge_copies(" AND ".join(same(c, self.types[c]) for c in columns), {}, source)
 
     # --- -------------------------------------------------------------------------------------------------------
 
@@ -242,6 +267,12 @@ class Writer:
         )
         return added - hidden + restored
 
+    def _merge_copies(self, on: str, values: Mapping[str, object], source: DataFrame) -> None:
+        """Delete the stored rows that equal a row of `source` with `__goes`, and insert the others."""
+        clauses = f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.__goes THEN {self._insert()}"
+        with self._to(True) as name:
+            self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON s.__goes AND {on} {clauses}", values, source)
+
     def _insert(self) -> str:
         listed = ", ".join(map(quote, self.types))
         return f"INSERT ({listed}) VALUES ({', '.join('s.' + quote(c) for c in self.types)})"
@@ -266,17 +297,18 @@ class Writer:
             yield branch
 
 
-def net(delta: str, types: Mapping[str, str]) -> str:
+def net(delta: str, types: Mapping[str, str], more: str = "") -> str:
     """Return SQL for the distinct rows of a change, with the number of copies to insert or, if negative, to delete.
 
     Args:
         delta: SQL of rows with `SIGN`.
         types: Spark's types by column of the table, in its order.
+        more: further aggregates.
     """
     by = ", ".join(form(quote(c), k) for c, k in types.items())
     firsts = ", ".join(f"first({quote(c)}) AS {quote(c)}" for c in types)
     return (
-        f"SELECT {firsts}, CAST(sum({SIGN}) AS INT) AS __copies "
+        f"SELECT {firsts}, CAST(sum({SIGN}) AS INT) AS __copies{', ' if more else ''}{more} "
         f"FROM ({cast(delta, types)}) GROUP BY {by} HAVING sum({SIGN}) <> 0"
     )
 

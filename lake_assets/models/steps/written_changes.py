@@ -10,10 +10,11 @@ from lake_assets.lake import quote
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.kept_frames import SIGN, Frame
+from lake_assets.models.steps.kept_frames import ONE_PIECE, SIGN, Frame
 from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.row_differences import incomparable
+from lake_assets.tables.spark_tuning import planned_once
 
 
 def replace_keys(
@@ -77,7 +78,13 @@ def write_differences(ctx: ModelContext, why: str) -> Done:
     what changed."""
     if incomparable(ctx.types):
         return full(ctx, why)
-    columns = ", ".join(map(quote, ctx.types))
-    new, stored = ctx.frames.view(ctx.query), ctx.lake.sql_name(ctx.spec.table)
-    delta = f"SELECT {columns}, 1 AS {SIGN} FROM {new} UNION ALL SELECT {columns}, -1 FROM {stored}"
-    return write_change(ctx, delta, "full", why)
+    few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
+    new, writer = ctx.frames.view(ctx.query), ctx.writer("full", few=few)
+    with planned_once(ctx.lake, when=few, as_one=True):
+        if not ctx.plan.key:
+            writer.differences(f"SELECT * FROM {new}")
+            return Done("full", why)
+        columns = ", ".join(map(quote, ctx.types))
+        delta = f"SELECT {columns}, 1 AS {SIGN} FROM {new} UNION ALL SELECT {columns}, -1 FROM {writer.name}"
+        lost = writer.change(delta, ctx.plan.key)
+    return full_for_lost_rows(ctx, lost) if lost else Done("full", why)

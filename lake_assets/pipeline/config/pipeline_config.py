@@ -204,8 +204,8 @@ class SqlModel(Batches, TableSettings):
     )
     full_above: float | None = Field(
         default=None,
-        description="recompute everything from this share of changed rows on (0 to 1); default: estimated from past "
-        "runs",
+        description="recompute everything from this share of changed rows on (0 to 1); default: estimated from the "
+        "number of rows and past runs",
         ge=0,
         le=1,
     )
