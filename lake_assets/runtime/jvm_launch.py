@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,7 @@ def start_jvm(settings: Mapping[str, object]) -> None:
     if _compat.gateway() is not None:
         return
     before = os.environ.get(_ARGUMENTS)
+    own = psutil.Process().children()
     folder = new_folder()
     file = folder / "spark.conf"
     write_settings(file, with_folder(settings, folder))
@@ -37,7 +38,7 @@ def start_jvm(settings: Mapping[str, object]) -> None:
         # PySpark has removed the folder in which a starting JVM writes its port: the JVM would fail to write it, and
         # never exit.
         if _compat.gateway() is None:
-            _end_children(str(file))
+            _end_children(str(file), own)
         raise
     finally:
         file.unlink(missing_ok=True)
@@ -47,11 +48,13 @@ def start_jvm(settings: Mapping[str, object]) -> None:
             os.environ[_ARGUMENTS] = before
 
 
-def _end_children(argument: str) -> None:
-    """End the child processes that were started with an argument."""
-    for child in psutil.Process().children(recursive=True):
+def _end_children(argument: str, others: Collection[psutil.Process]) -> None:
+    """End the child processes that were started with an argument, also one that does not run its program yet."""
+    this = psutil.Process()
+    for child in this.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if argument in child.cmdline():
+            command = child.cmdline()
+            if argument in command or (command == this.cmdline() and child not in others):
                 child.kill()
 
 
