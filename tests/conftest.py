@@ -28,7 +28,7 @@ SMALL = {
 # heap, which keeps what Spark remembers of every session. Collectors with threads of their own cost more than they save
 # where tests run on every core. Nor does the second compiler: it took a third of the time of the CPU.
 _JVM = "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=400m -XX:TieredStopAtLevel=1"
-JVM_OF_TESTS = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms2g -Xmn768m"}
+JVM_OF_TESTS = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms3g -Xmn768m"}
 # A JVM that lives for a few steps.
 SHORT_JVM = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms512m"}
 
