@@ -17,6 +17,7 @@ from lake_assets.tables.spark_frames import checkpoint, new_name, over
 
 log = logging.getLogger(__name__)
 _FLOATING = ("float", "double")
+_UNCOMPARED = ("map<", "variant", "interval", "collate", "geometry", "geography", "void")
 _SIGN, _COPIES, _GOES = "__lake_sign", "__lake_copies", "__lake_goes"
 
 
@@ -108,7 +109,7 @@ def incomparable(types: Mapping[str, str]) -> str:
     for name, kind in types.items():
         plain = kind.split("(")[0]
         nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in _FLOATING)
-        if nested or any(t in kind for t in ("map<", "variant", "interval", "collate", "geometry", "geography")):
+        if nested or any(t in kind for t in _UNCOMPARED):
             return name
     return ""
 

@@ -11,7 +11,7 @@ import pytest
 from lake_assets import Lake
 from lake_assets.lake import TableId
 from lake_assets.models.operators.query_tree import Window, walk
-from lake_assets.models.operators.row_frames import row_frames
+from lake_assets.models.operators.row_frames import RowFrames, row_frames
 from lake_assets.models.sql.model_plan import plan
 from tests.models.test_strategies import World
 
@@ -25,7 +25,9 @@ FRAMES = [
     ("min(p) OVER (PARTITION BY g ORDER BY o, p ROWS BETWEEN 2 FOLLOWING AND 3 FOLLOWING)", (0, 3)),
     ("avg(v) OVER (PARTITION BY o, g ORDER BY p ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)", (1, 0)),
     ("avg(d) OVER (PARTITION BY g ORDER BY p, o ROWS BETWEEN CURRENT ROW AND CURRENT ROW)", (0, 0)),
+    ("max(d) OVER (PARTITION BY g ORDER BY o, p ROWS BETWEEN 12 PRECEDING AND CURRENT ROW)", (12, 0)),
     ("lag(v) OVER (PARTITION BY g ORDER BY o, p)", (1, 0)),
+    ("lag(v, 30) OVER (PARTITION BY g ORDER BY o, p)", (30, 0)),
     ("lead(x, 2) OVER (PARTITION BY g ORDER BY o DESC, p)", (0, 2)),
     ("bool_or(v > 1) OVER (PARTITION BY g, v ORDER BY o, p ROWS 1 PRECEDING)", (1, 0)),
     ("sum(v + o) OVER (PARTITION BY g ORDER BY o % 2, o, p ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)", (1, 1)),
@@ -50,24 +52,43 @@ OTHERS = [
 ]
 
 
-def reach(functions: str) -> tuple[int, int] | None:
-    """How many rows before and after a row its window functions read; None if that is not fixed."""
+def frames_of(functions: str) -> RowFrames | None:
+    """The frames of window functions over a table with a key."""
     planned = plan("agg.m", f"SELECT g, o, p, {functions} AS f FROM final.t", {TableId.parse("final.t"): SCHEMA}, (),
                    lambda _: [["g", "o", "p"]])  # fmt: skip
     assert planned.tree is not None
     (window,) = [n for n in walk(planned.tree.root) if isinstance(n, Window)]
-    frames = row_frames(window)
-    return (frames.back, frames.forward) if frames else None
+    return row_frames(window)
 
 
 @pytest.mark.parametrize(("function", "expected"), FRAMES)
 def test_frames_of_a_fixed_number_of_rows_are_recognized(function: str, expected: tuple[int, int]) -> None:
-    assert reach(function) == expected
+    frames = frames_of(function)
+    assert frames
+    assert (frames.back, frames.forward) == expected
 
 
 @pytest.mark.parametrize("functions", OTHERS)
 def test_all_others_are_computed_by_partition(functions: str) -> None:
-    assert reach(functions) is None
+    assert frames_of(functions) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "affected", "is_joined"),
+    [
+        ("sum(v) OVER (PARTITION BY g ORDER BY o, p ROWS 364 PRECEDING)", 366, 2, True),
+        ("sum(v) OVER (PARTITION BY g ORDER BY o, p ROWS 364 PRECEDING)", 1_000, 800, False),
+        # Spark computes it from one row, however far away.
+        ("lag(v, 364) OVER (PARTITION BY g ORDER BY o, p)", 366, 2, False),
+        ("lag(v) OVER (PARTITION BY g ORDER BY o, p)", 3, 1, False),
+    ],
+)
+def test_few_affected_rows_are_joined_with_their_frames(
+    function: str, rows: int, affected: int, *, is_joined: bool
+) -> None:
+    frames = frames_of(function)
+    assert frames
+    assert (" JOIN " in frames.evaluated("numbered", rows, affected)) == is_joined
 
 
 def test_one_new_row_changes_the_rows_that_its_frames_reach(lake: Lake) -> None:
@@ -101,8 +122,8 @@ def prove(lake: Lake, choose: random.Random, runs: int) -> None:
     models = [
         {"name": f"agg.m{n}", "sql": f"SELECT g, o, p, v, {f} AS f FROM staging.t"} for n, (f, _) in enumerate(FRAMES)
     ]
-    several = ", ".join(f"{FRAMES[n][0]} AS f{n}" for n in (0, 1, 7))
-    models.append({"name": "agg.several", "sql": f"SELECT * FROM (SELECT *, {several} FROM staging.t) WHERE f7 > 0"})
+    several = ", ".join(f"{FRAMES[n][0]} AS f{n}" for n in (0, 1, 8))
+    models.append({"name": "agg.several", "sql": f"SELECT * FROM (SELECT *, {several} FROM staging.t) WHERE f8 > 0"})
     groups = "SELECT g, o, sum(v) AS v FROM final.t GROUP BY g, o"
     total = "sum(v) OVER (PARTITION BY g ORDER BY o ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING)"
     models.append({"name": "agg.groups", "sql": f"SELECT t.*, {total} AS f FROM ({groups}) t"})

@@ -42,7 +42,7 @@ from lake_assets.models.operators.query_tree import (
     refs,
     text,
 )
-from lake_assets.models.operators.row_frames import RowFrames, row_frames
+from lake_assets.models.operators.row_frames import AFFECTED, RowFrames, row_frames
 from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
 
 _MINUS, _PLUS = f"CAST(-1 AS INT) AS {SIGN}", f"CAST(1 AS INT) AS {SIGN}"
@@ -307,9 +307,13 @@ class Deltas:
         key_filter = _key_filter(node.partition, changed)
         parts: list[str] = []
         for at, sign in _sides():
-            rows = frames.numbered(self._rows.sql(node.input, at, key_filter), changed.view)
-            view = self._frames.view(self._frames.materialize(rows))
-            parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({frames.evaluated(view)}))")
+            numbered, (rows, affected) = self._frames.materialize_with_aggregates(
+                frames.numbered(self._rows.sql(node.input, at, key_filter), changed.view),
+                "count(*)",
+                f"count_if({AFFECTED})",
+            )
+            evaluated = frames.evaluated(self._frames.view(numbered), rows, affected)
+            parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({evaluated}))")
         return " UNION ALL ".join(parts)
 
 

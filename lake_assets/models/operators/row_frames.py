@@ -17,6 +17,8 @@ from lake_assets.models.operators.unique_columns import identifies_rows
 
 # Reserved names: of partition and order, of a row's number and frame, and of the first and last affected number.
 _AT, _FIRST, _LAST, _KIND, _ROW, _HERE, _BLOCK = "__at", "__first", "__last", "__kind", "__row", "__here", "__block"
+# Of the numbered rows, those that a change affects.
+AFFECTED = f"{_AT} BETWEEN {_FIRST} AND {_LAST}"
 # A changed value comes before and after the rows with this value.
 _BEFORE, _OF_TABLE, _AFTER = 0, 1, 2
 
@@ -83,21 +85,32 @@ class RowFrames:
             f"AND {_AT} BETWEEN {_FIRST} - {self.back} AND {_LAST} + {self.forward}"
         )
 
-    def evaluated(self, numbered: str) -> str:
+    def evaluated(self, numbered: str, rows: int, affected: int) -> str:
         """Return SQL of the affected rows with their window functions.
-
-        A row's frame lies in few blocks of numbers, by which rows are joined.
 
         Args:
             numbered: a view of the result of `numbered`.
+            rows: its number of rows.
+            affected: how many of them are affected (see `AFFECTED`).
         """
+        # Spark computes `lag` from one row, and an aggregate from all rows of a frame, for each of the rows.
+        lengths = (1 if isinstance(w.this, exp.Lag | exp.Lead) else last - first + 1
+                   for (_, w), (first, last) in zip(self.node.items, self.ends, strict=True))  # fmt: skip
+        if 2 * affected * (self.back + self.forward + 1) < rows * max(lengths):
+            return self._joined(numbered)
+        functions = ", ".join(f"{text(w)} AS {quote(n)}" for n, w in self.node.items)
+        listed = ", ".join(quote(c) for c in self.node.columns)
+        return f"SELECT {listed} FROM (SELECT *, {functions} FROM {numbered}) WHERE {AFFECTED}"
+
+    def _joined(self, numbered: str) -> str:
+        """Return SQL that joins affected rows with the rows of their frames, which lie in few blocks of numbers."""
         by = [f"__p{i}" for i in range(len(self.node.partition))]
         own = ", ".join(map(quote, self.node.input.columns))
         size = self.back + self.forward + 1
         blocks = f"sequence(({_AT} - {self.back}) DIV {size}, ({_AT} + {self.forward}) DIV {size})"
         affected = (
             f"SELECT struct({own}) AS {_ROW}, {', '.join(f'{p} AS __of{p}' for p in by)}, {_AT} AS {_HERE}, "
-            f"explode({blocks}) AS {_BLOCK}_read FROM {numbered} WHERE {_AT} BETWEEN {_FIRST} AND {_LAST}"
+            f"explode({blocks}) AS {_BLOCK}_read FROM {numbered} WHERE {AFFECTED}"
         )
         read = f"SELECT *, {_AT} DIV {size} AS {_BLOCK} FROM {numbered}"
         same = " AND ".join(f"__of{p} <=> {p}" for p in by)

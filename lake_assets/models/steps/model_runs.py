@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -15,6 +15,7 @@ from pyspark.errors import (
     ArrayIndexOutOfBoundsException,
     DateTimeException,
     NumberFormatException,
+    ParseException,
     SparkRuntimeException,
 )
 
@@ -261,33 +262,37 @@ def _absorb(ctx: ModelContext) -> Done:
         return ctx.nothing("nothing changed in the sources' rows")
     strategy, why = choice(ctx.plan, ctx.expected, changed)
     if strategy == "full":
-        return write_differences(ctx, why) if ctx.expected.has_few_rows else full(ctx, why)
+        if not ctx.expected.has_few_rows:
+            return full(ctx, why)
+        return _or_in_full(ctx, lambda: write_differences(ctx, why), "Spark did not compare the stored rows")
     try:
         plan, mixed_types = plan_with_types(ctx)
         if strategy == "ranges":
             assert plan.tree is not None
             return absorb_ranges(ctx, plan.tree, why)
-        return full(ctx, mixed_types) if mixed_types else _by_parts(ctx, plan, why)
+        if mixed_types:
+            return full(ctx, mixed_types)
+        return _or_in_full(ctx, lambda: incremental(ctx, plan, why), "Spark did not accept a part of the query")
     except UnsupportedCaptureError as e:
         # Raised while changes are read, before anything is written.
         return full(ctx, f"the changes of a source cannot be determined: {e}")
 
 
-def _by_parts(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
-    """Absorb the changes by parts of the query, or in full if Spark accepts the query but not its parts.
+def _or_in_full(ctx: ModelContext, step: Callable[[], Done], failed: str) -> Done:
+    """Run a step; compute everything instead if Spark accepts the query, but not the step's SQL.
 
-    Some types are not determined by a part alone, and a row that a condition would have filtered out may fail in a
-    cast.
+    Some types are not determined by a part of the query alone, some cannot be written in SQL, and a row that a
+    condition would have filtered out may fail in a cast.
     """
     try:
-        return incremental(ctx, plan, why)
+        return step()
     except (
         NotAcceptedError, AnalysisException, ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException,
-        NumberFormatException, SparkRuntimeException,
+        NumberFormatException, ParseException, SparkRuntimeException,
     ) as e:  # fmt: skip
         # Nothing is written before these errors. If the query itself fails, it fails again below.
-        log.warning("%s: computed in full: a part of its query failed", ctx.spec.table, exc_info=True)
-        return full(ctx, f"Spark did not accept a part of the query: {first_line(e)}")
+        log.warning("%s: computed in full: %s", ctx.spec.table, failed, exc_info=True)
+        return full(ctx, f"{failed}: {first_line(e)}")
 
 
 def _is_schema_kept(table: Table, snapshot: int | None) -> bool:

@@ -132,8 +132,8 @@ class Writer:
             key: the columns that identify a row of the result.
 
         Returns:
-            Why nothing was written: rows to delete are missing in the table, or rows to insert exist already. Empty if
-                the change was written.
+            Why nothing was written: rows to delete are missing in the table or there twice, or rows to insert exist
+                already. Empty if the change was written.
 
         Raises:
             KeyMissingError: two rows share a key.
@@ -142,12 +142,13 @@ class Writer:
         rest = [c for c in self.types if c not in key]
         new = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
         coming = "max(__copies)"
-        rows, (count, most, growth) = self.frames.materialize_with_aggregates(
+        rows, (count, most, most_gone, growth) = self.frames.materialize_with_aggregates(
             f"SELECT {', '.join([key_columns, *new])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
-            f"sum(IF(__copies > 0, __copies, 0)) AS __coming, max(IF(__copies < 0, 1, 0)) AS __going "
+            f"sum(IF(__copies > 0, __copies, 0)) AS __coming, sum(IF(__copies < 0, -__copies, 0)) AS __going "
             f"FROM ({net(delta, self.types)}) GROUP BY {key_columns}",
             "count(*)",
             "max(__coming)",
+            "max(__going)",
             "sum(__coming - __going)",
         )
         if not count:
@@ -159,6 +160,8 @@ class Writer:
                 f"{self.table}: {', '.join(key)} is its key, and the query gives {most} rows for {duplicate}: declare "
                 "a `key` that identifies each row, or none"
             )
+        if most_gone > 1:
+            return f"the table holds {most_gone} rows of one {', '.join(key)}"
         try:
             self.replace(rows.drop("__coming", "__going"), key, exclusive=True, at_most=count, growth=growth)
         except LostRows as e:

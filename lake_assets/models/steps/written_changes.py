@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from lake_assets.lake import quote
+from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
@@ -78,13 +79,24 @@ def write_differences(ctx: ModelContext, why: str) -> Done:
     what changed."""
     if incomparable(ctx.types):
         return full(ctx, why)
+    try:
+        lost = _write_differences(ctx)
+    except Exception as e:
+        if not is_unreadable(e, ctx.table.location()):
+            raise
+        lost = "its stored rows cannot be read"
+    return full_for_lost_rows(ctx, lost) if lost else Done("full", why)
+
+
+def _write_differences(ctx: ModelContext) -> str:
+    """Write them; return why they were not written."""
     few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
-    new, writer = ctx.frames.view(ctx.query), ctx.writer("full", few=few)
+    key, new, writer = ctx.plan.key, ctx.frames.view(ctx.query), ctx.writer("full", few=few)
     with planned_once(ctx.lake, when=few, as_one=True):
-        if not ctx.plan.key:
+        # Zeros of both signs are one key to a MERGE, but different values.
+        if not key or any(ctx.types[k] in ("float", "double") for k in key):
             writer.differences(f"SELECT * FROM {new}")
-            return Done("full", why)
+            return ""
         columns = ", ".join(map(quote, ctx.types))
         delta = f"SELECT {columns}, 1 AS {SIGN} FROM {new} UNION ALL SELECT {columns}, -1 FROM {writer.name}"
-        lost = writer.change(delta, ctx.plan.key)
-    return full_for_lost_rows(ctx, lost) if lost else Done("full", why)
+        return writer.change(delta, key)
