@@ -39,7 +39,7 @@ from lake_assets.models.steps.model_context import Done, ModelContext, NotAccept
 from lake_assets.models.steps.model_sources import Sources
 from lake_assets.models.steps.planned_models import needed_columns, planned
 from lake_assets.models.steps.snapshot_pins import SnapshotPins
-from lake_assets.models.steps.written_changes import write_differences
+from lake_assets.models.steps.written_changes import full_by_differences
 from lake_assets.tables.audits.audit_gate import Gate, forget_failed
 from lake_assets.tables.batch_limits import left_behind
 from lake_assets.tables.lost_history import rebuilt_if_lost, started_again
@@ -264,7 +264,7 @@ def _absorb(ctx: ModelContext) -> Done:
     if strategy == "full":
         if not ctx.expected.has_few_rows:
             return full(ctx, why)
-        return _or_in_full(ctx, lambda: write_differences(ctx, why), "Spark did not compare the stored rows")
+        return _or_in_full(ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows")
     try:
         plan, mixed_types = plan_with_types(ctx)
         if strategy == "ranges":

@@ -74,13 +74,14 @@ def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Don
     return full_for_lost_rows(ctx, lost) if lost else Done(strategy, what)
 
 
-def write_differences(ctx: ModelContext, why: str) -> Done:
+def full_by_differences(ctx: ModelContext, why: str) -> Done:
     """Compute everything, and write the rows that differ from the stored ones: so whatever reads the table sees only
     what changed."""
-    if incomparable(ctx.types):
+    # Zeros of both signs are one key to a MERGE, but different values.
+    if incomparable(ctx.types) or any(ctx.types[k] in ("float", "double") for k in ctx.plan.key):
         return full(ctx, why)
     try:
-        lost = _write_differences(ctx)
+        lost = _write_differing_rows(ctx)
     except Exception as e:
         if not is_unreadable(e, ctx.table.location()):
             raise
@@ -88,13 +89,12 @@ def write_differences(ctx: ModelContext, why: str) -> Done:
     return full_for_lost_rows(ctx, lost) if lost else Done("full", why)
 
 
-def _write_differences(ctx: ModelContext) -> str:
-    """Write them; return why they were not written."""
+def _write_differing_rows(ctx: ModelContext) -> str:
+    """Write the rows that differ; return why they were not written, empty if they were."""
     few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
     key, new, writer = ctx.plan.key, ctx.frames.view(ctx.query), ctx.writer("full", few=few)
     with planned_once(ctx.lake, when=few, as_one=True):
-        # Zeros of both signs are one key to a MERGE, but different values.
-        if not key or any(ctx.types[k] in ("float", "double") for k in key):
+        if not key:
             writer.differences(f"SELECT * FROM {new}")
             return ""
         columns = ", ".join(map(quote, ctx.types))
