@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from lake_assets.runtime.private_files import write_private
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _OPTIONS = "spark.driver.defaultJavaOptions"
+# How long a process may take until it has stopped or ended.
+_SECONDS = 10.0
 
 
 def start_jvm(settings: Mapping[str, object]) -> None:
@@ -51,11 +54,33 @@ def start_jvm(settings: Mapping[str, object]) -> None:
 def _end_children(argument: str, others: Collection[psutil.Process]) -> None:
     """End the child processes that were started with an argument, also one that does not run its program yet."""
     this = psutil.Process()
-    for child in this.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            command = child.cmdline()
-            if argument in command or (command == this.cmdline() and child not in others):
-                child.kill()
+    for child in this.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = child.cmdline()  # its parent's until it runs its program, and none at that moment
+            if argument in command or (child not in others and command in ([], this.cmdline())):
+                _end(child)
+                child.wait(_SECONDS)  # the system forgets it only then
+
+
+def _end(process: psutil.Process) -> None:
+    """End a process with all that it has started; it is suspended before, so that it cannot start any more.
+
+    spark-submit is a shell script: what its commands have started outlives it.
+    """
+    process.suspend()
+    _await(process, psutil.STATUS_STOPPED)
+    for child in process.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            _end(child)
+    process.kill()
+    _await(process)
+
+
+def _await(process: psutil.Process, *states: str) -> None:
+    """Wait until a process has ended or is in one of some states."""
+    deadline = time.monotonic() + _SECONDS
+    while process.status() not in (psutil.STATUS_ZOMBIE, *states) and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def with_folder(settings: Mapping[str, object], folder: Path) -> dict[str, object]:
