@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 import pytest
 
-from lake_assets import Lake, LakeConfig
-from lake_assets.lake import SparkConfig
+from lake_assets import Lake
+from tests.conftest import lake_on
 
 
 @pytest.fixture(scope="session")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    home: Path = tmp_path_factory.mktemp("capture")
-    config = LakeConfig(home=home, spark=SparkConfig(driver_memory="2g", conf={"spark.sql.shuffle.partitions": "1"}))
-    lake = Lake(config)
-    lake.spark()
-    return lake
+def lake(spark_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return lake_on(spark_lake, tmp_path_factory.mktemp("capture"))
 
 
 @pytest.fixture
