@@ -18,7 +18,7 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo ui spark-server test test-fast test-long lint format bench lock clean
+.PHONY: help setup install demo ui spark-server test test-fast test-long lint _types _sizes format bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,10 +52,15 @@ test-long: setup ## Run the long tests: big random histories, soak runs
 lint: install ## Check style, sizes, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	@$(MAKE) -j 2 --no-print-directory _types _sizes
+	$(BIN)/lint-imports
+
+_types:
+	$(BIN)/pyright
+
+_sizes:
 	$(BIN)/flake8 --isolated --select CFQ001 --max-function-length 60 $(SIZED)
 	$(BIN)/pylint --disable all --enable too-many-lines --max-module-lines 400 --score n $(SIZED)
-	$(BIN)/pyright
-	$(BIN)/lint-imports
 
 format: install ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only

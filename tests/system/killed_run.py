@@ -24,6 +24,7 @@ from lake_assets import Lake, LakeConfig, Pipeline
 from lake_assets.examples import shop
 from lake_assets.lake import SparkConfig
 from lake_assets.lake.metadata import refs
+from tests.conftest import SHORT_JVM, SMALL
 
 # Half a statement's usual time: the JVM is writing files, or about to commit.
 DURING_SECONDS = 0.2
@@ -67,7 +68,9 @@ def main() -> None:
         setattr(DataFrameWriterV2, name, deadly(getattr(DataFrameWriterV2, name), lambda *_: True, when, nth))
     else:
         SparkSession.sql = deadly(SparkSession.sql, lambda _, text: statement in text, when, nth)  # type: ignore[method-assign]
-    lake = Lake(LakeConfig(home=Path(home), spark=SparkConfig(driver_memory="1g", master="local[2]")))
+    lake = Lake(
+        LakeConfig(home=Path(home), spark=SparkConfig(driver_memory="1g", master="local[2]", conf=SMALL | SHORT_JVM))
+    )
     pipeline = sys.argv[5] if len(sys.argv) > 5 else shop.PIPELINE
     for outcome in Pipeline.load(pipeline).run(lake):
         print(outcome.table, outcome.status, outcome.error or "")
