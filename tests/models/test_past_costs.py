@@ -72,3 +72,41 @@ def test_few_rows_are_absorbed_by_change_where_a_recompute_has_taken_long(
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 100)
     past = [Cost("keys", 1, 60, 0.1), *(Cost("full", 1, 60, s) for s in seconds)]
     assert cost_estimate.estimate("keys", {}, {}, {}, past).is_small == is_small
+
+
+@pytest.mark.parametrize(
+    ("past", "is_full"),
+    [
+        ([], False),  # nothing is known
+        ([("full", 0.5)], True),  # the table was made in less time than a step over four operators is assumed to take
+        ([("full", 1.6)], False),
+        ([("keys", 0.4), ("full", 0.5)], False),
+        ([("keys", 0.4), ("keys", 2.0), ("full", 0.5)], False),  # the first step of a process was slow
+        ([("keys", 2.0), ("full", 0.5)], True),
+        ([("keys", 2.0), ("full", 3.0), ("full", 0.5)], False),  # the last one counts
+    ],
+)
+def test_medium_numbers_of_rows_are_computed_in_full_where_that_takes_less(
+    monkeypatch: pytest.MonkeyPatch, past: list[tuple[str, float]], *, is_full: bool
+) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 1_000_000)
+    costs = [Cost(strategy, 10, 300_000, seconds) for strategy, seconds in past]
+    last_full, absorbed = cost_estimate.last_seconds("keys", 10, 300_000, costs)
+    expected = Estimate(10, 300_000, True, 0.1, stored=10_000, operators=4, last_full=last_full, absorbed=absorbed)
+    assert not expected.has_few_rows
+    assert (expected.is_small, expected.prefers_full) == (is_full, is_full)
+    assert not replace(expected, declared=True).is_small
+    assert not replace(expected, rows=3_000_000).is_small
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 0)
+    assert not expected.is_small
+
+
+def test_the_last_recompute_is_known_however_many_steps_came_after_it(plain_lake: Lake) -> None:
+    rows = pa.table({"n": pa.array([1], pa.int64())})
+    plain_lake.ensure_namespace(("agg",))
+    plain_lake.catalog.create_table("agg.t", rows.schema)
+    for strategy in ("full", "full", "keys", "keys", "keys"):
+        cost = json.dumps({"strategy": strategy, "changed": 10, "rows": 100, "began": time.time() - 60})
+        plain_lake.table("agg.t").append(rows, snapshot_properties={COST: cost})
+    assert [c.strategy for c in past_costs(plain_lake.table("agg.t"), most=2)] == ["keys", "keys", "full"]
+    assert [c.strategy for c in past_costs(plain_lake.table("agg.t"), most=9)] == ["keys"] * 3 + ["full"] * 2

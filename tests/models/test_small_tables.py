@@ -122,3 +122,19 @@ def test_what_somebody_else_did_to_the_table_is_mended(lake: Lake, monkeypatch: 
     world.sql("UPDATE final.t SET v = 6 WHERE id = 1")
     world.run(*models)
     assert ("-0.0", 5) in world.rows("agg.zeros")
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
+    modes = {f"write.{what}.mode": mode for what in ("merge", "delete", "update")}
+    model = {"name": "agg.keyed", "sql": "SELECT id, v FROM final.t", "key": ["id"], "properties": modes}
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
+    world.run(model)
+    lake.spark().sql("INSERT INTO agg.keyed VALUES (1, 1)")
+    world.sql("INSERT INTO final.t VALUES (7, 7)")
+    done = world.run(model)  # compares the table with its query
+    assert "rows" in done["agg.keyed"].why, done

@@ -19,12 +19,16 @@ def number(summary: Mapping[str, str], name: str) -> int:
 
 
 def row_count(table: Table) -> int | None:
-    """Return the number of rows in the current snapshot; None if its summary does not tell.
+    """Return the number of rows in the current snapshot; None if its summary does not tell."""
+    return rows_in(table, table.current_snapshot())
+
+
+def rows_in(table: Table, snapshot: Snapshot | None) -> int | None:
+    """Return the number of rows in a snapshot of a table; None if its summary does not tell.
 
     Equality deletes remove an unknown number of rows. Position deletes of format version 2 may delete one row twice,
     and outlive the file of that row; deletion vectors do neither.
     """
-    snapshot = table.current_snapshot()
     if snapshot is None:
         return 0
     summary = summary_of(snapshot)

@@ -23,6 +23,10 @@ RUNS, SMALL = 3, 0.1
 # Up to this cost of computing everything and comparing it with the stored rows, that takes less than to look for what
 # changed, unless it has taken more than these seconds.
 FULL_UP_TO, SLOW = 1_000_000, 1.5
+# Up to this many times that cost, the seconds of the last recompute tell whether another one takes less than absorbing
+# a change. Comparing the result with the stored rows takes so many seconds per FULL_UP_TO of its cost; where no change
+# was absorbed yet, a step is assumed to take so many seconds, and as many more for each operator.
+MEDIUM, COMPARING, STEP, OPERATOR = 30, 0.5, 0.3, 0.3
 # Up to this number of rows, past runs do not count.
 FEW_ROWS = 10_000
 # Costs per row, relative to reading one: to compare a row of two versions by value, and to write one.
@@ -61,6 +65,8 @@ class Estimate:
         operators: number of operators of the query that join, sort or group rows, without a GROUP BY to whose groups
             changes are added.
         slow: whether computing everything has taken long, although there are few rows.
+        last_full: seconds of the last recompute, in proportion to the rows; None if unknown.
+        absorbed: the least seconds in which a past step would have absorbed so large a change; None if unknown.
     """
 
     changed: int
@@ -74,6 +80,8 @@ class Estimate:
     stored: int = 0
     operators: int = 0
     slow: bool = False
+    last_full: float | None = None
+    absorbed: float | None = None
 
     @property
     def reason_not_to_compare(self) -> str:
@@ -92,14 +100,28 @@ class Estimate:
         return min(1.0, self.changed / self.rows) if self.rows else 0.0
 
     @property
+    def cost_in_full(self) -> float:
+        """Cost of computing everything and comparing it with the stored rows; relative to reading a row."""
+        return self.rows * (1 + COMPARE * self.operators) + 2 * COMPARE * self.stored
+
+    @property
     def has_few_rows(self) -> bool:
         """Whether computing everything and comparing it with the stored rows is cheap."""
-        return self.rows * (1 + COMPARE * self.operators) + 2 * COMPARE * self.stored <= FULL_UP_TO
+        return self.cost_in_full <= FULL_UP_TO
+
+    @property
+    def is_quick_in_full(self) -> bool:
+        """Whether another recompute is expected to take less than absorbing the change."""
+        if self.last_full is None or self.cost_in_full > MEDIUM * FULL_UP_TO:
+            return False
+        comparing = COMPARING * 2 * COMPARE * self.stored / FULL_UP_TO
+        absorbing = self.absorbed if self.absorbed is not None else STEP + OPERATOR * self.operators
+        return self.last_full + comparing < absorbing
 
     @property
     def is_small(self) -> bool:
-        """Whether there are so few rows that everything is computed, however few of them changed."""
-        return self.has_few_rows and not self.declared and not self.slow
+        """Whether everything is computed and compared, however few rows changed."""
+        return not self.declared and ((self.has_few_rows and not self.slow) or self.is_quick_in_full)
 
     @property
     def prefers_full(self) -> bool:
@@ -113,6 +135,8 @@ class Estimate:
         return self.share > self.limit
 
     def __str__(self) -> str:
+        if self.is_small and not self.has_few_rows:
+            return f"computing everything is estimated to take less: the last recompute took {self.last_full:.1f} s"
         if self.is_small:
             return f"few rows: {self.rows:,} in its sources, {self.stored:,} in the table"
         size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
@@ -160,7 +184,23 @@ def estimate(
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
     slow = len(fulls) > 1 and min(fulls) > SLOW
-    return replace(estimated, compared=compared, stored=stored, operators=operators, slow=slow)
+    last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), past)
+    return replace(
+        estimated,
+        compared=compared,
+        stored=stored,
+        operators=operators,
+        slow=slow,
+        last_full=last_full,
+        absorbed=absorbed,
+    )
+
+
+def last_seconds(strategy: str, changed: int, rows: int, past: list[Cost]) -> tuple[float | None, float | None]:
+    """Return `last_full` and `absorbed` of an estimate."""
+    last_full = next((c.seconds * max(1.0, rows / max(1, c.rows)) for c in past if c.strategy == "full"), None)
+    absorbed = [c.seconds * max(1.0, changed / c.changed) for c in past if c.strategy == strategy and c.changed]
+    return last_full, min(absorbed, default=None)
 
 
 def _most_rows(table: Table, window: Window) -> int:
@@ -206,16 +246,18 @@ def changed_rows(table: Table, capture: Capture) -> tuple[int, bool]:
 
 
 def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
-    """Return the costs of a model's latest steps, newest first."""
+    """Return the costs of a model's latest steps, newest first, and that of the last recompute, if it is older."""
     costs: list[Cost] = []
     for snapshot in ancestors(table) if table else ():
         if text := summary_of(snapshot).get(COST):
             cost = json.loads(text)
+            if len(costs) >= most and cost["strategy"] != "full":
+                continue
             seconds = snapshot.timestamp_ms / 1000 - cost["began"]
             # Otherwise the clock was set back.
             if seconds > 0:
                 costs.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
-            if len(costs) >= most:
+            if len(costs) >= most and any(c.strategy == "full" for c in costs):
                 break
     return costs
 

@@ -262,7 +262,7 @@ def _absorb(ctx: ModelContext) -> Done:
         return ctx.nothing("nothing changed in the sources' rows")
     strategy, why = choice(ctx.plan, ctx.expected, changed)
     if strategy == "full":
-        if not ctx.expected.has_few_rows:
+        if not (ctx.expected.has_few_rows or ctx.expected.is_small):
             return full(ctx, why)
         return _or_in_full(ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows")
     try:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
+from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.kept_frames import SIGN, Frames
 from lake_assets.models.steps.retract import FOUND
@@ -252,8 +253,7 @@ class Writer:
         return prune(rows, key, current, at_most=at_most)
 
     def _growth(self, branch: str) -> int | None:
-        """Return how many more rows a branch of the table has, from the summary of its commit; None if that does not
-        tell.
+        """Return how many more rows a branch of the table has, from the summaries of commits; None if they do not tell.
 
         The summary of a commit that rewrites files also counts rows that were deleted before.
         """
@@ -263,7 +263,8 @@ class Writer:
             return 0 if snapshot else None
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if int(summary.get("deleted-data-files") or 0):
-            return None
+            before, after = rows_in(table, table.current_snapshot()), rows_in(table, snapshot)
+            return None if before is None or after is None else after - before
         added, hidden, restored = (
             int(summary.get(name) or 0)
             for name in ("added-records", "added-position-deletes", "removed-position-deletes")
