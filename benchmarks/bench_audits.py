@@ -24,7 +24,7 @@ from bench_cycle import Table
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.tables.audits.audit_declarations import AcceptedValues, Audit, NotNull, Unique
+from lake_assets.tables.audits.audit_kinds import AcceptedValues, Audit, NotNull, Unique
 
 UNIQUE, FILLED = Unique(name="unique"), NotNull(name="not_null_name", column="name")
 LISTED = AcceptedValues(name="accepted_values_n", column="n", values=tuple(map(str, range(1000))))

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from lake_assets.formats import SourceTable
 from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
-from lake_assets.tables.audits.audit_declarations import Audit
+from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
 

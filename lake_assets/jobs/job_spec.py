@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from lake_assets.jobs.captured_step import CapturedStep
 from lake_assets.jobs.step_settings import StepSettings
 from lake_assets.lake import TableId
-from lake_assets.tables.audits.audit_declarations import Audit
+from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown, in_words
 

@@ -15,7 +15,7 @@ from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY, read_marks
 from lake_assets.models.sql.sql_errors import Origin
-from lake_assets.tables.audits.audit_declarations import Audit, EqualsQuery
+from lake_assets.tables.audits.audit_kinds import Audit, EqualsQuery
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown
 

@@ -14,7 +14,8 @@ from lake_assets.pipeline.config.pipeline_config import PipelineConfig, pipeline
 from lake_assets.pipeline.discovery import own_pipelines
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.pipeline_group import PipelineGroup, grouped, names_of
-from lake_assets.tables.audits.audit_declarations import (
+from lake_assets.tables.audits.audit_evaluation import Finding
+from lake_assets.tables.audits.audit_kinds import (
     AcceptedValues,
     Assertion,
     Audit,
@@ -25,7 +26,6 @@ from lake_assets.tables.audits.audit_declarations import (
     Severity,
     Unique,
 )
-from lake_assets.tables.audits.audit_evaluation import Finding
 from lake_assets.tables.outcome import INEXACT, Absorbed, Outcome
 from lake_assets.tables.partitioning.table_partitions import OTHER, Partitions, key_of_text
 from lake_assets.tables.partitioning.touched_partitions import Touched, counted, touched

@@ -26,7 +26,7 @@ from lake_assets.pipeline.config.audit_settings import AUDITED, parse_assertion
 from lake_assets.pipeline.config.job_settings import full_at, read_full
 from lake_assets.pipeline.pipeline import Pipeline
 from lake_assets.pipeline.table_graph import Spec
-from lake_assets.tables.audits.audit_declarations import PLACEHOLDER, Assertion, Relationship
+from lake_assets.tables.audits.audit_kinds import PLACEHOLDER, Assertion, Relationship
 from lake_assets.tables.schema_changes import is_former
 
 

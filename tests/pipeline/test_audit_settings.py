@@ -15,7 +15,7 @@ from lake_assets.lake import TableId
 from lake_assets.models.model_spec import ModelSpec
 from lake_assets.pipeline.pipeline_checks import mistakes
 from lake_assets.pipeline.table_graph import after
-from lake_assets.tables.audits.audit_declarations import (
+from lake_assets.tables.audits.audit_kinds import (
     AcceptedValues,
     Assertion,
     EqualsQuery,

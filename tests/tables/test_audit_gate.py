@@ -12,7 +12,8 @@ from lake_assets.errors import AuditFailedError, PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.metadata.watermark import read_marks
 from lake_assets.pipeline.step_retries import absorb
-from lake_assets.tables.audits.audit_declarations import (
+from lake_assets.tables.audits.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
+from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,
@@ -21,7 +22,6 @@ from lake_assets.tables.audits.audit_declarations import (
     RowCountChange,
     Unique,
 )
-from lake_assets.tables.audits.audit_gate import AUDITED_PROPERTY, FAILED_BRANCH, Gate
 from lake_assets.tables.outcome import Outcome
 from lake_assets.tables.specs import Limit
 from tests.support.debezium import INT, TEXT, Event, Table

@@ -13,7 +13,7 @@ from lake_assets.lake import TableId
 from lake_assets.models.python.model_inputs import Changes, Lookup
 from lake_assets.models.python.python_model import PythonModel, place_of
 from lake_assets.models.python.sql_template import SqlTemplate
-from lake_assets.tables.audits.audit_declarations import Audit
+from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import BatchSize, Shown, in_words
 

@@ -19,9 +19,8 @@ from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.python.model_inputs import Span, matching
 from lake_assets.models.python.python_model_spec import PythonModelSpec
 from lake_assets.models.python.stored_types import is_storable
-from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames, has_bounds
+from lake_assets.models.steps.kept_frames import FOUND, MAX_BROADCAST, SIGN, Frame, Frames, has_bounds
 from lake_assets.models.steps.model_writer import LostRows, Writer
-from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import committing
 from lake_assets.tables.row_differences import incomparable, same, write_differences

@@ -18,7 +18,8 @@ from lake_assets.lake.names import literal
 from lake_assets.models.operators.query_tree import text
 from lake_assets.tables.spark_frames import checkpoint, over, temp_view
 
-SIGN = "__sign"
+# Columns of rows in memory: 1 inserted, -1 deleted; true for a row to write, null for a deleted key.
+SIGN, FOUND = "__sign", "_found"
 MAX_LITERALS = 1_000
 # A broadcast table of this many rows takes tens of megabytes.
 MAX_BROADCAST = 500_000

@@ -13,8 +13,7 @@ from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.watermark import Watermarks
-from lake_assets.models.steps.kept_frames import SIGN, Frames
-from lake_assets.models.steps.retract import FOUND
+from lake_assets.models.steps.kept_frames import FOUND, SIGN, Frames
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import append_if_unmoved, committing, on_branch
 from lake_assets.tables.merge_pruning import Pruning, prune

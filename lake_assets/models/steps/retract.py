@@ -15,9 +15,9 @@ from lake_assets.lake import quote
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 from lake_assets.models.operators.stability import Doubt, doubt, state, worst
-from lake_assets.models.steps.kept_frames import SIGN
+from lake_assets.models.steps.kept_frames import FOUND, SIGN
 
-RECOMPUTE, FOUND = "__recompute", "_found"
+RECOMPUTE = "__recompute"
 _EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")
 _DOUBLE_EXACT = {"tinyint": 53 - 7, "smallint": 53 - 15, "int": 53 - 31}
 

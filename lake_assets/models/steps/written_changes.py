@@ -11,9 +11,8 @@ from lake_assets.lake.foreign_errors import is_unreadable
 from lake_assets.models.operators.operator_rows import KeyFilter
 from lake_assets.models.operators.query_tree import Tree
 from lake_assets.models.steps.full_result import full, full_for_lost_rows
-from lake_assets.models.steps.kept_frames import ONE_PIECE, SIGN, Frame
+from lake_assets.models.steps.kept_frames import FOUND, ONE_PIECE, SIGN, Frame
 from lake_assets.models.steps.model_context import Done, ModelContext
-from lake_assets.models.steps.retract import FOUND
 from lake_assets.tables.row_differences import incomparable
 from lake_assets.tables.spark_tuning import planned_once
 

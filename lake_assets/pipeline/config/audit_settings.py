@@ -17,7 +17,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, share_of
-from lake_assets.tables.audits.audit_declarations import (
+from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,

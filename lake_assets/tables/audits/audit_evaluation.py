@@ -13,7 +13,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.names import literal
-from lake_assets.tables.audits.audit_declarations import (
+from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
     Assertion,

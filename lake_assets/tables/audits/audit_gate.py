@@ -20,8 +20,8 @@ from lake_assets.errors import AuditFailedError, UnsupportedCaptureError
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.row_counts import keeps_rows
 from lake_assets.lake.metadata.snapshot_log import ancestors
-from lake_assets.tables.audits.audit_declarations import Audit, ColumnAudit, Unique
 from lake_assets.tables.audits.audit_evaluation import AuditedRows, Evaluation, Finding, check_audits, unique_columns
+from lake_assets.tables.audits.audit_kinds import Audit, ColumnAudit, Unique
 from lake_assets.tables.spark_frames import checkpoint
 from lake_assets.tables.spark_tuning import tuned_for
 

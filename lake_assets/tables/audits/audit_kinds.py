@@ -1,4 +1,4 @@
-"""Declarations of audits: conditions that a table has to meet before a batch is published.
+"""The kinds of audits: conditions that a table has to meet before a batch is published.
 
 `audit_evaluation` evaluates them.
 """
