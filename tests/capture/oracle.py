@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, Row
 from lake_assets import Lake
 from lake_assets.capture import Capture
 
+_contents: dict[Any, Counter[Any]] = {}
+
 
 def canonical(value: Any) -> Any:
     """Return a form of `value` with exact equality: NaN equals itself, -0.0 differs from 0.0, maps have no order."""
@@ -31,11 +33,15 @@ def bag(rows: Iterable[Iterable[Any]]) -> Counter[Any]:
 
 
 def content(lake: Lake, table: str, snapshot: int | None, columns: list[str]) -> Counter[Any]:
-    """Return the rows of a snapshot in the end's columns (by field id, read from an ICDC table of all files)."""
+    """Return the rows of a snapshot in the end's columns; what was read is kept, as a snapshot never changes."""
     if snapshot is None:
         return Counter()
-    frame = lake.spark().read.option("versionAsOf", snapshot).table(lake.sql_name(table))
-    return bag(frame.select(*[f"`{c}`" for c in columns]).collect())
+    metadata = lake.table(table).metadata
+    key = (metadata.table_uuid, snapshot, metadata.current_schema_id, tuple(columns))
+    if key not in _contents:
+        frame = lake.spark().read.option("versionAsOf", snapshot).table(lake.sql_name(table))
+        _contents[key] = bag(frame.select(*[f"`{c}`" for c in columns]).collect())
+    return _contents[key]
 
 
 def assert_upserts(capture: Capture, upserts: Counter[Any], added: Counter[Any], unchanged: Counter[Any]) -> None:

@@ -78,20 +78,22 @@ def test_few_rows_are_absorbed_by_change_where_a_recompute_has_taken_long(
     ("past", "is_full"),
     [
         ([], False),  # nothing is known
-        ([("full", 0.5)], True),  # the table was made in less time than a step over four operators is assumed to take
-        ([("full", 1.6)], False),
-        ([("keys", 0.4), ("full", 0.5)], False),
-        ([("keys", 0.4), ("keys", 2.0), ("full", 0.5)], False),  # the first step of a process was slow
-        ([("keys", 2.0), ("full", 0.5)], True),
-        ([("keys", 2.0), ("full", 3.0), ("full", 0.5)], False),  # the last one counts
+        ([("made", 0.5)], True),  # in less time than a step over four operators is assumed to take
+        ([("made", 1.6)], False),
+        ([("keys", 0.4), ("made", 0.5)], False),
+        ([("keys", 0.4), ("keys", 2.0), ("made", 0.5)], False),  # the first step of a process was slow
+        ([("keys", 2.0), ("made", 0.5)], True),
+        ([("keys", 1.0), ("made", 0.5)], False),  # less than to compare the rows as well
+        ([("keys", 1.0), ("compared", 0.9)], True),
+        ([("keys", 2.0), ("compared", 3.0), ("made", 0.5)], False),  # the last one counts
     ],
 )
 def test_medium_numbers_of_rows_are_computed_in_full_where_that_takes_less(
     monkeypatch: pytest.MonkeyPatch, past: list[tuple[str, float]], *, is_full: bool
 ) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 1_000_000)
-    costs = [Cost(strategy, 10, 300_000, seconds) for strategy, seconds in past]
-    last_full, absorbed = cost_estimate.last_seconds("keys", 10, 300_000, costs)
+    costs = [Cost("keys" if how == "keys" else "full", 10, 300_000, s, how == "compared") for how, s in past]
+    last_full, absorbed = cost_estimate.last_seconds("keys", 10, 300_000, 10_000, costs)
     expected = Estimate(10, 300_000, True, 0.1, stored=10_000, operators=4, last_full=last_full, absorbed=absorbed)
     assert not expected.has_few_rows
     assert (expected.is_small, expected.prefers_full) == (is_full, is_full)
@@ -99,6 +101,12 @@ def test_medium_numbers_of_rows_are_computed_in_full_where_that_takes_less(
     assert not replace(expected, rows=3_000_000).is_small
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 0)
     assert not expected.is_small
+
+
+def test_stored_rows_make_comparing_dear() -> None:
+    made = [Cost("full", 10, 300_000, 0.5)]
+    assert [cost_estimate.last_seconds("keys", 10, 300_000, n, made)[0] for n in (0, 100_000)] == [0.9, 2.5]
+    assert cost_estimate.last_seconds("keys", 10, 600_000, 0, made)[0] == 1.4
 
 
 def test_the_last_recompute_is_known_however_many_steps_came_after_it(plain_lake: Lake) -> None:

@@ -25,9 +25,9 @@ RUNS, SMALL = 3, 0.1
 # changed, unless it has taken more than these seconds.
 FULL_UP_TO, SLOW = 1_000_000, 1.5
 # Up to this many times that cost, the seconds of the last recompute tell whether another one takes less than absorbing
-# a change. Comparing the result with the stored rows takes so many seconds per FULL_UP_TO of its cost; where no change
-# was absorbed yet, a step is assumed to take so many seconds, and as many more for each operator.
-MEDIUM, COMPARING, STEP, OPERATOR = 30, 0.5, 0.3, 0.3
+# a change. If that one did not compare its rows with the stored ones, comparing takes so many seconds, and as many more
+# for each stored row. Where no change was absorbed yet, a step is assumed to take so many seconds for each operator.
+MEDIUM, COMPARING, COMPARING_ROW, OPERATOR = 30, 0.4, 16e-6, 0.4
 # Up to this number of rows, past runs do not count.
 FEW_ROWS = 10_000
 # Costs per row, relative to reading one: to compare a row of two versions by value, and to write one.
@@ -41,12 +41,14 @@ class Cost:
     Attributes:
         strategy: the strategy used.
         changed, rows: numbers of changed rows and of all rows of its sources.
+        compared: whether a recompute compared its rows with the stored ones.
     """
 
     strategy: str
     changed: int
     rows: int
     seconds: float
+    compared: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Estimate:
         operators: number of operators of the query that join, sort or group rows, without a GROUP BY to whose groups
             changes are added.
         slow: whether computing everything has taken long, although there are few rows.
-        last_full: seconds of the last recompute, in proportion to the rows; None if unknown.
+        last_full: seconds of the last recompute with a comparison of its rows with the stored ones, in proportion to
+            the rows; None if unknown.
         absorbed: the least seconds in which a past step would have absorbed so large a change; None if unknown.
     """
 
@@ -115,9 +118,7 @@ class Estimate:
         """Whether another recompute is expected to take less than absorbing the change."""
         if self.last_full is None or self.cost_in_full > MEDIUM * FULL_UP_TO:
             return False
-        comparing = COMPARING * 2 * COMPARE * self.stored / FULL_UP_TO
-        absorbing = self.absorbed if self.absorbed is not None else STEP + OPERATOR * self.operators
-        return self.last_full + comparing < absorbing
+        return self.last_full < (self.absorbed if self.absorbed is not None else OPERATOR * (1 + self.operators))
 
     @property
     def is_small(self) -> bool:
@@ -185,7 +186,7 @@ def estimate(
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
     slow = len(fulls) > 1 and min(fulls) > SLOW
-    last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), past)
+    last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past)
     if target and any(isinstance(f.field_type, FloatType | DoubleType) for f in target.schema().fields):
         last_full = None  # sums of many rows differ in their last digits each time: every group would be a change
     return replace(
@@ -199,10 +200,16 @@ def estimate(
     )
 
 
-def last_seconds(strategy: str, changed: int, rows: int, past: list[Cost]) -> tuple[float | None, float | None]:
+def last_seconds(
+    strategy: str, changed: int, rows: int, stored: int, past: list[Cost]
+) -> tuple[float | None, float | None]:
     """Return `last_full` and `absorbed` of an estimate."""
-    last_full = next((c.seconds * max(1.0, rows / max(1, c.rows)) for c in past if c.strategy == "full"), None)
     absorbed = [c.seconds * max(1.0, changed / c.changed) for c in past if c.strategy == strategy and c.changed]
+    last = next((c for c in past if c.strategy == "full"), None)
+    last_full = None
+    if last:
+        comparing = 0.0 if last.compared else COMPARING + COMPARING_ROW * stored
+        last_full = last.seconds * max(1.0, rows / max(1, last.rows)) + comparing
     return last_full, min(absorbed, default=None)
 
 
@@ -259,19 +266,21 @@ def past_costs(table: Table | None, most: int = 20) -> list[Cost]:
             seconds = snapshot.timestamp_ms / 1000 - cost["began"]
             # Otherwise the clock was set back.
             if seconds > 0:
-                costs.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds))
+                compared = bool(cost.get("compared"))
+                costs.append(Cost(cost["strategy"], cost["changed"], cost["rows"], seconds, compared))
             if len(costs) >= most and any(c.strategy == "full" for c in costs):
                 break
     return costs
 
 
-def cost_property(strategy: str, estimate: Estimate, began: float) -> dict[str, str]:
+def cost_property(strategy: str, estimate: Estimate, began: float, *, compared: bool = False) -> dict[str, str]:
     """Return the cost property of a step's commit; with the commit's time, it tells how long the step took.
 
     Args:
         strategy: the strategy of the step.
         estimate: the size of its change.
         began: seconds since 1970.
+        compared: whether a recompute compared its rows with the stored ones.
     """
     cost = {"strategy": strategy, "changed": estimate.changed, "rows": estimate.rows, "began": round(began, 3)}
-    return {COST: json.dumps(cost, separators=(",", ":"))}
+    return {COST: json.dumps(cost | ({"compared": True} if compared else {}), separators=(",", ":"))}

@@ -140,9 +140,15 @@ class ModelContext:
         """The table's columns."""
         return columns_of(self.lake, self.spec.table)
 
-    def writer(self, strategy: str, *, few: bool = False) -> Writer:
-        """Return the writer of the table; `few`: the table is small, and few rows are written."""
-        properties = self.commit_properties(strategy)
+    def writer(self, strategy: str, *, few: bool = False, compared: bool = False) -> Writer:
+        """Return the writer of the table.
+
+        Args:
+            strategy: the strategy to record with the cost.
+            few: whether the table is small, and few rows are written.
+            compared: whether all rows are compared with the stored ones.
+        """
+        properties = cost_property(strategy, self.expected, self.began, compared=compared)
         return Writer(
             self.lake, self.spec.table, self.types, self.marks, self.base, properties, self.frames, self.gate, few=few
         )  # fmt: skip

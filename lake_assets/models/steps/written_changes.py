@@ -91,7 +91,7 @@ def full_by_differences(ctx: ModelContext, why: str) -> Done:
 def _write_differing_rows(ctx: ModelContext) -> str:
     """Write the rows that differ; return why they were not written, empty if they were."""
     few = ctx.expected.rows + ctx.expected.stored <= ONE_PIECE
-    key, new, writer = ctx.plan.key, ctx.frames.view(ctx.query), ctx.writer("full", few=few)
+    key, new, writer = ctx.plan.key, ctx.frames.view(ctx.query), ctx.writer("full", few=few, compared=True)
     with planned_once(ctx.lake, when=few, as_one=True):
         if not key:
             writer.differences(f"SELECT * FROM {new}")
