@@ -55,7 +55,8 @@ def _end_children(argument: str, others: Collection[psutil.Process]) -> None:
     """End the child processes that were started with an argument, also one that does not run its program yet."""
     this = psutil.Process()
     for child in this.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
+        # The interrupt is raised again, whatever becomes of the child.
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             command = child.cmdline()  # its parent's until it runs its program, and none at that moment
             if argument in command or (child not in others and command in ([], this.cmdline())):
                 _end(child)
