@@ -103,7 +103,7 @@ def test_medium_numbers_of_rows_are_computed_in_full_where_that_takes_less(
     assert not expected.is_small
 
 
-def test_stored_rows_make_comparing_dear() -> None:
+def test_comparing_takes_longer_with_each_stored_row() -> None:
     made = [Cost("full", 10, 300_000, 0.5)]
     assert [cost_estimate.last_seconds("keys", 10, 300_000, n, made)[0] for n in (0, 100_000)] == [0.9, 2.5]
     assert cost_estimate.last_seconds("keys", 10, 600_000, 0, made)[0] == 1.4
@@ -118,3 +118,17 @@ def test_the_last_recompute_is_known_however_many_steps_came_after_it(plain_lake
         plain_lake.table("agg.t").append(rows, snapshot_properties={COST: cost})
     assert [c.strategy for c in past_costs(plain_lake.table("agg.t"), most=2)] == ["keys", "keys", "full"]
     assert [c.strategy for c in past_costs(plain_lake.table("agg.t"), most=9)] == ["keys"] * 3 + ["full"] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_full"), [(pa.int64(), True), (pa.float64(), False), (pa.map_(pa.string(), pa.int64()), False)]
+)
+def test_tables_whose_rows_cannot_be_told_apart_are_absorbed_by_change(
+    plain_lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, *, is_full: bool
+) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 1)
+    plain_lake.ensure_namespace(("agg",))
+    target = plain_lake.catalog.create_table("agg.t", pa.schema([("n", kind)]))
+    past = [Cost("keys", 1, 60, 2.0), Cost("full", 1, 60, 0.5)]
+    expected = cost_estimate.estimate("keys", {}, {}, {}, past, target=target)
+    assert (expected.is_quick_in_full, expected.last_full is not None) == (is_full, is_full)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
-from pyiceberg.types import DoubleType, FloatType
+from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from lake_assets.capture import Capture
 from lake_assets.lake import TableId
@@ -24,10 +24,12 @@ RUNS, SMALL = 3, 0.1
 # Up to this cost of computing everything and comparing it with the stored rows, that takes less than to look for what
 # changed, unless it has taken more than these seconds.
 FULL_UP_TO, SLOW = 1_000_000, 1.5
-# Up to this many times that cost, the seconds of the last recompute tell whether another one takes less than absorbing
-# a change. If that one did not compare its rows with the stored ones, comparing takes so many seconds, and as many more
-# for each stored row. Where no change was absorbed yet, a step is assumed to take so many seconds for each operator.
-MEDIUM, COMPARING, COMPARING_ROW, OPERATOR = 30, 0.4, 16e-6, 0.4
+# Up to this many times FULL_UP_TO, the measured seconds of the last recompute decide.
+MEDIUM = 30
+# Seconds to compare the rows of a recompute with the stored ones, if not measured: in any case, and per stored row.
+COMPARING, COMPARING_ROW = 0.4, 16e-6
+# Assumed seconds of a step, and of each of its operators, before a step has absorbed a change.
+OPERATOR = 0.4
 # Up to this number of rows, past runs do not count.
 FEW_ROWS = 10_000
 # Costs per row, relative to reading one: to compare a row of two versions by value, and to write one.
@@ -138,7 +140,7 @@ class Estimate:
 
     def __str__(self) -> str:
         if self.is_small and not self.has_few_rows:
-            return f"computing everything is estimated to take less: the last recompute took {self.last_full:.1f} s"
+            return f"computing everything is estimated to take less: {self.last_full:.1f} s, by the last recompute"
         if self.is_small:
             return f"few rows: {self.rows:,} in its sources, {self.stored:,} in the table"
         size = f"at most {self.changed:,} of {self.rows:,} rows changed ({self.share:.2%})"
@@ -187,8 +189,8 @@ def estimate(
     # The first run of a process is slow.
     slow = len(fulls) > 1 and min(fulls) > SLOW
     last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past)
-    if target and any(isinstance(f.field_type, FloatType | DoubleType) for f in target.schema().fields):
-        last_full = None  # sums of many rows differ in their last digits each time: every group would be a change
+    if target and not all(_is_plain(f.field_type) for f in target.schema().fields):
+        last_full = None
     return replace(
         estimated,
         compared=compared,
@@ -198,6 +200,14 @@ def estimate(
         last_full=last_full,
         absorbed=absorbed,
     )
+
+
+def _is_plain(kind: IcebergType) -> bool:
+    """Whether rows that did not change are equal after each recompute, and can be compared.
+
+    Maps cannot be compared, and floating-point sums of many rows differ in their last digits each time.
+    """
+    return kind.is_primitive and not isinstance(kind, FloatType | DoubleType)
 
 
 def last_seconds(
