@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.spark_session import EXTENSIONS, authentication, java_options, packages
+from lake_assets.lake.spark_session import EXTENSIONS, authentication, java_options, packages, with_local_files
 from lake_assets.runtime.connect_tokens import VARIABLE, token_for
 from lake_assets.runtime.jars import resolve, spark_home
 from lake_assets.runtime.java import find_java
@@ -45,7 +45,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
     settings = config.home / f"spark-server-{port}.conf"
     make_private(config.home)
     # This process becomes the server by exec, so the folder lives as long as the server.
-    write_settings(settings, with_folder(conf, new_folder()))
+    write_settings(settings, with_folder(with_local_files(conf), new_folder()))
     arguments = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
