@@ -116,15 +116,14 @@ def incomparable(types: Mapping[str, str]) -> str:
 
 def _net(lake: LakeBase, rows: DataFrame, stored: DataFrame, types: Mapping[str, str]) -> DataFrame:
     """Return the distinct rows that one side has more often than the other, with the surplus of `rows`."""
-    columns = [quote(c) for c in types]
     expected, existing = new_name(), new_name()
     casts = ", ".join(f"CAST({quote(c)} AS {kind}) AS {quote(c)}" for c, kind in types.items())
-    firsts = ", ".join(f"first({c}) AS {c}" for c in columns)
-    by = ", ".join(form(quote(c), kind) for c, kind in types.items())
+    listed = ", ".join(map(quote, types))
+    selected, by = distinct(types)
     return over(
         lake.spark(),
-        f"SELECT {firsts}, CAST(sum({_SIGN}) AS INT) AS {_COPIES} FROM (SELECT {casts}, 1 AS {_SIGN} FROM {expected} "
-        f"UNION ALL SELECT {', '.join(columns)}, -1 AS {_SIGN} FROM {existing}) GROUP BY {by} HAVING sum({_SIGN}) <> 0",
+        f"SELECT {selected}, CAST(sum({_SIGN}) AS INT) AS {_COPIES} FROM (SELECT {casts}, 1 AS {_SIGN} FROM {expected} "
+        f"UNION ALL SELECT {listed}, -1 AS {_SIGN} FROM {existing}) GROUP BY {by} HAVING sum({_SIGN}) <> 0",
         {expected: rows, existing: stored},
     )
 
@@ -188,6 +187,15 @@ def _merge_copies(lake: LakeBase, branch: str, net: DataFrame, types: Mapping[st
 
 def _insert(types: Mapping[str, str]) -> str:
     return f"INSERT ({', '.join(map(quote, types))}) VALUES ({', '.join('s.' + quote(c) for c in types)})"
+
+
+def distinct(types: Mapping[str, str]) -> tuple[str, str]:
+    """Return SQL to select the columns of distinct rows, and to group rows by.
+
+    Spark groups without sorting only if it aggregates no texts: what is grouped by is selected as it is.
+    """
+    forms = {quote(c): form(quote(c), kind) for c, kind in types.items()}
+    return ", ".join(c if c == f else f"first({c}) AS {c}" for c, f in forms.items()), ", ".join(forms.values())
 
 
 def form(column: str, kind: str) -> str:

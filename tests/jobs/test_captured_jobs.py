@@ -21,6 +21,8 @@ from lake_assets.lake import TableId
 from tests.jobs.playback import DAILY, PLAYS, play, rows_of
 from tests.support.cli import caller
 
+pytestmark = pytest.mark.system
+
 # A job as a user writes it: no import of anything but PyIceberg and the step.
 JOB = """
 import os

@@ -26,6 +26,8 @@ from lake_assets.launcher import WarmRunLauncher
 from lake_assets.runtime import warm_jvm as warm_spark
 from lake_assets.runtime.processes import RunProcess, here, identity
 
+pytestmark = pytest.mark.system
+
 STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
 # Restore the handler: a background process of a script ignores SIGINT by default, unlike Dagster's runs.
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); print(flush=True); input()"

@@ -13,6 +13,8 @@ import pytest
 
 from lake_assets.runtime.jvm_launch import write_settings
 
+pytestmark = pytest.mark.system
+
 PLANTED = "planted=secret: #1 \\ ü"
 
 

@@ -17,7 +17,7 @@ from lake_assets.models.steps.kept_frames import FOUND, SIGN, Frames
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import append_if_unmoved, committing, on_branch
 from lake_assets.tables.merge_pruning import Pruning, prune
-from lake_assets.tables.row_differences import form, same
+from lake_assets.tables.row_differences import distinct, form, same
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
@@ -308,10 +308,9 @@ def net(delta: str, types: Mapping[str, str], more: str = "") -> str:
         types: Spark's types by column of the table, in its order.
         more: further aggregates.
     """
-    by = ", ".join(form(quote(c), k) for c, k in types.items())
-    firsts = ", ".join(f"first({quote(c)}) AS {quote(c)}" for c in types)
+    selected, by = distinct(types)
     return (
-        f"SELECT {firsts}, CAST(sum({SIGN}) AS INT) AS __copies{', ' if more else ''}{more} "
+        f"SELECT {selected}, CAST(sum({SIGN}) AS INT) AS __copies{', ' if more else ''}{more} "
         f"FROM ({cast(delta, types)}) GROUP BY {by} HAVING sum({SIGN}) <> 0"
     )
 
