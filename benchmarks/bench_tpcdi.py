@@ -31,6 +31,7 @@ of the commit, with deleted positions.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -167,10 +168,10 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def lake_at(home: Path, heap: str) -> Generator[Lake]:
+def lake_at(home: Path, heap: str, conf: dict[str, str]) -> Generator[Lake]:
     """Give a lake in a folder, of which unqualified names are."""
     home.mkdir(parents=True, exist_ok=True)
-    lake = Lake(LakeConfig(home=home, spark=SparkConfig(driver_memory=heap)))
+    lake = Lake(LakeConfig(home=home, spark=SparkConfig(driver_memory=heap, conf=conf)))
     lake.spark().sql(f"USE {quote(lake.config.name)}")
     yield lake
 
@@ -252,16 +253,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=3.0, help="1: 130,000 trades")
     parser.add_argument("--heap", default="8g", help="heap of Spark's driver")
+    parser.add_argument("--conf", type=json.loads, default={}, help="settings of Spark, as JSON")
     parser.add_argument("--keep", type=Path, help="folder for the measured lake, which is kept; default: temporary")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-tpcdi-") as temp:
         if args.scale > WARM_SCALE:
-            with lake_at(Path(temp) / "warm", args.heap) as lake:
+            with lake_at(Path(temp) / "warm", args.heap, args.conf) as lake:
                 say(f"warming up at scale {WARM_SCALE}")
                 warm = Warehouse(lake, Sizes(WARM_SCALE))
                 for number in BATCHES:
                     warm.batch(number)
-        with lake_at(args.keep or Path(temp) / "lake", args.heap) as lake:
+        with lake_at(args.keep or Path(temp) / "lake", args.heap, args.conf) as lake:
             batches = measure(lake, Sizes(args.scale))
             lake.spark().stop()
     if batches is None:

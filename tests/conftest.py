@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
+from lake_assets.models.operators import operator_deltas
 from lake_assets.models.steps import cost_estimate
 from tests.support.kills import Points, around_writes
 
@@ -67,10 +68,12 @@ def _no_settings_of_the_user() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _few_rows_are_absorbed_by_change() -> Iterator[None]:
+def _few_rows_are_absorbed_as_many_are() -> Iterator[None]:
     """The tables of tests are small; what is tested is how changes are absorbed. Other programs have the default."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost_estimate, "FULL_UP_TO", 0)
+        # Some are joined whole, and some are large enough to be joined by keys.
+        patch.setattr(operator_deltas, "SMALL_SIDE", 12)
         yield
 
 

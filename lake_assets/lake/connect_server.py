@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.spark_session import EXTENSIONS, authentication, java_options, packages, with_local_files
+from lake_assets.lake.spark_session import (
+    DEFAULTS,
+    EXTENSIONS,
+    authentication,
+    java_options,
+    packages,
+    with_local_files,
+)
 from lake_assets.runtime.connect_tokens import VARIABLE, token_for
 from lake_assets.runtime.jars import resolve, spark_home
 from lake_assets.runtime.java import find_java
@@ -32,13 +39,11 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.extensions": EXTENSIONS,
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.jars": ",".join(str(p) for p in resolve(packages(config))),
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.driver.defaultJavaOptions": java_options(config),
+        **DEFAULTS,
         **authentication(config),
         **config.spark.conf,
     }

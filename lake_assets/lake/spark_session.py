@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
+# How queries of a JVM run that the product starts, unless a lake's configuration says otherwise.
+DEFAULTS = {
+    "spark.sql.shuffle.partitions": "8",
+    # Shuffled rows are spread over all cores, but not so thinly that each task writes a tiny file.
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "4MB",
+    # Otherwise PySpark looks up the caller of each of its functions, which takes longer than most of them.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Compiled queries: each table has several, and Spark's default keeps only 100.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
+
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 # The class through which Iceberg writes local files, as a setting of the JVMs that have it.
 _LOCAL_FILES = "spark.lake_assets.localFiles"
@@ -132,12 +143,7 @@ def session_conf(config: LakeConfig) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.defaultJavaOptions": java_options(config),
         "spark.sql.warehouse.dir": str(config.home / "spark-warehouse"),
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-        # Otherwise PySpark looks up the caller of each of its functions, which takes longer than most of them.
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # Compiled queries: each table has several, and Spark's default keeps only 100.
-        "spark.sql.codegen.cache.maxEntries": "2000",
+        **DEFAULTS,
         **authentication(config),
         **catalog_conf(config),
         **config.spark.conf,

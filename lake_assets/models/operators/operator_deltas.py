@@ -40,11 +40,14 @@ from lake_assets.models.operators.query_tree import (
     column,
     equals,
     refs,
+    scans,
     text,
 )
 from lake_assets.models.operators.row_frames import AFFECTED, RowFrames, row_frames
 from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
 
+# A table of at most so many rows is joined whole, however many rows of it are needed.
+SMALL_SIDE = 100_000
 _MINUS, _PLUS = f"CAST(-1 AS INT) AS {SIGN}", f"CAST(1 AS INT) AS {SIGN}"
 
 
@@ -55,10 +58,13 @@ class Deltas:
         frames: materializes rows.
         rows: the operators' rows at start and end.
         feed: returns the changed rows of a table with `SIGN`, under the table's own names; None if no row changed.
+        size: returns the number of rows of a table.
     """
 
-    def __init__(self, frames: Frames, rows: Rows, feed: Callable[[TableId], Frame | None]) -> None:
-        self._frames, self._rows, self._feed = frames, rows, feed
+    def __init__(
+        self, frames: Frames, rows: Rows, feed: Callable[[TableId], Frame | None], size: Callable[[TableId], int]
+    ) -> None:
+        self._frames, self._rows, self._feed, self._size = frames, rows, feed, size
         self._sql: dict[int, str | None] = {}
         self._measured: dict[int, Frame | None] = {}
 
@@ -154,27 +160,29 @@ class Deltas:
         if changed is None:
             return None
         sql, frame = changed
+        is_counted = True  # whether `frame` holds the rows of `sql`, and not only bounds of them
         have = set(node.inputs[position].columns)
         rest, todo = list(node.on), [i for i in range(len(node.inputs)) if i != position]
         while todo:
             nth = next((i for i in todo if equals(rest, have, node.inputs[i].columns)), todo[0])
             todo.remove(nth)
             side = node.inputs[nth]
+            if not is_counted and not self._is_small(side):
+                # How a large input is read depends on the number of rows.
+                frame, is_counted = self._frames.measure(sql), True
+                if not frame.rows:
+                    return None
+                sql = f"SELECT * FROM {frame.view}"
             pairs = equals(rest, have, side.columns)
             key_filter = self._join_filter(sql, frame, pairs, is_simple(side))
             have |= set(side.columns)
             on = [c for c in rest if refs(c) <= have]
             rest = [c for c in rest if not refs(c) <= have]
             side_rows = self._rows.sql(side, "start" if nth < position else "end", key_filter)
-            hint = "/*+ BROADCAST(changed) */" if frame.rows <= MAX_BROADCAST else ""
+            hint = "/*+ BROADCAST(changed) */" if is_counted and frame.rows <= MAX_BROADCAST else ""
             condition = " AND ".join(f"({text(c)})" for c in on) or "true"
             sql = f"SELECT {hint} * FROM ({sql}) changed JOIN ({side_rows}) ON {condition}"
-            if todo:
-                # The number of rows determines how the next input is read.
-                frame = self._frames.measure(sql)
-                if not frame.rows:
-                    return None
-                sql = f"SELECT * FROM {frame.view}"
+            is_counted = False
         return f"SELECT {_listed(node)}, {SIGN} FROM ({sql})"
 
     def _bounded_change(self, node: Node) -> tuple[str, Frame] | None:
@@ -187,6 +195,9 @@ class Deltas:
             return (sql, feed.renamed(scan.fields)) if feed and sql else None
         frame = self.frame(node)
         return (f"SELECT * FROM {frame.view}", frame) if frame else None
+
+    def _is_small(self, node: Node) -> bool:
+        return is_simple(node) and all(self._size(s.table) <= SMALL_SIDE for s in scans(node))
 
     def _join_filter(
         self, sql: str, frame: Frame, pairs: Sequence[tuple[exp.Expr, exp.Expr]], simple: bool

@@ -62,7 +62,7 @@ def incremental(ctx: ModelContext, plan: ModelPlan, why: str) -> Done:
         retracted, reason = retraction(tree, lambda e: ctx.type_of(e, grouped_input(tree)))
     if retracted and (done := adjust_at_once(ctx, tree, retracted)):
         return done if done.strategy == "none" else done.because(why)
-    deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed)
+    deltas = Deltas(ctx.frames, ctx.rows, ctx.sources.feed, ctx.sources.size)
     if not ctx.sources.changed():
         return ctx.nothing("nothing changed in the columns that the query reads")
     if full_reason := _why_full(ctx):

@@ -17,6 +17,7 @@ from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.capture.rows.value_differences import SIGN as CAPTURED_SIGN
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded
+from lake_assets.lake.metadata.row_counts import visible_rows
 from lake_assets.models.operators.operator_rows import At
 from lake_assets.models.operators.query_tree import Scan
 from lake_assets.models.steps.cost_estimate import changed_rows
@@ -87,6 +88,10 @@ class Sources:
     @cached_property
     def _changed(self) -> int:
         return sum(changed_rows(self.tables[t], c)[0] for t, c in self.captures.items() if not c.is_empty)
+
+    def size(self, table: TableId) -> int:
+        """Return about how many rows a table has now."""
+        return visible_rows(self.tables[table].current_snapshot())
 
     def type_of(self, table: TableId, column: str) -> str:
         """Return Spark's type of a table's column, as a simple string."""

@@ -34,7 +34,7 @@ def adjust_at_once(ctx: ModelContext, tree: Tree, how: Retraction) -> Done | Non
     name, rows = new_name(), ctx.sources.changes(scan.table)
     if rows is None:
         return None
-    deltas = Deltas(ctx.frames, ctx.rows, lambda _: Frame(name, 0, {}, rows))
+    deltas = Deltas(ctx.frames, ctx.rows, lambda _: Frame(name, 0, {}, rows), ctx.sources.size)
     why = "nothing changed in the rows and columns that the query reads"
     return adjust(ctx, tree, how, deltas.sql(how.aggregate.input), {name: rows}, untouched=why)
 
