@@ -33,6 +33,11 @@ JVM_OF_TESTS = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms3g -Xmn768m"}
 # A JVM that lives for a few steps.
 SHORT_JVM = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms512m"}
 
+# Hadoop starts four programs for each file that it writes (docs/decisions/0042-local-files.md).
+_FILES = "spark.sql.catalog.lake.hadoop.fs.file.impl"
+FILES = {_FILES: "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem", f"{_FILES}.disable.cache": "true"}
+FILES_JAR = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
+
 # If it is set, the lakes of tests are in this database: one lake per database.
 CATALOG_URI = "TESTS_CATALOG_URI"
 
@@ -81,7 +86,7 @@ def small_lake(
     home: Path, session: Callable[[], SparkSession] | None = None, catalog: dict[str, str] | None = None
 ) -> Lake:
     """A lake in `home` with settings for little data; the embedded one, unless a catalog is given."""
-    spark = SparkConfig(master="local[2]", driver_memory="3g", conf=SMALL | JVM_OF_TESTS)
+    spark = SparkConfig(master="local[2]", driver_memory="3g", packages=[FILES_JAR], conf=SMALL | JVM_OF_TESTS | FILES)
     if uri := os.environ.get(CATALOG_URI):
         catalog = {"type": "sql", "uri": uri}
     return Lake(LakeConfig(home=home, spark=spark, catalog=catalog or {}), session=session)

@@ -21,8 +21,6 @@ from lake_assets.lake.yaml_text import YamlError, load
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
 POSTGRES_JDBC = "org.postgresql:postgresql:42.7.7"
-# Writes local files without starting `chmod` for each of them, as Hadoop does where its native library is missing.
-LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
 
 
 _file_values: ContextVar[dict[str, Any]] = ContextVar("file_values", default={})  # noqa: B039 (never mutated)

@@ -11,7 +11,6 @@ from lake_assets.lake.spark_session import (
     authentication,
     java_options,
     packages,
-    with_local_files,
 )
 from lake_assets.runtime.connect_tokens import VARIABLE, token_for
 from lake_assets.runtime.jars import resolve, spark_home
@@ -50,7 +49,7 @@ def command(config: LakeConfig, port: int = PORT) -> tuple[list[str], dict[str, 
     settings = config.home / f"spark-server-{port}.conf"
     make_private(config.home)
     # This process becomes the server by exec, so the folder lives as long as the server.
-    write_settings(settings, with_folder(with_local_files(conf), new_folder()))
+    write_settings(settings, with_folder(conf, new_folder()))
     arguments = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),

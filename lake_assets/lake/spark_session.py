@@ -12,12 +12,12 @@ import threading
 from collections.abc import Generator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from lake_assets.errors import ConfigError, SparkUnavailableError
 from lake_assets.lake import caching_catalog
-from lake_assets.lake.config import ICEBERG_RUNTIME, LOCAL_FILES, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
+from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC, LakeConfig
 from lake_assets.lake.redaction import hide_in
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.jars import resolve
@@ -42,8 +42,6 @@ DEFAULTS = {
 }
 
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
-# The class through which Iceberg writes local files, as a setting of the JVMs that have it.
-_LOCAL_FILES = "spark.lake_assets.localFiles"
 # PySpark sets it in the programs that spark-submit runs.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
@@ -65,7 +63,7 @@ def packages(config: LakeConfig) -> list[str]:
     uri = config.catalog.get("uri", "")
     # Beside a server, backfills have a catalog of their own in a SQLite file.
     jdbc = [POSTGRES_JDBC] if uri.startswith("postgres") else [SQLITE_JDBC]
-    return [ICEBERG_RUNTIME, *jdbc, LOCAL_FILES, *config.spark.packages]
+    return [ICEBERG_RUNTIME, *jdbc, *config.spark.packages]
 
 
 def catalog_conf(config: LakeConfig) -> dict[str, str]:
@@ -163,22 +161,11 @@ def authentication(config: LakeConfig) -> dict[str, str]:
 def java_options(config: LakeConfig) -> str:
     """Return the options of a JVM that serves a lake; a user's `extraJavaOptions` come later and override them."""
     options = [f"-Dlog4j2.configurationFile={log4j_file()}"]
-    if _is_local(config):
+    if urlparse(config.warehouse or "").scheme in ("", "file"):
         # Iceberg reads manifests in worker threads and polls every 10 ms for their end, several times per table. That
         # pays off if opening a file takes as long, but not on a local disk.
         options.append("-Diceberg.scan.plan-in-worker-pool=false")
     return " ".join(options)
-
-
-def with_local_files(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to the settings of a JVM that is about to start how its sessions write local files, if it has the jar."""
-    _, artifact, _ = LOCAL_FILES.split(":")
-    has_jar = artifact in str(conf.get("spark.jars"))
-    return {**conf, **({_LOCAL_FILES: "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"} if has_jar else {})}
-
-
-def _is_local(config: LakeConfig) -> bool:
-    return urlparse(config.warehouse or "").scheme in ("", "file")
 
 
 def log4j_file() -> str:
@@ -218,7 +205,7 @@ def open_session(config: LakeConfig) -> SparkSession:
             session = builder.create()
         else:
             with _stderr_to(log), _own_interrupts():
-                start_jvm(with_local_files(conf))
+                start_jvm(conf)
                 session = builder.getOrCreate().newSession()
     except (PySparkException, RuntimeError, OSError) as e:
         raise SparkUnavailableError(f"Spark did not start: {config.hidden(e)}. Its log is {log}") from e
@@ -259,12 +246,7 @@ def _own_interrupts() -> Generator[None]:
 def adopt_session(session: SparkSession, config: LakeConfig) -> None:
     """Register the lake's catalog in a session that was started elsewhere, with the Iceberg jar."""
     # Each step of a run does this, since other code may have changed, for example, the session's time zone.
-    conf = catalog_conf(config)
-    key = f"spark.sql.catalog.{config.name}.hadoop.fs.file.impl"
-    if _is_local(config) and key not in config.spark.conf and (writer := session.conf.get(_LOCAL_FILES, None)):
-        # Hadoop keeps one object per kind of file system, and Spark's own files may have made it.
-        conf |= {key: writer, f"{key}.disable.cache": "true"}
-    set_all(session, conf)
+    set_all(session, catalog_conf(config))
 
 
 def set_all(session: SparkSession, settings: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.errors import CatalogUnavailableError, ConfigError, SparkUnavailableError, TableNotFoundError
 from lake_assets.ingest.raw.raw_tables import ensure_raw
 from lake_assets.lake import SparkConfig, TableId
-from lake_assets.lake.config import ICEBERG_RUNTIME, LOCAL_FILES, POSTGRES_JDBC, SQLITE_JDBC
+from lake_assets.lake.config import ICEBERG_RUNTIME, POSTGRES_JDBC, SQLITE_JDBC
 from lake_assets.lake.spark_session import catalog_conf, check_remote, java_options, packages, session_conf
 
 HOME = Path("/h")
@@ -84,7 +84,7 @@ def test_a_catalog_not_supported_by_both_engines_is_rejected(catalog: dict[str, 
 def test_only_the_jars_that_are_needed_are_loaded(uri: str, jdbc: list[str]) -> None:
     # Beside a server, the side catalogs of backfills are SQLite files.
     config = LakeConfig(catalog={"uri": uri}, spark=SparkConfig(packages=["my:own:1"]))
-    assert packages(config) == [ICEBERG_RUNTIME, *jdbc, LOCAL_FILES, "my:own:1"]
+    assert packages(config) == [ICEBERG_RUNTIME, *jdbc, "my:own:1"]
 
 
 def test_the_users_own_spark_settings_win() -> None:

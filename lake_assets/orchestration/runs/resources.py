@@ -19,7 +19,7 @@ from pydantic import Field, PrivateAttr
 
 from lake_assets.errors import SparkUnavailableError
 from lake_assets.lake import LakeConfig
-from lake_assets.lake.spark_session import adopt_session, check_one_kind, check_remote, session_conf, with_local_files
+from lake_assets.lake.spark_session import adopt_session, check_one_kind, check_remote, session_conf
 from lake_assets.runtime import warm_jvm
 from lake_assets.runtime.connect_tokens import with_token
 from lake_assets.runtime.java import find_java
@@ -149,10 +149,10 @@ def _open(config: LakeConfig, overrides: dict[str, Any]) -> "SparkSession":
             # A new session per thread.
             session = SparkSession.builder.config(map={**settings, "spark.remote": remote}).create()
         elif warm_jvm.is_kept():
-            session = warm_jvm.session(with_local_files(settings), config.home / "logs" / "spark.log")
+            session = warm_jvm.session(settings, config.home / "logs" / "spark.log")
         else:
             # A session's catalog does not change after its first use, so a second lake in one process needs a new one.
-            start_jvm(with_local_files(dict(flatten_dict(settings))))
+            start_jvm(dict(flatten_dict(settings)))
             session = LazyPySparkResource(spark_config=settings).spark_session.newSession()
         adopt_session(session, config)
         return session
