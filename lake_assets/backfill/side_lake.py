@@ -28,6 +28,7 @@ from lake_assets.lake import TableId
 from lake_assets.lake.caching_catalog import CachingSqlCatalog
 from lake_assets.lake.metadata.metadata_commits import Metadata, now_ms, read_metadata
 from lake_assets.lake.metadata.working_copies import COPIES, METADATA_PATH, at_snapshot, working_copy
+from lake_assets.lake.paths import file_url
 from lake_assets.lake.redaction import hide_in
 from lake_assets.runtime.private_files import make_private
 
@@ -91,7 +92,7 @@ class SideLake:
         storage = {k: v for k, v in config.catalog.items() if k.startswith(_STORAGE)}
         # Captures of changes need a place beside the tables: Spark may reach files nowhere else.
         first = next((t for r in record.tables if (t := self.main.find(r.table)) is not None), None)
-        warehouse = f"{self.folder(first)}/side" if first else (config.home / "backfills" / self._backfill).as_uri()
+        warehouse = f"{self.folder(first)}/side" if first else file_url(config.home / "backfills" / self._backfill)
         return {"catalog": {"type": "sql", "uri": f"sqlite:///{self._own_file}", **storage}, "warehouse": warehouse}
 
     def copy_tables(self, tables: Iterable[tuple[Table, int | None]]) -> dict[TableId, str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from lake_assets.errors import ConfigError
-from lake_assets.lake.paths import LocalPath, local_path
+from lake_assets.lake.paths import LocalPath, file_url, local_path
 from lake_assets.lake.redaction import hide, hide_in, secrets_in
 from lake_assets.lake.setting_errors import setting_errors
 from lake_assets.lake.yaml_text import YamlError, load
@@ -102,14 +102,18 @@ class LakeConfig(BaseSettings):
         if self.home.exists() and not self.home.is_dir():
             raise ValueError(f"home: {self.home} is a file: name a folder in LAKE_HOME, or as `home` in lake.yaml")
         if not self.catalog:
+            if found := sorted(set("%?") & set(str(self.home))):
+                raise ValueError(
+                    f"home: {self.home} cannot hold the SQLite catalog: its name contains {' and '.join(found)}"
+                )
             self.catalog = {"type": "sql", "uri": f"sqlite:///{self.home / 'catalog.db'}"}
         if self.warehouse is None:
             self.warehouse = self.catalog.get("warehouse") or (
-                (self.home / "warehouse").as_uri() if self.catalog.get("type") != "rest" else None
+                file_url(self.home / "warehouse") if self.catalog.get("type") != "rest" else None
             )
         elif self.catalog.get("type", "sql") == "sql" and not urlparse(self.warehouse).scheme:
             # Spark and PyIceberg would resolve a relative path from different working directories.
-            self.warehouse = Path(self.warehouse).expanduser().absolute().as_uri()
+            self.warehouse = file_url(Path(self.warehouse).expanduser().absolute())
         return self
 
     @property

@@ -22,24 +22,26 @@ from lake_assets.errors import (
     StorageUnavailableError,
 )
 
-_PATH = r"(?P<path>(?:[a-z][a-z0-9+.-]*:/|/)[^\s,;'\"]+)"
+# The name of a folder may contain spaces, so what follows a path, or precedes it, has to be known.
+_PATH = r"(?P<path>(?:[a-z][a-z0-9+.-]*:/|/)[^\n,;'\"]+?)"
+_LAST = rf"{_PATH}(?=\s*[\n,;'\"]|\s+at\b|\s*$)"
 _MISSING = (
-    re.compile(rf"File does not exist: {_PATH}"),
+    re.compile(rf"File does not exist: {_LAST}"),
     re.compile(rf"File {_PATH} does not exist"),
-    re.compile(rf"Failed to open input stream for file: {_PATH}"),
-    re.compile(rf"{_PATH} \(No such file or directory\)"),
-    re.compile(rf"Cannot open file, does not exist: {_PATH}"),
+    re.compile(rf"Failed to open input stream for file: {_LAST}"),
+    re.compile(rf"(?:^|: ){_PATH} \(No such file or directory\)", re.MULTILINE),
+    re.compile(rf"Cannot open file, does not exist: {_LAST}"),
 )
 _BROKEN = (
-    re.compile(rf"Checksum error: {_PATH}"),
-    re.compile(rf"{_PATH} is not a Parquet file"),
-    re.compile(r"Could not read footer for file: .*?path=(?P<path>[^;\s]+)"),
+    re.compile(rf"Checksum error: {_LAST}"),
+    re.compile(rf"(?:^|: ){_PATH} is not a Parquet file", re.MULTILINE),
+    re.compile(r"Could not read footer for file: .*?path=(?P<path>[^;\n]+)"),
 )
 # A file that cannot be opened: it is broken, or its storage does not answer.
 _UNREADABLE = (
-    re.compile(rf"Failed to (?:open|fetch) file: {_PATH}"),
-    re.compile(rf"Cannot (?:read|open)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
-    re.compile(rf"Failed to (?:read|open|parse)[^:\n]*(?:manifest|metadata)[^:\n]*: {_PATH}", re.IGNORECASE),
+    re.compile(rf"Failed to (?:open|fetch) file: {_LAST}"),
+    re.compile(rf"Cannot (?:read|open)[^:\n]*(?:manifest|metadata)[^:\n]*: {_LAST}", re.IGNORECASE),
+    re.compile(rf"Failed to (?:read|open|parse)[^:\n]*(?:manifest|metadata)[^:\n]*: {_LAST}", re.IGNORECASE),
 )
 _DAMAGE = ("EOFException", "Avro", "ChecksumException", "ParquetDecodingException", "CorruptedFile", "Json")
 _OUTAGE = re.compile(

@@ -39,6 +39,20 @@ def local_path(value: Any) -> Any:
     )
 
 
+def file_url(path: Path) -> str:
+    """Return the `file:` URL of an absolute path as Iceberg writes it: without escapes, which it would not undo.
+
+    Raises:
+        ValueError: the path contains a character with a meaning in URLs.
+    """
+    if found := sorted(set("%?#") & set(str(path))):
+        raise ValueError(
+            f"tables cannot be in {path}: its name contains {' and '.join(found)}. Choose another folder "
+            "(LAKE_HOME, or LAKE_WAREHOUSE for the tables alone)"
+        )
+    return f"file://{path}"
+
+
 def _of_text(text: str) -> Path:
     try:
         path = Path(text).expanduser()

@@ -111,6 +111,18 @@ def test_a_relative_warehouse_in_a_file_is_relative_to_the_file(tmp_path: Path) 
     assert LakeConfig(warehouse="tables", catalog=rest).warehouse == "tables"
 
 
+def test_tables_are_in_the_home_whatever_its_name(tmp_path: Path) -> None:
+    home = tmp_path / "Größe 1+1 (ä&b)"
+    assert LakeConfig(home=home).warehouse == f"file://{home}/warehouse"
+    assert LakeConfig(home=tmp_path, warehouse=str(home)).warehouse == f"file://{home}"
+    for name in ("50%", "a?b", "a#b"):
+        with pytest.raises(ConfigError, match=r"tables cannot be in .*contains [%?#].*LAKE_WAREHOUSE|SQLite catalog"):
+            LakeConfig.load(home=tmp_path / name)
+        with pytest.raises(ConfigError, match=r"tables cannot be in .*contains [%?#].*LAKE_WAREHOUSE"):
+            LakeConfig.load(home=tmp_path, warehouse=str(tmp_path / name))
+    assert LakeConfig.load(home=tmp_path / "a#b", warehouse=str(tmp_path)).warehouse == f"file://{tmp_path}"
+
+
 def test_a_home_may_be_a_file_url_but_no_other_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LakeConfig.load(write(tmp_path / "lake.yaml", f"home: file://{tmp_path}/a%20b\n")).home == tmp_path / "a b"
     monkeypatch.setenv("LAKE_HOME", "gs://bucket/lake")

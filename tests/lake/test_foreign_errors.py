@@ -90,6 +90,18 @@ SAID: list[tuple[Exception, type[LakeError], str]] = [
         "/w/a.avro",
     ),
     (FileNotFoundError("Cannot open file, does not exist: /w/m0.avro"), MissingDataFileError, "/w/m0.avro"),
+    (
+        spark("java.io.FileNotFoundException: /my lakes/w/a.parquet (No such file or directory)"),
+        MissingDataFileError,
+        "/my lakes/w/a.parquet is gone",
+    ),
+    (
+        spark(
+            "org.apache.iceberg.exceptions.RuntimeIOException: Failed to open file: file:/my lakes/w/snap-1.avro\n\tat x"
+        ),
+        CorruptMetadataError,
+        "file:/my lakes/w/snap-1.avro cannot be read",
+    ),
     (spark("[TASK_WRITE_FAILED] x\njava.io.IOException: No space left on device"), StorageFullError, "spark.local.dir"),
     (
         spark("org.sqlite.SQLiteException: [SQLITE_FULL] Insertion failed because database is full"),
@@ -151,6 +163,11 @@ def test_values_of_rows_are_not_mistaken_for_errors_of_files_or_races(quoted: st
 )
 def test_a_lost_race_is_recognized_by_icebergs_message(message: str) -> None:
     assert lost_race(spark(message))
+
+
+def test_a_file_in_the_place_of_a_folder_is_no_lost_race() -> None:
+    told = "org.apache.hadoop.fs.FileAlreadyExistsException: Destination exists and is not a directory: /lake/t/data"
+    assert not lost_race(spark(told))
 
 
 @pytest.mark.parametrize(("error", "kind", "where"), SAID)

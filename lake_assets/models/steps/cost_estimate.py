@@ -27,7 +27,7 @@ FULL_UP_TO, SLOW = 1_000_000, 1.5
 # Up to this many times FULL_UP_TO, the measured seconds of the last recompute decide.
 MEDIUM = 30
 # Seconds to compare the rows of a recompute with the stored ones, if not measured: in any case, and per stored row.
-COMPARING, COMPARING_ROW = 0.4, 16e-6
+COMPARING, COMPARING_ROW = 0.3, 10e-6
 # Assumed seconds of a step, and of each of its operators, before a step has absorbed a change.
 OPERATOR = 0.4
 # Up to this number of rows, past runs do not count.

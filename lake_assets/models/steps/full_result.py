@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from lake_assets.errors import KeyMissingError, ModelError
 from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import PIPELINE_PROPERTY
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import is_of_iceberg, literal
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, declared
 from lake_assets.models.steps.model_context import Done, ModelContext
 from lake_assets.tables.commits import committing
@@ -38,7 +38,7 @@ def make_table(ctx: ModelContext, *, is_new: bool) -> None:
     if by := ctx.spec.partitions:
         by.check(ctx.spec.table, {f.name: f.dataType.simpleString() for f in ctx.query.schema.fields})
         partitioned = f"PARTITIONED BY ({by.field.sql}) "
-    _check_types(ctx)
+    _check_columns(ctx)
     if ctx.spec.key:
         _check_key(ctx, ctx.query)
     properties = {
@@ -91,8 +91,12 @@ def full(ctx: ModelContext, why: str) -> Done:
     return Done("full", why)
 
 
-def _check_types(ctx: ModelContext) -> None:
-    """Raise ModelError for columns whose type PyIceberg cannot read."""
+def _check_columns(ctx: ModelContext) -> None:
+    """Raise ModelError for columns that a table cannot have."""
+    if reserved := [f.name for f in ctx.query.schema.fields if is_of_iceberg(f.name)]:
+        raise ModelError(
+            f"model {ctx.spec.table}: {', '.join(reserved)}: Iceberg has columns of this name itself: rename them"
+        )
     columns = [f.name for f in ctx.query.schema.fields if "variant" in f.dataType.simpleString()]
     if columns:
         raise ModelError(

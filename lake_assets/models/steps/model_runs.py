@@ -27,6 +27,7 @@ from lake_assets.errors import (
 )
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.foreign_errors import first_line
+from lake_assets.lake.metadata.watermark import PROPERTY, find_property
 from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.maintenance import reason_all_rows_change
 from lake_assets.models.sql.model_plan import ModelPlan, fingerprint, parse
@@ -171,6 +172,7 @@ def _create_or_rebuild(
     """Create or rebuild the table; return None if its query and columns are unchanged."""
     # The types of the result follow from the query and its sources' schemas.
     is_schema_kept = all(_is_schema_kept(table, due.windows[t].start) for t, table in due.tables.items())
+    is_schema_kept = is_schema_kept and _has_own_columns(due.target)
     replaced = [] if is_schema_kept or not due.begun else _replaced_columns(due.tables, due.windows, needed)
     if due.begun and not replaced and (is_schema_kept or not ctx.columns_differ()):
         return None
@@ -181,7 +183,7 @@ def _create_or_rebuild(
         return Done("full", f"the name {', '.join(replaced)} now belongs to another column")
     if due.target is None:
         return Done("full", "first run")
-    return Done("full", "the query, its sources or the types of its columns changed")
+    return Done("full", "the query, its sources or the columns of its table changed")
 
 
 def next_of(
@@ -299,6 +301,14 @@ def _is_schema_kept(table: Table, snapshot: int | None) -> bool:
     """Whether a source still has its schema of a snapshot."""
     entry = table.snapshot_by_id(snapshot) if snapshot is not None else None
     return entry is not None and entry.schema_id == table.metadata.current_schema_id
+
+
+def _has_own_columns(target: Table | None) -> bool:
+    """Whether nobody has changed a table's columns since its last step."""
+    stored = find_property(target, PROPERTY) if target else None
+    if target is None or stored is None:
+        return True
+    return stored[1].schema_id in (None, target.metadata.current_schema_id)
 
 
 def _replaced_columns(

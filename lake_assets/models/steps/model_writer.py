@@ -6,6 +6,8 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -118,7 +120,7 @@ class Writer:
         ]
         with self._to(exclusive) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
-            if growth is not None and (actual := self._growth(name)) not in (None, growth):
+            if growth is not None and (actual := self._growth(name)) != growth:
                 raise LostRows(
                     "rows to delete are missing in the table, or rows to insert exist already: it would grow by "
                     f"{actual:,} rows instead of {growth:,}"
@@ -157,8 +159,8 @@ class Writer:
         if most > 1:
             duplicate = rows.where("__coming > 1").select(*map(quote, key)).first()
             raise KeyMissingError(
-                f"{self.table}: {', '.join(key)} is its key, and the query gives {most} rows for {duplicate}: declare "
-                "a `key` that identifies each row, or none"
+                f"{self.table}: {', '.join(key)} is its key, and the query gives {most} rows for "
+                f"{tuple(duplicate or ())}: declare a `key` that identifies each row, or none"
             )
         if most_gone > 1:
             return f"the table holds {most_gone} rows of one {', '.join(key)}"
@@ -251,24 +253,30 @@ class Writer:
             return Pruning("", {}, "the table is small")
         return prune(rows, key, current, at_most=at_most)
 
-    def _growth(self, branch: str) -> int | None:
-        """Return how many more rows a branch of the table has, from the summaries of commits; None if they do not tell.
+    def _growth(self, branch: str) -> int:
+        """Return how many more rows a branch of the table has, from the summaries of commits if they tell.
 
         The summary of a commit that rewrites files also counts rows that were deleted before.
         """
         table = self.lake.table(self.table)
         snapshot = table.snapshot_by_name(branch.rpartition("`branch_")[2].removesuffix("`"))
         if snapshot is None or snapshot.snapshot_id == table.metadata.current_snapshot_id:
-            return 0 if snapshot else None
+            return 0
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if int(summary.get("deleted-data-files") or 0):
-            before, after = rows_in(table, table.current_snapshot()), rows_in(table, snapshot)
-            return None if before is None or after is None else after - before
+            return self._count(table, snapshot) - self._count(table, table.current_snapshot())
         added, hidden, restored = (
             int(summary.get(name) or 0)
             for name in ("added-records", "added-position-deletes", "removed-position-deletes")
         )
         return added - hidden + restored
+
+    def _count(self, table: Table, snapshot: Snapshot | None) -> int:
+        """Return the rows in a snapshot of the table; they are read if its summary does not tell their number."""
+        count = rows_in(table, snapshot)
+        if snapshot is None or count is not None:
+            return count or 0
+        return self.frames.spark.read.option("versionAsOf", str(snapshot.snapshot_id)).table(self.name).count()
 
     def _merge_copies(self, on: str, values: Mapping[str, object], source: DataFrame) -> None:
         """Delete the stored rows that equal a row of `source` with `__goes`, and insert the others."""
