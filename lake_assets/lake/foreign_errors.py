@@ -25,6 +25,13 @@ from lake_assets.errors import (
 # The name of a folder may contain spaces, so what follows a path, or precedes it, has to be known.
 _PATH = r"(?P<path>(?:[a-z][a-z0-9+.-]*:/|/)[^\n,;'\"]+?)"
 _LAST = rf"{_PATH}(?=\s*[\n,;'\"]|\s+at\b|\s*$)"
+_DENIED = (
+    re.compile(rf"(?:^|: ){_PATH} \(Permission denied\)", re.MULTILINE),
+    re.compile(r"Permission denied: '(?P<path>[^'\n]+)'"),
+    re.compile(r"'(?P<path>[^'\n]+)'\. Detail: \[errno 13\] Permission denied"),
+    re.compile(rf"Mkdirs failed to create {_PATH} \("),
+    re.compile(rf"Destination exists and is not a directory: {_LAST}"),
+)
 _MISSING = (
     re.compile(rf"File does not exist: {_LAST}"),
     re.compile(rf"File {_PATH} does not exist"),
@@ -137,6 +144,11 @@ def as_named(error: Exception, table: str) -> LakeError | None:
         return CatalogUnavailableError(
             f"{table}: the catalog is locked: another process has held its lock for a minute; end that process, or let "
             "it finish. Run again afterwards: commits are kept, and nothing is half-published"
+        )
+    if path := _first(_DENIED, text):
+        return StorageUnavailableError(
+            f"{table}: {path} cannot be opened or created: this user may not, or a file is in the place of a folder. "
+            "Nothing was published: correct it, and run again"
         )
     if path := _first(_MISSING, text):
         return MissingDataFileError(

@@ -90,6 +90,36 @@ SAID: list[tuple[Exception, type[LakeError], str]] = [
         "/w/a.avro",
     ),
     (FileNotFoundError("Cannot open file, does not exist: /w/m0.avro"), MissingDataFileError, "/w/m0.avro"),
+    *(
+        (error, StorageUnavailableError, f"{path} cannot be opened or created: this user may not")
+        for error, path in (
+            (spark("java.io.FileNotFoundException: /w/a.parquet (Permission denied)"), "/w/a.parquet"),
+            (
+                spark("java.io.IOException: Mkdirs failed to create file:/my w/t (exists=false, cwd=file:/)"),
+                "file:/my w/t",
+            ),
+            (
+                spark(
+                    "org.apache.iceberg.exceptions.NotFoundException: Failed to open input stream for file: /w/a\n"
+                    "Caused by: java.io.FileNotFoundException: /w/a (Permission denied)"
+                ),
+                "/w/a",
+            ),
+            (
+                spark(
+                    "org.apache.hadoop.fs.FileAlreadyExistsException: Destination exists and is not a directory: /w/t/data"
+                ),
+                "/w/t/data",
+            ),
+            (PermissionError(13, "Permission denied", "/w/t/metadata"), "/w/t/metadata"),
+            (
+                PermissionError(
+                    "[Errno 13] Failed to open local file '/w/1.json'. Detail: [errno 13] Permission denied"
+                ),
+                "/w/1.json",
+            ),
+        )
+    ),
     (
         spark("java.io.FileNotFoundException: /my lakes/w/a.parquet (No such file or directory)"),
         MissingDataFileError,
