@@ -157,6 +157,26 @@ def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
     }
 
 
+@pytest.mark.parametrize("limit", [0, 10_000])
+def test_rows_of_one_key_that_a_change_updates_are_one_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", limit)
+    world = World(lake, "t (id INT, v INT)")
+    world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
+    model: dict[str, Any] = {"name": "agg.t", "sql": "SELECT id, v FROM final.t", "key": ["id"]}
+    world.run(model)
+    world.sql("INSERT INTO agg.t VALUES (1, 7)")
+    world.sql("UPDATE final.t SET v = 9 WHERE id = 1")
+    done = world.run(model)  # compares the table with its query
+    assert "the table holds several rows of one id" in done["agg.t"].why
+    # The query has two rows of a key as well: the table grows by as many rows as it should.
+    world.sql("INSERT INTO agg.t VALUES (2, 3)")
+    world.sql("INSERT INTO final.t VALUES (2, 55)")
+    (wrong,) = world.pipeline(model).run(lake)
+    assert "id is declared as its key, and the query gives 2 rows for (2,)" in str(wrong.error)
+
+
 def test_columns_that_somebody_else_changed_are_as_the_query_has_them_again(lake: Lake) -> None:
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")

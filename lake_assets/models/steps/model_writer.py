@@ -85,6 +85,7 @@ class Writer:
         exclusive: bool,
         at_most: int | None = None,
         growth: int | None = None,
+        new: int | None = None,
     ) -> None:
         """Update, insert or delete the rows of some keys.
 
@@ -94,17 +95,18 @@ class Writer:
             exclusive: whether the new rows derive from the stored ones, so that a concurrent commit must not be lost.
             at_most: the maximum number of rows, if known.
             growth: the number of rows by which the table must grow, if known. Only with `exclusive`.
+            new: the number of rows with `FOUND`, if known. Only with `growth`.
 
         Raises:
-            LostRows: the table would grow by another number. Nothing is published.
+            LostRows: the table would grow by another number, or several of its rows share a key. Nothing is published.
         """
         if not key:
-            new = rows.where(FOUND)
+            found = rows.where(FOUND)
             with (
                 self._to(exclusive) as name,
                 committing(self.frames.spark, self.table, self.marks, self.commit_properties),
             ):
-                new.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
+                found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
             return
         rest = [c for c in self.types if c not in key]
         pruning = self._pruned(rows, key, at_most)
@@ -120,11 +122,16 @@ class Writer:
         ]
         with self._to(exclusive) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
-            if growth is not None and (actual := self._growth(name)) != growth:
+            if growth is None:
+                return
+            actual, written = self._growth(name)
+            if actual != growth:
                 raise LostRows(
                     "rows to delete are missing in the table, or rows to insert exist already: it would grow by "
                     f"{actual:,} rows instead of {growth:,}"
                 )
+            if written is not None and new is not None and written > new:
+                raise LostRows(f"the table holds several rows of one {', '.join(key)}")
 
     def change(self, delta: str, key: Sequence[str]) -> str:
         """Delete and insert rows of a result with a key.
@@ -142,16 +149,17 @@ class Writer:
         """
         key_columns = ", ".join(map(quote, key))
         rest = [c for c in self.types if c not in key]
-        new = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
+        values = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
         coming = "max(__copies)"
-        rows, (count, most, most_gone, growth) = self.frames.materialize_with_aggregates(
-            f"SELECT {', '.join([key_columns, *new])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
+        rows, (count, most, most_gone, growth, new) = self.frames.materialize_with_aggregates(
+            f"SELECT {', '.join([key_columns, *values])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
             f"sum(IF(__copies > 0, __copies, 0)) AS __coming, sum(IF(__copies < 0, -__copies, 0)) AS __going "
             f"FROM ({net(delta, self.types)}) GROUP BY {key_columns}",
             "count(*)",
             "max(__coming)",
             "max(__going)",
             "sum(__coming - __going)",
+            "sum(__coming)",
         )
         if not count:
             self.nothing()
@@ -163,9 +171,9 @@ class Writer:
                 f"{tuple(duplicate or ())}: declare a `key` that identifies each row, or none"
             )
         if most_gone > 1:
-            return f"the table holds {most_gone} rows of one {', '.join(key)}"
+            return f"the table holds several rows of one {', '.join(key)}"
         try:
-            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, at_most=count, growth=growth)
+            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, at_most=count, growth=growth, new=new)
         except LostRows as e:
             return str(e)
         return ""
@@ -253,23 +261,23 @@ class Writer:
             return Pruning("", {}, "the table is small")
         return prune(rows, key, current, at_most=at_most)
 
-    def _growth(self, branch: str) -> int:
-        """Return how many more rows a branch of the table has, from the summaries of commits if they tell.
+    def _growth(self, branch: str) -> tuple[int, int | None]:
+        """Return how many more rows a branch of the table has, and how many were written; from summaries if they tell.
 
-        The summary of a commit that rewrites files also counts rows that were deleted before.
+        The summary of a commit that rewrites files also counts rows that were there or deleted before.
         """
         table = self.lake.table(self.table)
         snapshot = table.snapshot_by_name(branch.rpartition("`branch_")[2].removesuffix("`"))
         if snapshot is None or snapshot.snapshot_id == table.metadata.current_snapshot_id:
-            return 0
+            return 0, 0
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if int(summary.get("deleted-data-files") or 0):
-            return self._count(table, snapshot) - self._count(table, table.current_snapshot())
+            return self._count(table, snapshot) - self._count(table, table.current_snapshot()), None
         added, hidden, restored = (
             int(summary.get(name) or 0)
             for name in ("added-records", "added-position-deletes", "removed-position-deletes")
         )
-        return added - hidden + restored
+        return added - hidden + restored, added
 
     def _count(self, table: Table, snapshot: Snapshot | None) -> int:
         """Return the rows in a snapshot of the table; they are read if its summary does not tell their number."""
