@@ -147,6 +147,11 @@ class BackfillRecord:
         return self.state in OPEN
 
     @property
+    def changed_nothing(self) -> bool:
+        """Whether it has ended without a row that differed: there is nothing to undo."""
+        return self.state == "published" and all(t.after is None for t in self.tables)
+
+    @property
     def is_running(self) -> bool:
         """Whether a process is at work on it; one that is not visible from here counts as running."""
         return bool(self.process) and not is_gone(self.process)

@@ -381,4 +381,6 @@ def _together(one: Outcome, other: Outcome) -> Outcome:
 
 
 def _advice(record: BackfillRecord) -> str:
+    if record.changed_nothing:
+        return ", and no row differed"
     return f": `lake-assets undo {record.id}` takes it back" if record.state == "published" else ""

@@ -137,7 +137,7 @@ def _result(record: BackfillRecord) -> str:
             f"backfill {record.undoes} is undone: its tables hold what they would hold without it. That is the "
             f"backfill {record.id}, which can be undone as well"
         )
-    if all(t.after is None for t in record.tables):
+    if record.changed_nothing:
         return f"backfill {record.id}: no row differs, so nothing was published"
     tables = f"{len(record.tables)} table{'s' if len(record.tables) > 1 else ''}"
     return (

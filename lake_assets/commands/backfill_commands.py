@@ -58,7 +58,7 @@ def _state(record: BackfillRecord) -> str:
     state = record.state
     if state == "building" and not record.is_running:
         state_text = "interrupted"
-    elif state == "published" and all(t.after is None for t in record.tables):
+    elif record.changed_nothing:
         state_text = "no row differed"
     else:
         state_text = state
@@ -149,7 +149,9 @@ def _end(loaded: Backfill, *, as_json: bool) -> None:
         print_json(record_json(loaded.record))
         return
     text = f"backfill {loaded.record.id} is {loaded.record.state}"
-    if loaded.record.state == "published":
+    if loaded.record.changed_nothing:
+        text += ", and no row differed"
+    elif loaded.record.state == "published":
         text += f" {loaded.record.way}".rstrip()
         text += f"; `lake-assets undo {loaded.record.id}` takes it back, for {loaded.record.keep_days} days"
     console.print(text, markup=False)
