@@ -65,8 +65,8 @@ def read_marks(table: Table) -> dict[str, Watermark]:
         if table.metadata.current_snapshot_id is not None and PIPELINE_PROPERTY in table.properties:
             raise SnapshotExpiredError(
                 f"{'.'.join(table.name())} contains data, but no snapshot says which source snapshots are in it: the "
-                "snapshot with its watermark has expired. Rebuild it from its sources: "
-                f"`lake-assets rebuild {'.'.join(table.name())}`"
+                "snapshot with its watermark has expired, or somebody has replaced the table. Rebuild it from its "
+                f"sources: `lake-assets rebuild {'.'.join(table.name())}`"
             )
         return {}
     try:
