@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from pyspark.sql import SparkSession
 
 from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
+from lake_assets.lake.spark_session import packages
 from lake_assets.models.operators import operator_deltas
 from lake_assets.models.steps import cost_estimate
+from lake_assets.runtime.jars import resolve
 from tests.support.kills import Points, around_writes
 
 # The data of a test is a handful of rows: what Spark does for big ones costs more than it saves.
@@ -86,10 +89,17 @@ def small_lake(
     home: Path, session: Callable[[], SparkSession] | None = None, catalog: dict[str, str] | None = None
 ) -> Lake:
     """A lake in `home` with settings for little data; the embedded one, unless a catalog is given."""
-    spark = SparkConfig(master="local[2]", driver_memory="3g", packages=[FILES_JAR], conf=SMALL | JVM_OF_TESTS | FILES)
+    conf = {**SMALL, **JVM_OF_TESTS, **FILES, "spark.jars": _jars()}
+    spark = SparkConfig(master="local[2]", driver_memory="3g", conf=conf)
     if uri := os.environ.get(CATALOG_URI):
         catalog = {"type": "sql", "uri": uri}
     return Lake(LakeConfig(home=home, spark=spark, catalog=catalog or {}), session=session)
+
+
+@functools.cache
+def _jars() -> str:
+    """The jars of any lake, which `make setup` has downloaded, and that of `FILES`."""
+    return ",".join(map(str, [*resolve(packages(LakeConfig(home=Path("lake")))), *resolve([FILES_JAR])]))
 
 
 @pytest.fixture(scope="session")
