@@ -5,13 +5,7 @@ from __future__ import annotations
 import os
 
 from lake_assets.lake.config import LakeConfig
-from lake_assets.lake.spark_session import (
-    DEFAULTS,
-    EXTENSIONS,
-    authentication,
-    java_options,
-    packages,
-)
+from lake_assets.lake.spark_session import DEFAULTS, EXTENSIONS, authentication, java_options, packages
 from lake_assets.runtime.connect_tokens import VARIABLE, token_for
 from lake_assets.runtime.jars import resolve, spark_home
 from lake_assets.runtime.java import find_java
