@@ -2,6 +2,7 @@
 
     make bench-playback
     make bench-playback ARGS="--rows 20000000 --batches 4"
+    make bench-playback ARGS="--totals --rows 20000000 --accounts 1000000"
 
 A table of playback events over 14 days; each batch appends 60,000 rows, 5 % of them up to 14 days late. Measured per
 form, each with a table of its own: seconds of a step, beside the same query written by Spark over everything
@@ -11,6 +12,9 @@ form, each with a table of its own: seconds of a step, beside the same query wri
 - keys: seconds by account and day, by Python, by SQL over changes, and as a maintained query;
 - keys: seconds of an account up to each day, from the table by account and day;
 - ranges: seconds by day and of the week that ends with it.
+
+With --totals, two SQL models alone: seconds by account and day, and from these the seconds of each account up to each
+day. Their steps together are compared with both queries written by Spark over everything.
 """
 
 from __future__ import annotations
@@ -113,6 +117,12 @@ FULL = {
 }
 
 
+TOTALS = {
+    "agg.daily": BY_DAY % "src.playback",
+    "agg.cumulative": RUNNING.replace("agg.daily_python", "agg.daily"),
+}
+
+
 def fill(lake: Lake, rows: int, accounts: int) -> None:
     """Write the events of 14 days, by day, and the titles."""
     spark = lake.spark()
@@ -148,9 +158,19 @@ def events(
     )
 
 
+def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, dict[str, str]]:
+    """Return the pipeline, and the queries to compare with, by table."""
+    if not args.totals:
+        return Pipeline(PipelineConfig.model_validate(CONFIG), models=[daily, running, plays, days]), FULL
+    by_day = {"by": "day", "every": "day", "start": "2026-02-01"}
+    more = {"partitions": by_day} if args.by_day else {}
+    models = [{"name": name, "sql": sql, **more} for name, sql in TOTALS.items()]
+    return Pipeline(PipelineConfig.model_validate({"name": "bench", "models": models})), TOTALS
+
+
 def measure(lake: Lake, args: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, str], dict[str, float]]:
     """Return the seconds of each table's steps without the first two, their strategies, and the seconds in full."""
-    pipeline = Pipeline(PipelineConfig.model_validate(CONFIG), models=[daily, running, plays, days])
+    pipeline, queries = pipeline_of(args)
     fill(lake, args.rows, args.accounts)
     seconds: dict[str, list[float]] = defaultdict(list)
     strategies: dict[str, str] = {}
@@ -168,11 +188,30 @@ def measure(lake: Lake, args: argparse.Namespace) -> tuple[dict[str, list[float]
         if not (found := verify(lake, spec)).equal:
             raise SystemExit(f"{spec.table} differs: {found.differences[:3]}")
     full: dict[str, float] = {}
-    for table, sql in FULL.items():
+    partitioned = "PARTITIONED BY (day)" if args.by_day else ""
+    for table, sql in queries.items():
         began = time.monotonic()
-        lake.spark().sql(f"CREATE OR REPLACE TABLE agg.full USING iceberg AS {sql}")
+        lake.spark().sql(f"CREATE OR REPLACE TABLE agg.full USING iceberg {partitioned} AS {sql}")
         full[table] = time.monotonic() - began
     return seconds, strategies, full
+
+
+def figures_of(of: dict[str, float], full: dict[str, float], args: argparse.Namespace) -> tuple[
+    dict[str, float | str], dict[str, Required]
+]:  # fmt: skip
+    """Return the figures from the seconds of steps and in full, and what is required of them."""
+    if args.totals:
+        name = "times faster than in full"
+        least = 5 if args.rows < 100_000_000 else 14 if args.by_day else 10
+        return {name: sum(full.values()) / sum(of.values())}, {name: ("at least", least)}
+    query = of["agg.daily_query"]
+    return {
+        "keys: Python against the maintained query": of["agg.daily_python"] / query,
+        "keys: SQL over changes against the maintained query": of["agg.daily_sql"] / query,
+        "running sum: Python against the maintained query": of["agg.running_python"] / of["agg.running_query"],
+        "rows: Python against the maintained query": of["agg.plays_python"] / of["agg.plays_query"],
+        "ranges: seconds a step": of["agg.days_python"],
+    }, REQUIRED
 
 
 def main() -> int:
@@ -182,6 +221,8 @@ def main() -> int:
     parser.add_argument("--new", type=int, default=60_000, help="events per batch")
     parser.add_argument("--accounts", type=int, default=500_000)
     parser.add_argument("--batches", type=int, default=5, help="measured batches, after two others")
+    parser.add_argument("--totals", action="store_true", help="two SQL models alone, daily and cumulative")
+    parser.add_argument("--by-day", action="store_true", help="with --totals: both tables are partitioned by day")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         spark = SparkConfig(master="local[2]", driver_memory="8g")
@@ -192,15 +233,7 @@ def main() -> int:
     for table, s in of.items():
         print(f"| {table} | {strategies[table]} | {s:.2f} | {f'{full[table]:.2f}' if table in full else ''} |")
     print()
-    query = of["agg.daily_query"]
-    figures: dict[str, float | str] = {
-        "keys: Python against the maintained query": of["agg.daily_python"] / query,
-        "keys: SQL over changes against the maintained query": of["agg.daily_sql"] / query,
-        "running sum: Python against the maintained query": of["agg.running_python"] / of["agg.running_query"],
-        "rows: Python against the maintained query": of["agg.plays_python"] / of["agg.plays_query"],
-        "ranges: seconds a step": of["agg.days_python"],
-    }
-    return int(show(figures, REQUIRED))
+    return int(show(*figures_of(of, full, args)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from lake_assets import Lake, LakeConfig
 from lake_assets.lake import SparkConfig
 from lake_assets.lake.spark_session import packages
 from lake_assets.models.operators import operator_deltas
-from lake_assets.models.steps import cost_estimate
+from lake_assets.models.steps import cost_estimate, model_writer, retract_step
 from lake_assets.runtime.jars import resolve
 from tests.support.kills import Points, around_writes
 
@@ -26,13 +26,19 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
     # The plans that Spark's UI would show.
     "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "100",
 }
 
 # Whenever the room for classes has to grow, everything is collected: they get enough of it from the start. So does the
 # heap, which keeps what Spark remembers of every session. Collectors with threads of their own cost more than they save
 # where tests run on every core. Nor does the second compiler: it took a third of the time of the CPU.
 _JVM = "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=400m -XX:TieredStopAtLevel=1"
-JVM_OF_TESTS = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms3g -Xmn768m"}
+# Spark allocates a page of memory for each task that sorts or groups, and a block for each part of a query.
+JVM_OF_TESTS = {
+    "spark.driver.extraJavaOptions": f"{_JVM} -Xms3g -Xmn768m",
+    "spark.buffer.pageSize": "1m",
+    "spark.broadcast.blockSize": "64k",
+}
 # A JVM that lives for a few steps.
 SHORT_JVM = {"spark.driver.extraJavaOptions": f"{_JVM} -Xms512m"}
 
@@ -80,8 +86,10 @@ def _few_rows_are_absorbed_as_many_are() -> Iterator[None]:
     """The tables of tests are small; what is tested is how changes are absorbed. Other programs have the default."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost_estimate, "FULL_UP_TO", 0)
-        # Some are joined whole, and some are large enough to be joined by keys.
+        # Some are read whole, and some are large enough for lookups by keys, or for pruning.
         patch.setattr(operator_deltas, "SMALL_SIDE", 12)
+        patch.setattr(retract_step, "SMALL_ROWS", 12)
+        patch.setattr(model_writer, "SMALL_ROWS", 12)
         yield
 
 
@@ -153,6 +161,9 @@ def _small(lake: Lake) -> None:
     # A JVM that was started elsewhere keeps its own defaults: settings of the session are set in the session.
     for key, value in SMALL.items():
         lake.spark().conf.set(key, value)
+    # Spark looks through the stack with each job for the place that started it, which its UI would show.
+    for form in ("short", "long"):
+        lake.spark().sparkContext.setLocalProperty(f"callSite.{form}", "test")
     # PySpark asks for these with each column that it makes, and the JVM looks for them in all packages and jars.
     jvm = lake.spark()._jvm
     for name in ("functions", "PythonUtils", "org.apache.spark.sql.functions"):

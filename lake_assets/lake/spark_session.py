@@ -35,6 +35,11 @@ DEFAULTS = {
     "spark.sql.shuffle.partitions": "8",
     # Shuffled rows are spread over all cores, but not so thinly that each task writes a tiny file.
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "4MB",
+    # If each partition of one side of a join is small, it is hashed, and the other side not sorted.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16MB",
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "16MB",
+    # What is broadcast, several times in each query, is mostly small, and Spark allocates a block of this size for it.
+    "spark.broadcast.blockSize": "256k",
     # Otherwise PySpark looks up the caller of each of its functions, which takes longer than most of them.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Compiled queries: each table has several, and Spark's default keeps only 100.

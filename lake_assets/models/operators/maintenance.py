@@ -27,6 +27,7 @@ from lake_assets.models.operators.query_tree import (
     users_text,
 )
 from lake_assets.models.operators.row_frames import row_frames
+from lake_assets.models.operators.running_windows import running_windows
 from lake_assets.models.operators.unique_columns import unique
 
 _NAMES = {
@@ -107,6 +108,8 @@ def maintained(node: Node) -> str:
                 f"from {frames.forward} rows before the first to {frames.back} rows after the last changed row of a "
                 "partition, at the start and at the end"
             )
+        case Window() if running_windows(node):
+            return "the partitions of changed rows, read once: the rows whose results differ"
         case Window():
             return "the partitions of changed rows, at the start and at the end"
         case Distinct() | SetOp():

@@ -13,6 +13,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
+from lake_assets.models.operators.both_ends import AT_END, AT_START, read_once, read_twice, row_key
 from lake_assets.models.operators.operator_rows import (
     At,
     KeyFilter,
@@ -43,7 +44,8 @@ from lake_assets.models.operators.query_tree import (
     scans,
     text,
 )
-from lake_assets.models.operators.row_frames import AFFECTED, RowFrames, row_frames
+from lake_assets.models.operators.row_frames import RowFrames, row_frames
+from lake_assets.models.operators.running_windows import RunningWindows, running_windows
 from lake_assets.models.steps.kept_frames import MAX_BROADCAST, SIGN, Frame, Frames
 
 # A table of at most so many rows is joined whole, however many rows of it are needed.
@@ -148,6 +150,8 @@ class Deltas:
                 return self._full(node)
             case Window() if frames := row_frames(node):
                 return self._by_frames(frames)
+            case Window() if running := running_windows(node):
+                return self._running(running)
             case Aggregate() | Window() | Distinct() | SetOp():
                 return self._by_key(node)
 
@@ -315,17 +319,40 @@ class Deltas:
         changed = self.changed_input_keys(node, [*node.partition, *(o.this for o in frames.order)])
         if changed is None:
             return None
-        key_filter = _key_filter(node.partition, changed)
-        parts: list[str] = []
-        for at, sign in _sides():
-            numbered, (rows, affected) = self._frames.materialize_with_aggregates(
-                frames.numbered(self._rows.sql(node.input, at, key_filter), changed.view),
-                "count(*)",
-                f"count_if({AFFECTED})",
-            )
-            evaluated = frames.evaluated(self._frames.view(numbered), rows, affected)
+        rows = self._both_ends(node.input, _key_filter(node.partition, changed))
+        numbered, counts = self._frames.materialize_with_aggregates(
+            frames.numbered(rows, changed.view), *frames.counts()
+        )
+        view, parts = self._frames.view(numbered), list[str]()
+        for i, (side, (_, sign)) in enumerate(zip((AT_START, AT_END), _sides(), strict=True)):
+            evaluated = frames.evaluated(frames.at(side, view), *counts[2 * i : 2 * i + 2])
             parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({evaluated}))")
         return " UNION ALL ".join(parts)
+
+    def _running(self, running: RunningWindows) -> str | None:
+        """Return the rows whose running totals have changed, at the start and at the end."""
+        node = running.node
+        touched = self.changed_input_keys(node, node.partition)
+        if touched is None:
+            return None
+        rows = self._both_ends(node.input, _key_filter(node.partition, touched))
+        return running.change(self._frames.view(self._frames.materialize(running.differing(rows))))
+
+    def _both_ends(self, node: Node, key_filter: KeyFilter) -> str:
+        """Return the rows of an operator that a key filter selects, at the start and at the end.
+
+        Args:
+            node: the operator.
+            key_filter: selects all changed rows, among others.
+        """
+        end = self._rows.sql(node, "end", key_filter)
+        if not row_key(node):
+            return read_twice(node, self._rows.sql(node, "start", key_filter), end)
+        (scan,) = scans(node)
+        feed, changed = self._feed(scan.table), self.sql(node)
+        assert feed is not None
+        assert changed is not None
+        return read_once(node, end, changed, "/*+ BROADCAST(inserted) */" if feed.rows <= MAX_BROADCAST else "")
 
 
 def keys_of(node: Node) -> tuple[list[exp.Expr], list[exp.Expr]]:

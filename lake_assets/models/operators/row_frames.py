@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lake_assets.lake import quote
+from lake_assets.models.operators.both_ends import AT_END, AT_START
 from lake_assets.models.operators.query_tree import Window, text
 from lake_assets.models.operators.stability import depends_on_order
 from lake_assets.models.operators.unique_columns import identifies_rows
 
 # Reserved names: of partition and order, of a row's number and frame, and of the first and last affected number.
 _AT, _FIRST, _LAST, _KIND, _ROW, _HERE, _BLOCK = "__at", "__first", "__last", "__kind", "__row", "__here", "__block"
-# Of the numbered rows, those that a change affects.
-AFFECTED = f"{_AT} BETWEEN {_FIRST} AND {_LAST}"
+_SIDES = (AT_START, AT_END)
+# Of the numbered rows of one side, those that a change affects.
+_AFFECTED = f"{_AT} BETWEEN {_FIRST} AND {_LAST}"
 # A changed value comes before and after the rows with this value.
 _BEFORE, _OF_TABLE, _AFTER = 0, 1, 2
 
@@ -49,13 +51,13 @@ class RowFrames:
         return max(0, *(last for _, last in self.ends))
 
     def numbered(self, rows: str, changed: str) -> str:
-        """Return SQL of the affected rows and the rows of their frames, with their numbers.
+        """Return SQL of the affected rows and the rows of their frames, with their numbers at the start and at the end.
 
         From a partition's first to its last changed value, all rows are affected, besides `forward` rows before and
         `back` rows after. At the start and at the end of a step, these are the same unchanged rows.
 
         Args:
-            rows: SQL of the input's rows of the changed partitions, at the start or at the end.
+            rows: SQL of the input's rows of the changed partitions, with `AT_START` and `AT_END`.
             changed: a view of changed values, as `__k0`, ...: of the partition, then of the order.
         """
         by = [f"__p{i}" for i in range(len(self.node.partition))]
@@ -68,28 +70,56 @@ class RowFrames:
         ordered = ", ".join(_ordered_by(o, n) for o, n in zip(self.order, order, strict=True))
         partition = f"PARTITION BY {', '.join(by)}"
         marked = (
-            f"SELECT {own}, {named}, {_OF_TABLE} AS {_KIND} FROM ({rows}) UNION ALL "
-            f"SELECT {nulls}, {values}, explode(array({_BEFORE}, {_AFTER})) AS {_KIND} FROM {changed}"
+            f"SELECT {own}, {AT_START}, {AT_END}, {named}, {_OF_TABLE} AS {_KIND} FROM ({rows}) UNION ALL "
+            f"SELECT {nulls}, false, false, {values}, explode(array({_BEFORE}, {_AFTER})) AS {_KIND} FROM {changed}"
         )
-        numbered = (
-            f"SELECT *, count_if({_KIND} = {_OF_TABLE}) OVER "
-            f"({partition} ORDER BY {ordered}, {_KIND} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS {_AT} "
-            f"FROM ({marked})"
+        until = f"{partition} ORDER BY {ordered}, {_KIND} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+        numbers = ", ".join(f"count_if({side}) OVER ({until}) AS {side}{_AT}" for side in _SIDES)
+        first, last = (f"min(IF({_KIND} = {_BEFORE}, %s, NULL))", f"max(IF({_KIND} = {_AFTER}, %s, NULL))")
+        limits = ", ".join(
+            f"{first % f'{side}{_AT}'} OVER ({partition}) - {self.forward - 1} AS {side}{_FIRST}, "
+            f"{last % f'{side}{_AT}'} OVER ({partition}) + {self.back} AS {side}{_LAST}"
+            for side in _SIDES
         )
-        bounded = (
-            f"SELECT *, min(IF({_KIND} = {_BEFORE}, {_AT}, NULL)) OVER ({partition}) - {self.forward - 1} AS {_FIRST}, "
-            f"max(IF({_KIND} = {_AFTER}, {_AT}, NULL)) OVER ({partition}) + {self.back} AS {_LAST} FROM ({numbered})"
-        )
+        kept = ", ".join([own, *by, *(f"{side}{name}" for side in _SIDES for name in ("", _AT, _FIRST, _LAST))])
         return (
-            f"SELECT {own}, {', '.join(by)}, {_AT}, {_FIRST}, {_LAST} FROM ({bounded}) WHERE {_KIND} = {_OF_TABLE} "
-            f"AND {_AT} BETWEEN {_FIRST} - {self.back} AND {_LAST} + {self.forward}"
+            f"SELECT {kept} FROM (SELECT *, {limits} FROM (SELECT *, {numbers} FROM ({marked}))) "
+            f"WHERE {' OR '.join(f'({self._is_read(side)})' for side in _SIDES)}"
         )
+
+    def _is_read(self, side: str) -> str:
+        """Return a SQL condition: a numbered row is affected, or in the frame of an affected row, on one side."""
+        within = f"{side}{_AT} BETWEEN {side}{_FIRST} - {self.back} AND {side}{_LAST} + {self.forward}"
+        return f"{side} AND {within}"
+
+    def counts(self) -> list[str]:
+        """Return SQL of four aggregates over the numbered rows: the rows, and those affected, at the start; and the
+        same at the end."""
+        return [
+            f"count_if({condition})"
+            for side in _SIDES
+            for condition in (
+                self._is_read(side),
+                f"{side} AND {side}{_AT} BETWEEN {side}{_FIRST} AND {side}{_LAST}",
+            )
+        ]
+
+    def at(self, side: str, numbered: str) -> str:
+        """Return SQL of the rows on one side, from a view of the result of `numbered`.
+
+        Args:
+            side: `AT_START` or `AT_END`.
+            numbered: the view.
+        """
+        own = ", ".join([*map(quote, self.node.input.columns), *(f"__p{i}" for i in range(len(self.node.partition)))])
+        numbers = ", ".join(f"{side}{name} AS {name}" for name in (_AT, _FIRST, _LAST))
+        return f"(SELECT {own}, {numbers} FROM {numbered} WHERE {self._is_read(side)})"
 
     def evaluated(self, numbered: str, rows: int, affected: int) -> str:
         """Return SQL of the affected rows with their window functions.
 
         Args:
-            numbered: a view of the result of `numbered`.
+            numbered: the result of `at`.
             rows: its number of rows.
             affected: how many of them are affected (see `AFFECTED`).
         """
@@ -100,7 +130,7 @@ class RowFrames:
             return self._joined(numbered)
         functions = ", ".join(f"{text(w)} AS {quote(n)}" for n, w in self.node.items)
         listed = ", ".join(quote(c) for c in self.node.columns)
-        return f"SELECT {listed} FROM (SELECT *, {functions} FROM {numbered}) WHERE {AFFECTED}"
+        return f"SELECT {listed} FROM (SELECT *, {functions} FROM {numbered}) WHERE {_AFFECTED}"
 
     def _joined(self, numbered: str) -> str:
         """Return SQL that joins affected rows with the rows of their frames, which lie in few blocks of numbers."""
@@ -110,7 +140,7 @@ class RowFrames:
         blocks = f"sequence(({_AT} - {self.back}) DIV {size}, ({_AT} + {self.forward}) DIV {size})"
         affected = (
             f"SELECT struct({own}) AS {_ROW}, {', '.join(f'{p} AS __of{p}' for p in by)}, {_AT} AS {_HERE}, "
-            f"explode({blocks}) AS {_BLOCK}_read FROM {numbered} WHERE {AFFECTED}"
+            f"explode({blocks}) AS {_BLOCK}_read FROM {numbered} WHERE {_AFFECTED}"
         )
         read = f"SELECT *, {_AT} DIV {size} AS {_BLOCK} FROM {numbered}"
         same = " AND ".join(f"__of{p} <=> {p}" for p in by)

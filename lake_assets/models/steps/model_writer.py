@@ -17,7 +17,7 @@ from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.watermark import Watermarks
 from lake_assets.models.steps.kept_frames import FOUND, SIGN, Frames
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.commits import append_if_unmoved, committing, on_branch
+from lake_assets.tables.commits import append_if_unmoved, committing, counts, on_branch
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.row_differences import distinct, form, same
 from lake_assets.tables.spark_frames import new_name, over
@@ -132,6 +132,30 @@ class Writer:
                 )
             if written is not None and new is not None and written > new:
                 raise LostRows(f"the table holds several rows of one {', '.join(key)}")
+
+    def adjust(self, rows: DataFrame, key: Sequence[str], clauses: Sequence[str], count: int) -> str:
+        """Update, insert or delete the rows of some keys, by their stored values.
+
+        Args:
+            rows: one row per key, in memory: `s` in the clauses.
+            key: the columns that identify a row.
+            clauses: the clauses of a MERGE into the table `t`.
+            count: the number of rows.
+
+        Returns:
+            Why nothing was written: the table holds several rows of a key. Empty if the rows were written.
+        """
+        pruning = self._pruned(rows, key, count)
+        on = [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
+        sql = f"MERGE INTO %s t USING {_SOURCE} s ON {' AND '.join(on)} {' '.join(clauses)}"
+        try:
+            with self._to(True) as name:
+                self._merge(sql.replace("%s", name, 1), pruning.values, rows)
+                if sum(counts(self._written(name))) > count:
+                    raise LostRows(f"the table holds several rows of one {', '.join(key)}")
+        except LostRows as e:
+            return str(e)
+        return ""
 
     def change(self, delta: str, key: Sequence[str]) -> str:
         """Delete and insert rows of a result with a key.
@@ -266,9 +290,8 @@ class Writer:
 
         The summary of a commit that rewrites files also counts rows that were there or deleted before.
         """
-        table = self.lake.table(self.table)
-        snapshot = table.snapshot_by_name(branch.rpartition("`branch_")[2].removesuffix("`"))
-        if snapshot is None or snapshot.snapshot_id == table.metadata.current_snapshot_id:
+        snapshot, table = self._written(branch), self.lake.table(self.table)
+        if snapshot is None:
             return 0, 0
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if int(summary.get("deleted-data-files") or 0):
@@ -278,6 +301,13 @@ class Writer:
             for name in ("added-records", "added-position-deletes", "removed-position-deletes")
         )
         return added - hidden + restored, added
+
+    def _written(self, branch: str) -> Snapshot | None:
+        """Return the snapshot that was written to a branch of the table; None if nothing was."""
+        table = self.lake.table(self.table)
+        snapshot = table.snapshot_by_name(branch.rpartition("`branch_")[2].removesuffix("`"))
+        current = table.metadata.current_snapshot_id
+        return None if snapshot is None or snapshot.snapshot_id == current else snapshot
 
     def _count(self, table: Table, snapshot: Snapshot | None) -> int:
         """Return the rows in a snapshot of the table; they are read if its summary does not tell their number."""

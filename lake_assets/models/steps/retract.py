@@ -6,6 +6,7 @@ not (a sum that becomes 0 may be the sum of no values, which is null), the group
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 from lake_assets.models.operators.stability import Doubt, doubt, state, worst
 from lake_assets.models.steps.kept_frames import FOUND, SIGN
+from lake_assets.tables.row_differences import form
 
+# The text of the error of a MERGE that would adjust a group in doubt.
+IN_DOUBT = "lake_assets: a group has to be recomputed"
 RECOMPUTE = "__recompute"
 _EXACT = ("tinyint", "smallint", "int", "bigint", "decimal")
 _DOUBLE_EXACT = {"tinyint": 53 - 7, "smallint": 53 - 15, "int": 53 - 31}
@@ -111,6 +115,58 @@ class Retraction:
             f"SELECT {listed}, IF({exists}, true, NULL) AS {FOUND}, ({doubt}) AS {RECOMPUTE} FROM ({counted}) "
             f"WHERE __n <> 0 OR __gone > 0"
         )
+
+    def clauses(self, types: Mapping[str, str]) -> list[str]:
+        """Return the clauses of a MERGE of the rows `s` of `change` into the table `t`, which adjust its groups.
+
+        The MERGE fails with `IN_DOUBT` if a group has to be recomputed. It needs at least one aggregate.
+
+        Args:
+            types: Spark's types of the result's columns.
+        """
+        stored = {f"__old{i}": f"t.{quote(c.output)}" for i, c in enumerate(self.calls)} | {"__there": "true"}
+        none = {f"__old{i}": f"CAST(NULL AS {types[c.output]})" for i, c in enumerate(self.calls)}
+        none |= {"__there": "CAST(NULL AS BOOLEAN)"}
+        doubt, exists, values = self._values(types, stored)
+        new_doubt, is_new, new_values = self._values(types, none)
+        first = self.calls[0].output
+        fails = f"CAST(raise_error('{IN_DOUBT}') AS {types[first]})"
+        differs = " OR ".join(
+            f"NOT ({form(f't.{quote(c)}', types[c])} <=> {form(f'({v})', types[c])})" for c, v in values.items()
+        )
+        sets = ", ".join(f"t.{quote(c)} = {v}" for c, v in values.items())
+        columns = ", ".join(quote(c) for c in types)
+        inserted = {k: f"s.{quote(k)}" for k in self.keys.values()} | new_values
+        insert = f"INSERT ({columns}) VALUES ({', '.join(inserted[c] for c in types)})"
+        failing = f"INSERT ({columns}) VALUES ({', '.join((inserted | {first: fails})[c] for c in types)})"
+        return [
+            f"WHEN MATCHED AND ({doubt}) THEN UPDATE SET t.{quote(first)} = {fails}",
+            f"WHEN MATCHED AND NOT coalesce({exists}, false) THEN DELETE",
+            f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}",
+            f"WHEN NOT MATCHED AND ({new_doubt}) THEN {failing}",
+            f"WHEN NOT MATCHED AND {is_new} THEN {insert}",
+        ]
+
+    def _values(self, types: Mapping[str, str], at: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
+        """Return SQL, with the names of old values replaced: whether a group is in doubt, whether it exists, and its
+        values by column that is no key."""
+        at = {**at, **{f"__new{i}": f"({_named(self._new(i, types), at)})" for i in range(len(self.calls))}}
+        exists, unsure = self._exists()
+        doubts = [unsure, *(d for i in range(len(self.calls)) if (d := self._doubt(i)))]
+        by = {n: f"s.{quote(k)}" for n, k in self.keys.items()}
+        by |= {n: at[f"__new{self._place(o)}"] for n, o in self.outputs.items() if n not in self.keys}
+        values = {
+            o: _replace_columns(self.derived[o], by) if o in self.derived else at[f"__new{self._place(o)}"]
+            for o in types
+            if o not in self.keys.values()
+        }
+        return " OR ".join(f"coalesce({_named(d, at)}, true)" for d in doubts), _named(exists, at), values
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether groups that lose rows are rarely in doubt: their rows are counted, and the values of each sum."""
+        has_rows = any(c.kind == "count" and c.same_rows == ("", "") for c in self.calls)
+        return has_rows and all(c.kind != "sum" or self._counted(i) is not None for i, c in enumerate(self.calls))
 
     def _place(self, output: str) -> int:
         return next(i for i, c in enumerate(self.calls) if c.output == output)
@@ -267,6 +323,11 @@ def _filter(call: Call) -> str:
 
 def _and(*parts: str) -> str:
     return " AND ".join(f"({p})" for p in parts if p) or "true"
+
+
+def _named(sql: str, names: Mapping[str, str]) -> str:
+    """Return SQL of this module, which has no texts of users, with other SQL for some of its names."""
+    return re.sub(r"\b__(?:old|new|there)\d*\b", lambda m: names[m[0]], sql)
 
 
 def _replace_columns(e: exp.Expr, by: Mapping[str, str]) -> str:

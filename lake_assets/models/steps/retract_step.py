@@ -13,9 +13,10 @@ from lake_assets.models.operators.query_tree import (
     Tree,
     scans,
 )
+from lake_assets.models.steps.full_result import full_for_lost_rows
 from lake_assets.models.steps.kept_frames import Frame
 from lake_assets.models.steps.model_context import Done, ModelContext
-from lake_assets.models.steps.retract import RECOMPUTE, Retraction
+from lake_assets.models.steps.retract import IN_DOUBT, RECOMPUTE, Retraction
 from lake_assets.models.steps.written_changes import replace_keys
 from lake_assets.tables.spark_frames import new_name
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
@@ -75,6 +76,10 @@ def adjust(
             change, target, hint = f"({how.change(below)})", f"(SELECT * FROM {name})", "/*+ BROADCAST(t) */"
         else:
             measured = ctx.frames.measure(how.change(below))
+            if not measured.rows:
+                return ctx.nothing(untouched)
+            if _is_sure(how, measured) and (done := _adjusted_by_merge(ctx, how, measured, keys)):
+                return done
             change, target = measured.view, f"({_looked_up(ctx, name, measured, keys)})"
             hint = "/*+ BROADCAST(t) */" if measured.hint else ""
         result = how.result(change, target, ctx.types, hint)
@@ -94,6 +99,23 @@ def adjust(
     doubtful_keys = ctx.frames.measure(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")
     replace_keys(ctx, tree, doubtful_keys, {k: f"__k{i}" for i, k in enumerate(keys)}, rows_done, strategy)
     return Done(strategy, f"{touched_count} groups adjusted, {doubtful_count} of them recomputed")
+
+
+def _is_sure(how: Retraction, change: Frame) -> bool:
+    """Whether it is unlikely that a group has to be recomputed."""
+    lost = change.bounds["__gone"].high
+    return bool(how.calls) and (how.is_counted or lost in (None, "0"))
+
+
+def _adjusted_by_merge(ctx: ModelContext, how: Retraction, change: Frame, keys: Sequence[str]) -> Done | None:
+    """Adjust groups in the MERGE that reads them; return None if nothing was written, as one has to be recomputed."""
+    try:
+        lost = ctx.writer(ctx.plan.strategy).adjust(change.frame, keys, how.clauses(ctx.types), change.rows)
+    except Exception as e:
+        if IN_DOUBT not in str(e):
+            raise
+        return None
+    return full_for_lost_rows(ctx, lost) if lost else Done(ctx.plan.strategy, f"{change.rows} groups adjusted")
 
 
 def _looked_up(ctx: ModelContext, view: str, change: Frame, keys: Sequence[str]) -> str:
