@@ -16,7 +16,7 @@ from lake_assets.lake.metadata.watermark import Watermark
 from lake_assets.models.operators.maintenance import is_linear, source_column
 from lake_assets.models.operators.query_tree import Aggregate, Node
 from lake_assets.models.sql.model_plan import plan
-from lake_assets.models.steps import model_sources
+from lake_assets.models.steps import model_sources, retract_step
 from lake_assets.models.steps.kept_frames import Bounds, Frames
 from lake_assets.tables.pending_windows import Window
 from lake_assets.tables.spark_tuning import planned_once
@@ -189,6 +189,7 @@ def test_few_rows_of_one_table_are_absorbed_by_one_query(lake: Lake, monkeypatch
         "FROM final.u WHERE v IS NULL OR v <> 3 GROUP BY 1, 2",
     }
     total: dict[str, Any] = {"name": "agg.total", "sql": "SELECT count(*) AS n, sum(v) AS v FROM final.u"}
+    monkeypatch.setattr(retract_step, "SMALL_ROWS", 1_000)
     world.run(model, total)
     looks = measured_frames(monkeypatch)
     strategies: list[str] = []
