@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ MODELS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def adjusted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def adjusted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The results of MERGEs that adjusted groups, or failed; every table counts as large."""
     results: list[str] = []
     real = Writer.adjust
