@@ -164,7 +164,3 @@ def _small(lake: Lake) -> None:
     # Spark looks through the stack with each job for the place that started it, which its UI would show.
     for form in ("short", "long"):
         lake.spark().sparkContext.setLocalProperty(f"callSite.{form}", "test")
-    # PySpark asks for these with each column that it makes, and the JVM looks for them in all packages and jars.
-    jvm = lake.spark()._jvm
-    for name in ("functions", "PythonUtils", "org.apache.spark.sql.functions"):
-        jvm.__dict__.setdefault(name, getattr(jvm, name))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator
 from typing import Any
 
+from py4j.java_gateway import JavaClass, JavaMember
 from pyiceberg.catalog import rest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
 from pyiceberg.typedef import Identifier
@@ -35,6 +36,30 @@ def active_session(session: SparkSession) -> Generator[None]:
         yield
     finally:
         active.session = before
+
+
+def remember_java_functions(session: SparkSession) -> None:
+    """Keep the Java classes and methods that PySpark calls for each column; do nothing for Spark Connect.
+
+    With each call of `functions.col`, `select` and the like, PySpark asks the JVM for the class, which it looks for in all
+    packages and jars, and for the method: both take longer than the call.
+    """
+    jvm = getattr(session, "_jvm", None)
+    if jvm is None or isinstance(vars(jvm).get("functions"), _RememberedClass):
+        return
+    for name in ("functions", "PythonUtils", "org.apache.spark.sql.functions"):
+        found = getattr(jvm, name)
+        setattr(jvm, name, _RememberedClass(found._fqn, found._gateway_client))
+
+
+class _RememberedClass(JavaClass):
+    """A Java class that asks for each of its static methods once."""
+
+    def __getattr__(self, name: str) -> Any:
+        member = super().__getattr__(name)
+        if isinstance(member, JavaMember):
+            self.__dict__[name] = member
+        return member
 
 
 def has_local_spark() -> bool:

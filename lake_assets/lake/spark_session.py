@@ -250,8 +250,11 @@ def _own_interrupts() -> Generator[None]:
 
 def adopt_session(session: SparkSession, config: LakeConfig) -> None:
     """Register the lake's catalog in a session that was started elsewhere, with the Iceberg jar."""
+    from lake_assets.lake._compat import remember_java_functions
+
     # Each step of a run does this, since other code may have changed, for example, the session's time zone.
     set_all(session, catalog_conf(config))
+    remember_java_functions(session)
 
 
 def set_all(session: SparkSession, settings: Mapping[str, str]) -> None:

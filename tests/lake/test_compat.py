@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog, rest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import functions as F
 from pyspark.sql.connect.conversion import proto_to_remote_cached_dataframe
 from pyspark.sql.connect.proto import CachedRemoteRelation
 from pyspark.sql.connect.session import SparkSession
 
+from lake_assets import Lake
 from lake_assets.errors import ConfigError
 from lake_assets.lake._compat import active_session, serves
 from lake_assets.lake.spark_session import _own_interrupts, check_one_kind
@@ -45,6 +47,22 @@ def test_a_checkpoint_belongs_to_the_session_that_made_it() -> None:
         assert plan._spark_session is session
         plan._spark_session = None  # nothing is to be removed on a server
     assert SparkSession.getActiveSession() is None
+
+
+def test_pyspark_asks_for_a_java_function_once(spark_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = spark_lake.spark().sparkContext._gateway._gateway_client
+    frame, sent, real = spark_lake.spark().range(1), list[str](), client.send_command
+
+    def recorded(command: str, *args: Any, **named: Any) -> Any:
+        sent.append(command)
+        return real(command, *args, **named)
+
+    frame.select(F.col("id"), F.lit(1).alias("one"))
+    monkeypatch.setattr(client, "send_command", recorded)
+    frame.select(F.col("id"), F.lit(2).alias("two"))
+    # If PySpark asks for others as well, name them in `remember_java_functions`. `r`: reflection.
+    assert [c for c in sent if c.startswith("r")] == []
+    assert [c for c in sent if "functions" in c]
 
 
 def test_one_process_has_one_kind_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
