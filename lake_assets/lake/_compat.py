@@ -41,8 +41,8 @@ def active_session(session: SparkSession) -> Generator[None]:
 def remember_java_functions(session: SparkSession) -> None:
     """Keep the Java classes and methods that PySpark calls for each column; do nothing for Spark Connect.
 
-    With each call of `functions.col`, `select` and the like, PySpark asks the JVM for the class, which it looks for in all
-    packages and jars, and for the method: both take longer than the call.
+    With each call of `functions.col`, `select` and the like, PySpark asks the JVM for the class, which it looks for in
+    all packages and jars, and for the method: both take longer than the call.
     """
     jvm = getattr(session, "_jvm", None)
     if jvm is None or isinstance(vars(jvm).get("functions"), _RememberedClass):
@@ -53,8 +53,7 @@ def remember_java_functions(session: SparkSession) -> None:
 
 
 class _RememberedClass(JavaClass):
-    """A Java class that asks for each of its static methods once."""
-
+    # It asks for each of its static methods once. The base class computes `__doc__`.
     def __getattr__(self, name: str) -> Any:
         member = super().__getattr__(name)
         if isinstance(member, JavaMember):

@@ -50,7 +50,8 @@ def test_a_checkpoint_belongs_to_the_session_that_made_it() -> None:
 
 
 def test_pyspark_asks_for_a_java_function_once(spark_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    client: Any = spark_lake.spark().sparkContext._gateway._gateway_client
+    gateway: Any = spark_lake.spark().sparkContext._gateway
+    client = gateway._gateway_client
     frame, sent, real = spark_lake.spark().range(1), list[str](), client.send_command
 
     def recorded(command: str, *args: Any, **named: Any) -> Any:
