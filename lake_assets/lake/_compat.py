@@ -52,8 +52,10 @@ def remember_java_functions(session: SparkSession) -> None:
         setattr(jvm, name, _RememberedClass(found._fqn, found._gateway_client))
 
 
-class _RememberedClass(JavaClass):
-    # It asks for each of its static methods once. The base class computes `__doc__`.
+# Py4j computes `__doc__`.
+class _RememberedClass(JavaClass):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A Java class that asks for each of its static methods once."""
+
     def __getattr__(self, name: str) -> Any:
         member = super().__getattr__(name)
         if isinstance(member, JavaMember):
