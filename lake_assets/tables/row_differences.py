@@ -16,7 +16,7 @@ from lake_assets.tables.commits import committing, count_properties, on_branch
 from lake_assets.tables.spark_frames import checkpoint, new_name, over
 
 log = logging.getLogger(__name__)
-_FLOATING = ("float", "double")
+FLOATING = ("float", "double")
 _UNCOMPARED = ("map<", "variant", "interval", "collate", "geometry", "geography", "void")
 _SIGN, _COPIES, _GOES = "__lake_sign", "__lake_copies", "__lake_goes"
 
@@ -77,7 +77,7 @@ def _write(
         stored = spark.table(branch)
         net = checkpoint(_net(lake, rows, stored, types))
         # Zeros with different signs are one key to a MERGE, but different values.
-        by_key = bool(key) and not any(types[k] in _FLOATING for k in key)
+        by_key = bool(key) and not any(types[k] in FLOATING for k in key)
         by_key = by_key and not _is_repeated(stored, key) and not _is_repeated(net.where(f"{_COPIES} > 0"), key)
         with committing(
             spark, table, None, {**count_properties(*_counted(net, key if by_key else ())), **(more or {})}
@@ -108,7 +108,7 @@ def incomparable(types: Mapping[str, str]) -> str:
     """Return the first column whose values cannot be compared in a MERGE; empty: all can."""
     for name, kind in types.items():
         plain = kind.split("(")[0]
-        nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in _FLOATING)
+        nested = any(t in plain for t in ("array", "struct")) and any(t in kind for t in FLOATING)
         if nested or any(t in kind for t in _UNCOMPARED):
             return name
     return ""
@@ -200,12 +200,12 @@ def distinct(types: Mapping[str, str]) -> tuple[str, str]:
 
 def form(column: str, kind: str) -> str:
     """Return SQL to group rows by: 0.0 and -0.0 are different values."""
-    return f"CAST({column} AS STRING)" if kind in _FLOATING else column
+    return f"CAST({column} AS STRING)" if kind in FLOATING else column
 
 
 def same(column: str, kind: str) -> str:
     """Return SQL of a condition: rows `t` and `s` of a MERGE have the same value in a column."""
     c = quote(column)
-    if kind in _FLOATING:
+    if kind in FLOATING:
         return f"CAST(t.{c} AS STRING) <=> CAST(s.{c} AS STRING)"
     return f"t.{c} <=> s.{c}"

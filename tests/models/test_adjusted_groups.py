@@ -84,9 +84,43 @@ def test_several_rows_of_a_group_are_noticed(lake: Lake, adjusted: list[str], mo
     world.run(model)
     world.sql("INSERT INTO agg.by_text SELECT * FROM agg.by_text WHERE ks = 'x2'")
     world.sql("INSERT INTO final.u VALUES (100, 2, 'x', 7, 1, 1)")
+    # The rows of this group change, but not their number.
+    world.sql("UPDATE final.u SET big = 7, v = v + 10 WHERE k = 1")
     done = world.run(model)["agg.by_text"]
     assert done.strategy == "full"
     assert "several rows of one ks" in done.why
+
+
+def test_columns_may_have_the_names_of_the_step(lake: Lake, adjusted: list[str]) -> None:
+    world = filled(lake)
+    model = {
+        "name": "agg.m",
+        "sql": "SELECT k, count(*) AS `__n`, sum(v) AS `__s0`, count(v) AS `__old1` FROM final.u GROUP BY k",
+    }
+    world.run(model)
+    world.sql("INSERT INTO final.u VALUES (100, 3, 'x', 7, 1, 1)")
+    assert world.run(model)["agg.m"].strategy == "retract"
+    assert adjusted == ["done"]
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_sums_of_decimals_keep_all_their_digits(
+    lake: Lake, adjusted: list[str], monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    monkeypatch.setattr(retract_step, "SMALL_ROWS", 0 if large else 1_000)
+    world = World(lake, "m (k INT, d DECIMAL(30,10), e DECIMAL(38,18), f DECIMAL(38,0))")
+    world.sql("INSERT INTO final.m SELECT id % 20, 0.1234567891, 0.123456789012345678, id FROM range(60)")
+    model = {
+        "name": "agg.m",
+        "sql": "SELECT k, sum(d) AS d, sum(e) AS e, sum(d * e) AS de, sum(f) AS f FROM final.m GROUP BY k",
+    }
+    world.run(model)
+    world.sql("INSERT INTO final.m VALUES (2, 0.0000000001, 0.000000000000000001, 1)")
+    assert world.run(model)["agg.m"].why.startswith("1 groups adjusted")
+    # Sums of 38 digits are recomputed.
+    world.sql(f"INSERT INTO final.m VALUES (2, 1, 1, 1{'0' * 37})")
+    assert "1 of them recomputed" in world.run(model)["agg.m"].why
+    assert len(adjusted) == (2 if large else 0)
 
 
 def test_they_equal_their_query_after_a_few_changes(lake: Lake, adjusted: list[str]) -> None:

@@ -14,6 +14,7 @@ from lake_assets.models.operators.running_windows import RunningWindows, running
 from lake_assets.models.sql.model_plan import plan
 from tests.models.test_row_frames import KEYED, SCHEMA, prove
 from tests.models.test_strategies import World
+from tests.support.oracle import rows_of
 
 RUNNING = [
     "sum(v) OVER (PARTITION BY g ORDER BY o, p)",
@@ -90,6 +91,30 @@ def test_a_late_row_changes_the_rows_after_it(lake: Lake) -> None:
     assert world.run(KEYED, model)["agg.m"].changed == 1
     world.sql("UPDATE final.t SET x = 0 WHERE o = 20")
     assert world.run(KEYED, model)["agg.m"].changed == 0
+
+
+def test_a_second_row_of_a_key_from_somebody_else_is_noticed(lake: Lake) -> None:
+    world = World(lake, "a (id BIGINT, k INT, v INT)")
+    world.sql("INSERT INTO final.a SELECT id, id % 4, id FROM range(20)")
+    keyed: dict[str, Any] = {"name": "staging.a", "sql": "SELECT id, k, v FROM final.a", "key": ["id"]}
+    functions = (
+        "sum(v) OVER (PARTITION BY k ORDER BY id)",
+        "sum(v) OVER (PARTITION BY k ORDER BY id ROWS 1 PRECEDING)",
+    )
+    models = [{"name": f"agg.m{n}", "sql": f"SELECT k, v, {f} AS r FROM staging.a"} for n, f in enumerate(functions)]
+    world.run(keyed, *models)
+    for change in (
+        "INSERT INTO staging.a VALUES (16, 0, 100)",
+        "DELETE FROM staging.a WHERE id = 16 AND v = 100",
+        "INSERT INTO staging.a VALUES (16, 0, 16)",
+        "INSERT INTO final.a VALUES (300, 0, 1)",
+    ):
+        world.sql(change)
+        # Its own query has no such row.
+        for outcome in world.pipeline(keyed, *models).run(lake):
+            assert outcome.status != "failed", outcome
+        for model in models:
+            assert world.rows(model["name"]) == rows_of(lake.spark().sql(model["sql"])), change
 
 
 def test_they_equal_their_query_after_two_changes(lake: Lake) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlglot import exp
 
 from lake_assets.lake import TableId, quote
-from lake_assets.models.operators.both_ends import AT_END, AT_START, read_once, read_twice, row_key
+from lake_assets.models.operators.both_ends import AT_END, AT_START, at_both_ends, row_key
 from lake_assets.models.operators.operator_rows import (
     At,
     KeyFilter,
@@ -319,11 +320,11 @@ class Deltas:
         changed = self.changed_input_keys(node, [*node.partition, *(o.this for o in frames.order)])
         if changed is None:
             return None
-        rows = self._both_ends(node.input, _key_filter(node.partition, changed))
-        numbered, counts = self._frames.materialize_with_aggregates(
-            frames.numbered(rows, changed.view), *frames.counts()
+        key_filter = _key_filter(node.partition, changed)
+        view, counts = self._at_both_ends(
+            node.input, key_filter, lambda rows: frames.numbered(rows, changed.view), *frames.counts()
         )
-        view, parts = self._frames.view(numbered), list[str]()
+        parts: list[str] = []
         for i, (side, (_, sign)) in enumerate(zip((AT_START, AT_END), _sides(), strict=True)):
             evaluated = frames.evaluated(frames.at(side, view), *counts[2 * i : 2 * i + 2])
             parts.append(f"(SELECT {_listed(node)}, {sign} FROM ({evaluated}))")
@@ -335,24 +336,17 @@ class Deltas:
         touched = self.changed_input_keys(node, node.partition)
         if touched is None:
             return None
-        rows = self._both_ends(node.input, _key_filter(node.partition, touched))
-        return running.change(self._frames.view(self._frames.materialize(running.differing(rows))))
+        view, _ = self._at_both_ends(node.input, _key_filter(node.partition, touched), running.differing)
+        return running.change(view)
 
-    def _both_ends(self, node: Node, key_filter: KeyFilter) -> str:
-        """Return the rows of an operator that a key filter selects, at the start and at the end.
-
-        Args:
-            node: the operator.
-            key_filter: selects all changed rows, among others.
-        """
-        end = self._rows.sql(node, "end", key_filter)
-        if not row_key(node):
-            return read_twice(node, self._rows.sql(node, "start", key_filter), end)
-        (scan,) = scans(node)
-        feed, changed = self._feed(scan.table), self.sql(node)
-        assert feed is not None
-        assert changed is not None
-        return read_once(node, end, changed, "/*+ BROADCAST(inserted) */" if feed.rows <= MAX_BROADCAST else "")
+    def _at_both_ends(
+        self, node: Node, key_filter: KeyFilter, computed: Callable[[str], str], *aggregates: str
+    ) -> tuple[str, list[Any]]:
+        """See `both_ends.at_both_ends`."""
+        change = None
+        if row_key(node) and (feed := self._feed(scans(node)[0].table)) and (changed := self.sql(node)):
+            change = changed, "/*+ BROADCAST(inserted) */" if feed.rows <= MAX_BROADCAST else ""
+        return at_both_ends(node, self._rows, self._frames, key_filter, change, computed, *aggregates)
 
 
 def keys_of(node: Node) -> tuple[list[exp.Expr], list[exp.Expr]]:

@@ -19,7 +19,7 @@ from lake_assets.models.steps.kept_frames import FOUND, SIGN, Frames
 from lake_assets.tables.audits.audit_gate import Gate
 from lake_assets.tables.commits import append_if_unmoved, committing, counts, on_branch
 from lake_assets.tables.merge_pruning import Pruning, prune
-from lake_assets.tables.row_differences import distinct, form, same
+from lake_assets.tables.row_differences import FLOATING, distinct, form, same
 from lake_assets.tables.spark_frames import new_name, over
 from lake_assets.tables.spark_tuning import SMALL_ROWS, planned_once, size_of
 
@@ -108,7 +108,7 @@ class Writer:
             ):
                 found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
             return
-        rest = [c for c in self.types if c not in key]
+        rest = [c for c in self.types if c not in key or self._has_zeros(c)]
         pruning = self._pruned(rows, key, at_most)
         on = " AND ".join(
             [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
@@ -139,7 +139,7 @@ class Writer:
         Args:
             rows: one row per key, in memory: `s` in the clauses.
             key: the columns that identify a row.
-            clauses: the clauses of a MERGE into the table `t`.
+            clauses: the clauses of a MERGE into the table `t`, which write something for each row.
             count: the number of rows.
 
         Returns:
@@ -151,7 +151,7 @@ class Writer:
         try:
             with self._to(True) as name:
                 self._merge(sql.replace("%s", name, 1), pruning.values, rows)
-                if sum(counts(self._written(name))) > count:
+                if sum(counts(self._written(name))) != count:
                     raise LostRows(f"the table holds several rows of one {', '.join(key)}")
         except LostRows as e:
             return str(e)
@@ -172,11 +172,13 @@ class Writer:
             KeyMissingError: two rows share a key.
         """
         key_columns = ", ".join(map(quote, key))
-        rest = [c for c in self.types if c not in key]
-        values = [f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in rest]
+        values = [
+            f"max_by({quote(c)}, __copies) AS {quote(c)}" for c in self.types if c not in key or self._has_zeros(c)
+        ]
+        selected = [quote(k) for k in key if not self._has_zeros(k)]
         coming = "max(__copies)"
         rows, (count, most, most_gone, growth, new) = self.frames.materialize_with_aggregates(
-            f"SELECT {', '.join([key_columns, *values])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
+            f"SELECT {', '.join([*selected, *values])}, IF({coming} > 0, true, NULL) AS {FOUND}, "
             f"sum(IF(__copies > 0, __copies, 0)) AS __coming, sum(IF(__copies < 0, -__copies, 0)) AS __going "
             f"FROM ({net(delta, self.types)}) GROUP BY {key_columns}",
             "count(*)",
@@ -278,6 +280,10 @@ class Writer:
         self._merge_copies(" AND ".join(same(c, self.types[c]) for c in columns), {}, source)
 
     # --- -------------------------------------------------------------------------------------------------------
+
+    def _has_zeros(self, column: str) -> bool:
+        """Whether a column may hold zeros of both signs, which are equal as keys."""
+        return self.types[column] in FLOATING
 
     def _pruned(self, rows: DataFrame, key: Sequence[str], at_most: int | None = None) -> Pruning:
         current = self.lake.table(self.table)

@@ -17,7 +17,6 @@ from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.operators.query_tree import Aggregate, Project, Tree, refs, substitute, text, users_text
 from lake_assets.models.operators.stability import Doubt, doubt, state, worst
 from lake_assets.models.steps.kept_frames import FOUND, SIGN
-from lake_assets.tables.row_differences import form
 
 # The text of the error of a MERGE that would adjust a group in doubt.
 IN_DOUBT = "lake_assets: a group has to be recomputed"
@@ -82,7 +81,14 @@ class Retraction:
                 items.append(f"try_sum(IF({has_value}, IF({SIGN} > 0, {value}, -({value})), NULL)) AS __s{i}")
         by = ", ".join(text(e) for _, e in self.aggregate.keys)
         # Without keys there is one group even if no row changed.
-        return f"SELECT {', '.join(items)} FROM ({delta})" + (f" GROUP BY {by}" if by else " HAVING count(*) > 0")
+        grouped = f"SELECT {', '.join(items)} FROM ({delta})" + (f" GROUP BY {by}" if by else " HAVING count(*) > 0")
+        is_changed = " OR ".join(["__n <> 0", *map(self._is_changed, range(len(self.calls)))])
+        return f"SELECT * FROM ({grouped}) WHERE {is_changed}"
+
+    def _is_changed(self, i: int) -> str:
+        """Return a SQL condition over the rows of `change`: the group has other values to aggregate."""
+        is_summed = self.calls[i].kind == "sum" and self.calls[i].of is not None
+        return f"__n{i} <> 0" + (f" OR (__gone{i} > 0 AND NOT (__s{i} <=> 0))" if is_summed else "")
 
     def result(self, change: str, table: str, types: Mapping[str, str], hint: str = "") -> str:
         """Return SQL with one row per group: its new row (`FOUND` is null if the group vanishes), and whether it must
@@ -111,15 +117,13 @@ class Retraction:
             for o, e in ((o, self.derived.get(o, exp.Null())) for o in types if o not in keys)
         ]
         listed = ", ".join([*(quote(k) for k in keys), *rest])
-        return (
-            f"SELECT {listed}, IF({exists}, true, NULL) AS {FOUND}, ({doubt}) AS {RECOMPUTE} FROM ({counted}) "
-            f"WHERE __n <> 0 OR __gone > 0"
-        )
+        return f"SELECT {listed}, IF({exists}, true, NULL) AS {FOUND}, ({doubt}) AS {RECOMPUTE} FROM ({counted})"
 
     def clauses(self, types: Mapping[str, str]) -> list[str]:
         """Return the clauses of a MERGE of the rows `s` of `change` into the table `t`, which adjust its groups.
 
-        The MERGE fails with `IN_DOUBT` if a group has to be recomputed. It needs at least one aggregate.
+        The MERGE fails with `IN_DOUBT` if a group has to be recomputed. It needs at least one aggregate. It writes as
+        many rows as `change` has, unless the table holds several rows of a group.
 
         Args:
             types: Spark's types of the result's columns.
@@ -131,9 +135,6 @@ class Retraction:
         new_doubt, is_new, new_values = self._values(types, none)
         first = self.calls[0].output
         fails = f"CAST(raise_error('{IN_DOUBT}') AS {types[first]})"
-        differs = " OR ".join(
-            f"NOT ({form(f't.{quote(c)}', types[c])} <=> {form(f'({v})', types[c])})" for c, v in values.items()
-        )
         sets = ", ".join(f"t.{quote(c)} = {v}" for c, v in values.items())
         columns = ", ".join(quote(c) for c in types)
         inserted = {k: f"s.{quote(k)}" for k in self.keys.values()} | new_values
@@ -142,7 +143,7 @@ class Retraction:
         return [
             f"WHEN MATCHED AND ({doubt}) THEN UPDATE SET t.{quote(first)} = {fails}",
             f"WHEN MATCHED AND NOT coalesce({exists}, false) THEN DELETE",
-            f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}",
+            f"WHEN MATCHED THEN UPDATE SET {sets}",
             f"WHEN NOT MATCHED AND ({new_doubt}) THEN {failing}",
             f"WHEN NOT MATCHED AND {is_new} THEN {insert}",
         ]
@@ -178,8 +179,8 @@ class Retraction:
                 return f"(coalesce(__old{i}, 0L) + __n{i})"
             case "sum":
                 kind = types[call.output]
-                wide = f"try_add(CAST(__old{i} AS DECIMAL(38,0)), CAST(__s{i} AS DECIMAL(38,0)))"
-                sum_ = wide if kind == "bigint" else f"try_add(__old{i}, __s{i})"
+                wide = _summand_type(kind)
+                sum_ = f"try_add(try_cast(__old{i} AS {wide}), try_cast(__s{i} AS {wide}))"
                 # Without old values, the new sum is that of the change; without new values, it is null.
                 first = f"IF(__n{i} > 0, __s{i}, NULL)"
                 empty = f"__gone{i} > 0 AND {self._count(i)} = 0" if self._counted(i) is not None else "false"
@@ -325,9 +326,20 @@ def _and(*parts: str) -> str:
     return " AND ".join(f"({p})" for p in parts if p) or "true"
 
 
+def _summand_type(kind: str) -> str:
+    """Return the type in which two numbers of a sum's type are added exactly, or not at all.
+
+    Spark would round the sum of two DECIMAL(38,10) to nine digits after the point, as it may have 39 digits.
+    """
+    if kind == "bigint":
+        return "DECIMAL(38,0)"
+    precision, _, scale = kind.removeprefix("decimal(").removesuffix(")").partition(",")
+    return f"DECIMAL({min(int(precision), 37)},{scale})"
+
+
 def _named(sql: str, names: Mapping[str, str]) -> str:
-    """Return SQL of this module, which has no texts of users, with other SQL for some of its names."""
-    return re.sub(r"\b__(?:old|new|there)\d*\b", lambda m: names[m[0]], sql)
+    """Return SQL of this module, which has no texts of users, with other SQL for its names; by default, of `s`."""
+    return re.sub(r"(?<![.`])\b__(?:old|new|there|gone|n|s)\d*\b", lambda m: names.get(m[0], f"s.{m[0]}"), sql)
 
 
 def _replace_columns(e: exp.Expr, by: Mapping[str, str]) -> str:
