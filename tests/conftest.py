@@ -26,7 +26,6 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
     # The plans that Spark's UI would show.
     "spark.sql.ui.explainMode": "simple",
-    "spark.sql.maxPlanStringLength": "100",
 }
 
 # Whenever the room for classes has to grow, everything is collected: they get enough of it from the start. So does the
