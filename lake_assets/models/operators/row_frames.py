@@ -121,7 +121,7 @@ class RowFrames:
         Args:
             numbered: the result of `at`.
             rows: its number of rows.
-            affected: how many of them are affected (see `AFFECTED`).
+            affected: how many of them are affected.
         """
         # Spark computes `lag` from one row, and an aggregate from all rows of a frame, for each of the rows.
         lengths = (1 if isinstance(w.this, exp.Lag | exp.Lead) else last - first + 1

@@ -147,10 +147,10 @@ class Writer:
         """
         pruning = self._pruned(rows, key, count)
         on = [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
-        sql = f"MERGE INTO %s t USING {_SOURCE} s ON {' AND '.join(on)} {' '.join(clauses)}"
+        using = f"USING {_SOURCE} s ON {' AND '.join(on)} {' '.join(clauses)}"
         try:
             with self._to(True) as name:
-                self._merge(sql.replace("%s", name, 1), pruning.values, rows)
+                self._merge(f"MERGE INTO {name} t {using}", pruning.values, rows)
                 if sum(counts(self._written(name))) != count:
                     raise LostRows(f"the table holds several rows of one {', '.join(key)}")
         except LostRows as e:
