@@ -16,6 +16,7 @@ from typing import Any
 
 from lake_assets.facade import Lake
 from lake_assets.lake import TableId
+from lake_assets.lake.rows_in_memory import rows_in_memory
 
 PIPELINE = Path(str(files("lake_assets.examples"))) / "defs" / "playback" / "defs.yaml"
 EVENTS, TITLES = TableId(("raw",), "playback"), TableId(("raw",), "titles")
@@ -138,7 +139,7 @@ def prepare(lake: Lake) -> None:
         "'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read')"
     )
     if not lake.exists(TITLES):
-        titles = spark.createDataFrame([(t, genre_of(t)) for t in range(COUNT_OF_TITLES)], "title INT, genre STRING")
+        titles = rows_in_memory(spark, [(t, genre_of(t)) for t in range(COUNT_OF_TITLES)], "title INT, genre STRING")
         titles.writeTo(lake.sql_name(TITLES)).using("iceberg").create()
 
 
@@ -147,7 +148,7 @@ def arrive(lake: Lake, day: Day) -> None:
     spark, name = lake.spark(), lake.sql_name(EVENTS)
 
     def frame(plays: tuple[Play, ...]) -> Any:
-        return spark.createDataFrame([(p.id, p.account, p.title, p.started_at, p.seconds) for p in plays], COLUMNS)
+        return rows_in_memory(spark, [(p.id, p.account, p.title, p.started_at, p.seconds) for p in plays], COLUMNS)
 
     if day.corrected:
         frame(day.corrected).createOrReplaceTempView("corrected")

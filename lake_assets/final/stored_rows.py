@@ -25,6 +25,7 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
+from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.tables.commits import committing, writing
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.row_differences import incomparable, write_differences
@@ -47,7 +48,7 @@ def stored_rows(target: Target, keys: DataFrame | None, branch: str | None = Non
     """
     lake, name = target.lake, branch or target.lake.sql_name(target.spec.table)
     if target.is_new:
-        return lake.spark().createDataFrame([], ", ".join(f"{quote(c)} {t}" for c, t in target.all_types.items()))
+        return no_rows(lake.spark(), ", ".join(f"{quote(c)} {t}" for c, t in target.all_types.items()))
     if keys is None:
         return lake.spark().table(name)
     pruning = prune_by(target, keys)

@@ -17,6 +17,7 @@ from lake_assets.errors import (
     TableNotFoundError,
 )
 from lake_assets.lake import quote
+from lake_assets.lake.rows_in_memory import rows_in_memory
 
 Rows = dict[int, str | None]
 HOSTILE = "it's `odd`; DROP--"
@@ -57,7 +58,7 @@ def make(lake: Lake, name: str, seed: int, version: int) -> list[tuple[int, Rows
         op = rand.choice(("update", "delete", "insert")) if state else "insert"
         rows = wanted[op] or wanted["update"] or wanted["insert"]
         op = next(o for o, r in wanted.items() if r is rows)
-        frame = spark.createDataFrame(list(rows.items()), "id INT, v STRING")
+        frame = rows_in_memory(spark, list(rows.items()), "id INT, v STRING")
         action = {
             "insert": "WHEN NOT MATCHED THEN INSERT *",
             "update": "WHEN MATCHED THEN UPDATE SET *",

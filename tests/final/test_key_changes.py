@@ -15,6 +15,7 @@ from lake_assets.final.events.key_changes import PRESENT, Ordering, entangled, s
 from lake_assets.final.events.reduction import order
 from lake_assets.formats import FORMATS, event_format
 from lake_assets.formats.event_model import INDEX, OP, POSITION, SEQUENCE
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from tests.support.debezium import BIGINT, INT, TEXT, Event, Table
 from tests.support.deferred import Deferred
 
@@ -61,7 +62,7 @@ def rows_after(lake: Lake, events: Sequence[Event], name: str = "debezium") -> C
         )
         for i, e in enumerate(events)
     ]  # fmt: skip
-    frame = lake.spark().createDataFrame(data, SCHEMA)
+    frame = rows_in_memory(lake.spark(), data, SCHEMA)
     rows = states(frame, T.key, list(T.columns), Ordering.of(event_format(name.split()[0])), omits_values=True)
     last = rows.groupBy("h", "k").agg(
         F.max_by(F.struct(*T.columns), order()).alias("row"), F.max_by(PRESENT, order()).alias("there")
@@ -120,7 +121,7 @@ def test_keys_that_are_taken_and_left_within_a_transaction_are_found(spark_lake:
         (h, k, None, None, op, "/".join(f"{int(n):020}" for n in s.split("/")), i, 0, None)
         for i, (h, k, op, s) in enumerate(data)
     ]
-    frame = spark_lake.spark().createDataFrame(rows, SCHEMA)
+    frame = rows_in_memory(spark_lake.spark(), rows, SCHEMA)
     keys = entangled(frame, T.key, Ordering.of(event_format("debezium"))).collect()
     assert [tuple(r) for r in keys] == [(0, 2)]
 

@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 from lake_assets import Lake
 from lake_assets.errors import ModelError
 from lake_assets.lake import TableId
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.lake.sql_text import DIALECT
 from lake_assets.models.sql.model_plan import parse, qualified_query
 from lake_assets.models.sql.query_text import replace_tables
@@ -129,7 +130,7 @@ def test_rewritten_joins_by_name_equal_spark_s_result(spark_lake: Lake, count: i
         values = ", ".join(f"CAST({c} AS {kind}) AS {c}" for c, kind in columns.items())
         frame = spark.sql(f"SELECT {values} FROM VALUES {rows} AS t({', '.join(columns)})").collect()
         schema = ", ".join(f"{c} {kind}" for c, kind in columns.items())
-        spark.createDataFrame(frame, schema).createOrReplaceTempView(f"using_{table}")
+        rows_in_memory(spark, frame, schema).createOrReplaceTempView(f"using_{table}")
     choose, seen, wrong = random.Random(count), Counter[str](), list[str]()
     while seen["asked"] < count:
         text = _query(choose)

@@ -21,6 +21,7 @@ from lake_assets.examples.event_generator import COLUMNS, KEY, Source, Workload,
 from lake_assets.examples.stream_writers import ENCODERS
 from lake_assets.formats.event_model import DELETE, TECHNICAL
 from lake_assets.lake import quote
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.pipeline import PipelineConfig
 from lake_assets.tables.outcome import Outcome
 from tests.support.expected import FORMATS, FormatCase, shown
@@ -227,7 +228,7 @@ def test_records_of_another_systems_table_are_taken_in_snapshot_by_snapshot(lake
             for n, m in enumerate(messages[i : i + 40])
         ]
         part.reverse()  # `order` decides, not the stored order
-        frame = spark.createDataFrame(part, "p INT, o BIGINT, k STRING, v BINARY")
+        frame = rows_in_memory(spark, part, "p INT, o BIGINT, k STRING, v BINARY")
         frame.coalesce(1).writeTo(lake.sql_name("kafka.events")).append()
         if i:
             run(lake, p)
@@ -256,7 +257,7 @@ def test_records_that_their_table_deletes_later_stay_taken_in(lake: Lake) -> Non
     p = pipeline({"format": "wal2json-v2", "source": source, "tables": [ITEMS]})
     for i in range(0, len(lines), 4):
         part = [(n, line) for n, line in enumerate(lines[i : i + 4], i)]
-        spark.createDataFrame(part, "o BIGINT, v STRING").coalesce(1).writeTo(name).append()
+        rows_in_memory(spark, part, "o BIGINT, v STRING").coalesce(1).writeTo(name).append()
         spark.sql(f"DELETE FROM {name} WHERE o = {i}")
         run(lake, p)
     spark.sql(f"DELETE FROM {name} WHERE o < 6")

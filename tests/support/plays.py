@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets import Affected, Changes, Lake, Lookup, model
+from lake_assets.lake.rows_in_memory import rows_in_memory
 
 COLUMNS = "id INT, account STRING, title STRING, started_at TIMESTAMP, seconds BIGINT"
 DAY = {"day": "to_date(started_at)"}
@@ -201,4 +202,4 @@ class History:
 
     def _insert(self, table: str, rows: list[Any], schema: str) -> None:
         if rows:
-            self.spark.createDataFrame(rows, schema).writeTo(self.lake.sql_name(f"src.{table}")).append()
+            rows_in_memory(self.spark, rows, schema).writeTo(self.lake.sql_name(f"src.{table}")).append()

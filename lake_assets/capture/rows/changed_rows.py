@@ -13,6 +13,7 @@ from lake_assets.capture.rows.row_bitmaps import NUMBER, named
 from lake_assets.capture.rows.value_differences import PAIR, SIGN
 from lake_assets.capture.snapshot_points import Point
 from lake_assets.lake import quote
+from lake_assets.lake.rows_in_memory import no_rows, rows_in_memory
 
 CHANGE = "_change_type"
 COMMIT = (
@@ -206,19 +207,19 @@ def _deleted_or_updated(view: View, since: int) -> DataFrame:
 
 
 def _none(view: View) -> DataFrame:
-    return view.spark.createDataFrame([], f"{view.types}, {NUMBER} BIGINT")
+    return no_rows(view.spark, f"{view.types}, {NUMBER} BIGINT")
 
 
 def _all_rows(view: View, table: str | None, *, is_end: bool = True) -> DataFrame:
     """Return all rows of a table over captured files; no rows without a table."""
     if table is None:
-        return _label(view, view.spark.createDataFrame([], view.types))
+        return _label(view, no_rows(view.spark, view.types))
     rows = view.spark.table(table) if is_end else view.read_start(table)
     if not (view.labelled and view.commits):
         return _label(view, rows.select(*named(view.columns)))
     commits = [(path, p.snapshot_id, p.sequence_number, p.timestamp) for path, p in view.commits.items()]
     types = ", ".join(f"{c} {t}" for c, t in COMMIT)
-    files = view.spark.createDataFrame(commits, f"__lake_path STRING, {types}")
+    files = rows_in_memory(view.spark, commits, f"__lake_path STRING, {types}")
     return (
         rows.withColumn("__lake_path", F.col("_file"))
         .join(F.broadcast(files), "__lake_path")

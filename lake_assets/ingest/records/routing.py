@@ -14,6 +14,7 @@ from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.raw_tables import ROUTES_PROPERTY, routes_of
 from lake_assets.ingest.records import rejects
 from lake_assets.lake import LakeBase
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.commits import committing
 from lake_assets.tables.spark_frames import temp_view
 
@@ -105,7 +106,7 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     spark, name = lake.spark(), lake.sql_name(spec.table)
     positions = [p for p, *_ in routed]
     properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables))}
-    rows_of = spark.createDataFrame(routed, "position BIGINT, source_table STRING, schema_key STRING")
+    rows_of = rows_in_memory(spark, routed, "position BIGINT, source_table STRING, schema_key STRING")
     with temp_view(rows_of) as view, committing(spark, spec.table, None, properties):
         spark.sql(
             f"MERGE INTO {name} t USING {view} s ON t.position = s.position "

@@ -23,6 +23,7 @@ from lake_assets.ingest.staging.staging_columns import check_source, projection
 from lake_assets.ingest.staging.staging_writes import Written, append_batch, may_append, merge_batch, replace_table
 from lake_assets.lake import LakeBase
 from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.lake.rows_in_memory import rows_in_memory
 from lake_assets.tables.batch_limits import cut, left_behind
 from lake_assets.tables.commits import commit_marks
 from lake_assets.tables.outcome import Absorbed, Outcome
@@ -245,7 +246,7 @@ def _replayed_by_rereading(lake: LakeBase, spec: StagingSpec, before: set[int]) 
     spark, source = lake.spark(), str(spec.source_table)
     listed = spark.table(lake.sql_name(rejects.rejected_of(spec.raw))).where(F.col("source_table") == source)
     bad = before & {r["position"] for r in listed.select("position").collect()}
-    good = spark.createDataFrame([(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
+    good = rows_in_memory(spark, [(p,) for p in sorted(before - bad)], f"{POSITION} bigint")
     events = spark.table(lake.sql_name(spec.table)).join(F.broadcast(good), POSITION, "left_semi")
     why = f"{len(before - bad)} records can be read now, {len(bad)} cannot; {outcome.why}"
     return replace(outcome, inserted=events.count(), deleted=0, why=why)

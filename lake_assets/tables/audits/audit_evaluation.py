@@ -13,6 +13,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.float_columns import guarded_rows
 from lake_assets.lake.names import literal
+from lake_assets.lake.rows_in_memory import no_rows
 from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
@@ -129,7 +130,7 @@ def _check_values(lake: LakeBase, at: str, audit: AcceptedValues, kind: str) -> 
 
 def _check_sql(lake: LakeBase, at: str, audit: Assertion, types: Mapping[str, str]) -> None:
     schema = ", ".join(f"{quote(c)} {kind}" for c, kind in types.items())
-    with temp_view(lake.spark().createDataFrame([], schema)) as view:
+    with temp_view(no_rows(lake.spark(), schema)) as view:
         try:
             lake.spark().sql(audit.sql.replace(PLACEHOLDER, view)).schema  # noqa: B018 (analysed here)
         except PySparkException as e:
