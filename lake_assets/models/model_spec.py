@@ -55,6 +55,7 @@ class ModelSpec:
         on_gap: what to do if the absorbed snapshot of a source has expired.
         on_replaced: what to do if a source was replaced by another table.
         refused: why its query cannot be used, with file and line. Its steps fail with this reason.
+        is_read: whether another table of the pipeline is computed from it.
     """
 
     table: TableId
@@ -75,6 +76,7 @@ class ModelSpec:
     on_gap: Literal["stop", "rebuild"] = "stop"
     on_replaced: Literal["stop", "rebuild"] = "stop"
     refused: str = ""
+    is_read: bool = True
     landing: ClassVar[Path | None] = None
 
     @property

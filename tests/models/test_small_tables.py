@@ -24,6 +24,12 @@ MODELS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+# All tables are compared with their rows, also those that nothing else is computed from.
+COMPARED = -1
+# The counts of rows that tables may have to be overwritten.
+overwritten = pytest.mark.parametrize("overwritten", [COMPARED, 250_000])
+
+
 def world_with_rows(lake: Lake, sales: int) -> World:
     world = World(lake, "shops (id INT, name STRING, note STRING)", "sales (shop INT, v INT)")
     world.sql("INSERT INTO final.shops SELECT id, chr(97 + id), '' FROM range(9)")
@@ -50,6 +56,34 @@ def test_a_small_dimension_is_computed_in_full_and_its_readers_by_what_changed(
     assert [(o.strategy, o.changed) for o in done.values()] == [("full", 0), ("none", 0), ("none", 0), ("none", 0)]
 
 
+def test_a_table_that_nothing_is_computed_from_is_overwritten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
+    monkeypatch.setattr(cost_estimate, "SLOW", 1000.0)
+    sql = "SELECT id, v FROM final.t"
+    models: list[dict[str, Any]] = [
+        {"name": "agg.read", "sql": sql, "key": ["id"]},
+        {"name": "agg.reader", "sql": "SELECT sum(v) AS v FROM agg.read"},
+        {"name": "agg.keyed", "sql": sql, "key": ["id"]},
+        {"name": "agg.free", "sql": sql},
+        {"name": "agg.real", "sql": "SELECT id, CAST(v AS DOUBLE) AS v FROM final.t"},
+        {"name": "agg.parts", "sql": sql, "key": ["id"], "partitions": {"by": "v"}},
+        {"name": "agg.audited", "sql": sql, "audits": [{"unique": ["id"]}]},
+    ]
+    world = World(lake, "t (id INT, v STRING)")
+    world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
+    world.run(*models)
+    world.sql("UPDATE final.t SET v = '2' WHERE id = 1")
+    done = world.run(*models)
+    assert {name.removeprefix("agg."): (o.strategy, o.changed) for name, o in done.items()} == {
+        "read": ("full", 1), "reader": ("full", 2), "keyed": ("full", 12), "free": ("full", 12),
+        "real": ("full", 12), "parts": ("full", 1), "audited": ("full", 12),
+    }  # fmt: skip
+    world.sql("INSERT INTO final.t VALUES (1, '0')")
+    done = {o.table: str(o.error) for o in world.pipeline(*models).run(lake)}
+    wrong = {name for name, error in done.items() if error != "None"}
+    assert wrong == {"agg.read", "agg.keyed", "agg.parts", "agg.audited"}
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 8))])
 def test_steps_of_both_ways_equal_the_query(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     choose = random.Random(seed)
@@ -57,6 +91,7 @@ def test_steps_of_both_ways_equal_the_query(lake: Lake, monkeypatch: pytest.Monk
     ways: set[str] = set()
     for limit in [*choose.sample([0, 60, 150, 10_000], 4), 0]:
         monkeypatch.setattr(cost_estimate, "FULL_UP_TO", limit)
+        monkeypatch.setattr(cost_estimate, "OVERWRITTEN", choose.choice([COMPARED, 250_000]))
         ways |= {o.strategy for o in world.run(*MODELS).values()}
         for _ in range(choose.randint(1, 3)):
             world.sql(
@@ -86,10 +121,12 @@ ODD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@overwritten
 def test_columns_that_cannot_be_compared_or_cast_are_written_in_full(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, overwritten: int
 ) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
+    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", overwritten)
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
     maps = [m for m in ODD if m["name"] != "agg.lists"]  # rows with maps are not hashable
@@ -104,8 +141,12 @@ def test_columns_that_cannot_be_compared_or_cast_are_written_in_full(
     assert lake.spark().table("agg.lists").count() == 4
 
 
-def test_what_somebody_else_did_to_the_table_is_mended(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@overwritten
+def test_what_somebody_else_did_to_the_table_is_mended(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, overwritten: int
+) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
+    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", overwritten)
     models: list[dict[str, Any]] = [
         {"name": "agg.keyed", "sql": "SELECT id, v FROM final.t", "key": ["id"]},
         {"name": "agg.free", "sql": "SELECT id, v FROM final.t"},
@@ -131,6 +172,7 @@ def test_an_equal_row_that_somebody_else_inserted_takes_no_row_with_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", 10_000)
+    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", COMPARED)
     models: list[dict[str, Any]] = [
         {
             "name": f"agg.{merge[0]}_{delete[0]}_{version}",
@@ -162,6 +204,7 @@ def test_rows_of_one_key_that_a_change_updates_are_one_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     monkeypatch.setattr(cost_estimate, "FULL_UP_TO", limit)
+    monkeypatch.setattr(cost_estimate, "OVERWRITTEN", COMPARED)
     world = World(lake, "t (id INT, v INT)")
     world.sql("INSERT INTO final.t SELECT id, id % 3 FROM range(6)")
     model: dict[str, Any] = {"name": "agg.t", "sql": "SELECT id, v FROM final.t", "key": ["id"]}

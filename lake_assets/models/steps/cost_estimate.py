@@ -24,6 +24,8 @@ RUNS, SMALL = 3, 0.1
 # Up to this cost of computing everything and comparing it with the stored rows, that takes less than to look for what
 # changed, unless it has taken more than these seconds.
 FULL_UP_TO, SLOW = 1_000_000, 1.5
+# Up to this number of rows, a table that nothing else is computed from is overwritten rather than compared.
+OVERWRITTEN = 250_000
 # Up to this many times FULL_UP_TO, the measured seconds of the last recompute decide.
 MEDIUM = 30
 # Seconds to compare the rows of a recompute with the stored ones, if not measured: in any case, and per stored row.
@@ -67,11 +69,12 @@ class Estimate:
         compared: rows of rewritten files that have to be compared to find the changed ones; fewer if other models of
             the run share the comparison.
         stored: rows of the model's table.
+        overwrites: whether a recompute overwrites the stored rows without comparing them.
         operators: number of operators of the query that join, sort or group rows, without a GROUP BY to whose groups
             changes are added.
         slow: whether computing everything has taken long, although there are few rows.
-        last_full: seconds of the last recompute with a comparison of its rows with the stored ones, in proportion to
-            the rows; None if unknown.
+        last_full: seconds of the last recompute, with a comparison of its rows with the stored ones unless it
+            `overwrites`, in proportion to the rows; None if unknown.
         absorbed: the least seconds in which a past step would have absorbed so large a change; None if unknown.
     """
 
@@ -84,6 +87,7 @@ class Estimate:
     declared: bool = False
     compared: int = 0
     stored: int = 0
+    overwrites: bool = False
     operators: int = 0
     slow: bool = False
     last_full: float | None = None
@@ -107,12 +111,13 @@ class Estimate:
 
     @property
     def cost_in_full(self) -> float:
-        """Cost of computing everything and comparing it with the stored rows; relative to reading a row."""
-        return self.rows * (1 + COMPARE * self.operators) + 2 * COMPARE * self.stored
+        """Cost of computing everything, and overwriting the stored rows or comparing with them; relative to reading a
+        row."""
+        return self.rows * (1 + COMPARE * self.operators) + (WRITE if self.overwrites else 2 * COMPARE) * self.stored
 
     @property
     def has_few_rows(self) -> bool:
-        """Whether computing everything and comparing it with the stored rows is cheap."""
+        """Whether computing everything is cheap, with what becomes of the stored rows."""
         return self.cost_in_full <= FULL_UP_TO
 
     @property
@@ -124,7 +129,7 @@ class Estimate:
 
     @property
     def is_small(self) -> bool:
-        """Whether everything is computed and compared, however few rows changed."""
+        """Whether everything is computed, however few rows changed."""
         return not self.declared and ((self.has_few_rows and not self.slow) or self.is_quick_in_full)
 
     @property
@@ -160,6 +165,7 @@ def estimate(
     readers: Callable[[TableId], int] = lambda _: 1,
     target: Table | None = None,
     operators: int = 0,
+    is_read: bool = True,
 ) -> Estimate:
     """Estimate a change; reads only loaded metadata.
 
@@ -172,6 +178,7 @@ def estimate(
         readers: returns the number of models of the run that read a table.
         target: the model's table, if it exists.
         operators: see `Estimate`.
+        is_read: whether another table is computed from the model's table.
     """
     rows = {t: _most_rows(tables[t], w) for t, w in windows.items()}
     counted = {t: changed_rows(tables[t], c) for t, c in captures.items() if not c.is_empty}
@@ -188,13 +195,16 @@ def estimate(
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
     slow = len(fulls) > 1 and min(fulls) > SLOW
-    last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past)
-    if target and not all(_is_plain(f.field_type) for f in target.schema().fields):
+    # What was overwritten is new to whoever asks for changes: the rows of all its partitions.
+    overwrites = not is_read and stored <= OVERWRITTEN and not (target and target.spec().fields)
+    last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past, compares=not overwrites)
+    if target and not overwrites and not all(_is_plain(f.field_type) for f in target.schema().fields):
         last_full = None
     return replace(
         estimated,
         compared=compared,
         stored=stored,
+        overwrites=overwrites,
         operators=operators,
         slow=slow,
         last_full=last_full,
@@ -211,14 +221,14 @@ def _is_plain(kind: IcebergType) -> bool:
 
 
 def last_seconds(
-    strategy: str, changed: int, rows: int, stored: int, past: list[Cost]
+    strategy: str, changed: int, rows: int, stored: int, past: list[Cost], *, compares: bool = True
 ) -> tuple[float | None, float | None]:
     """Return `last_full` and `absorbed` of an estimate."""
     absorbed = [c.seconds * max(1.0, changed / c.changed) for c in past if c.strategy == strategy and c.changed]
     last = next((c for c in past if c.strategy == "full"), None)
     last_full = None
     if last:
-        comparing = 0.0 if last.compared else COMPARING + COMPARING_ROW * stored
+        comparing = COMPARING + COMPARING_ROW * stored if compares and not last.compared else 0.0
         last_full = last.seconds * max(1.0, rows / max(1, last.rows)) + comparing
     return last_full, min(absorbed, default=None)
 

@@ -148,7 +148,7 @@ def _absorb_sources(lake: LakeBase, spec: ModelSpec, pins: SnapshotPins, rebuild
         sources = Sources(lake, due.tables, due.windows, captures, frames, needed, spec.table, pins.changes)
         expected = estimate(
             plan.strategy, due.windows, due.tables, captures, past_costs(due.target), spec.full_above,
-            readers=pins.changes.readers_of, target=due.target, operators=plan.operators,
+            readers=pins.changes.readers_of, target=due.target, operators=plan.operators, is_read=spec.is_read,
         )  # fmt: skip
         ctx = ModelContext(lake, spec, plan, sources, frames, marks, base, clock, expected, definition(spec), gate)
         if spec.audits:
@@ -264,7 +264,7 @@ def _absorb(ctx: ModelContext) -> Done:
         return ctx.nothing("nothing changed in the sources' rows")
     strategy, why = choice(ctx.plan, ctx.expected, changed)
     if strategy == "full":
-        if not (ctx.expected.has_few_rows or ctx.expected.is_small):
+        if ctx.expected.overwrites or not (ctx.expected.has_few_rows or ctx.expected.is_small):
             return full(ctx, why)
         return _or_in_full(ctx, lambda: full_by_differences(ctx, why), "Spark did not compare the stored rows")
     try:

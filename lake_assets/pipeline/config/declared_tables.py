@@ -104,6 +104,7 @@ class DeclaredTables:
         specs += job_specs(
             self.config.name, self.config.jobs, self.folder, {s.table for s in specs}, self.config, self.config
         )
+        specs = _with_readers(specs)
         self._check_foreign(specs)
         if alone:
             specs = self._with_existing_sources(lake, specs)
@@ -322,3 +323,9 @@ def _read_at(spec: Spec, source: TableId) -> str:
 def _landing(lake: LakeBase, stream: Stream) -> Path:
     folder = stream.landing or Path("landing") / stream.name
     return lake.config.home / folder
+
+
+def _with_readers(specs: list[Spec]) -> list[Spec]:
+    """Let each SQL model know whether another table is computed from it."""
+    read = {t for s in specs for t in s.sources}
+    return [replace(s, is_read=s.table in read) if isinstance(s, ModelSpec) else s for s in specs]
