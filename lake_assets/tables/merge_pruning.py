@@ -22,7 +22,9 @@ from lake_assets.tables.literal_codec import ORDERED, LiteralCodec, base, codec_
 
 MAX_LITERALS = 1_000
 # With fewer rows, or fewer per changed key, joining all of them takes no longer than building the bitmap.
-MIN_ROWS = 500_000
+MIN_ROWS = 150_000
+# From this number of rows on, it matters how many columns are read.
+LARGE = 500_000
 ROWS_A_KEY, MAX_HASHES = 4, 2_000_000
 _BITS_A_KEY = 16
 
@@ -92,7 +94,7 @@ def prune(
         keys = row["keys"] if at_once else [r[0] for r in source.select(F.expr(_encoded(codecs, key[0]))).collect()]
         literals = _literals({f"k{i}": v for i, v in enumerate(keys)}, codecs[key[0]], types[key[0]], values)
         parts.append(f"t.{quote(key[0])} IN ({', '.join(literals)})")
-        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", rows >= MIN_ROWS)
+        return Pruning(" AND ".join(parts), values, f"{row['n']} keys, each a literal", rows >= LARGE)
     if (
         rows < MIN_ROWS
         or row["n"] > MAX_HASHES
@@ -100,11 +102,11 @@ def prune(
         or not all(_is_hashed(types[k]) for k in key)
     ):
         why = why if parts else "the type of the keys has no order: the whole target is joined"
-        return Pruning(" AND ".join(parts), values, why, rows >= MIN_ROWS)
+        return Pruning(" AND ".join(parts), values, why, rows >= LARGE)
     parts.append(_hashed(key, row["n"]))
     values["bits"] = _bits(source, key, row["n"])
     why = f"{row['n']} keys, pruned by their range and their hashes"
-    return Pruning(" AND ".join(parts), values, why, rows >= MIN_ROWS)
+    return Pruning(" AND ".join(parts), values, why, rows >= LARGE)
 
 
 def _literals(encoded: Mapping[str, Any], codec: LiteralCodec, kind: str, values: dict[str, Any]) -> list[str]:

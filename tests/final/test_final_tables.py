@@ -104,6 +104,7 @@ class Tables:
             with pytest.MonkeyPatch.context() as patched:
                 if kind == "large":
                     patched.setattr(merge_pruning, "MIN_ROWS", 0)
+                    patched.setattr(merge_pruning, "LARGE", 0)
                     patched.setattr(merge_pruning, "ROWS_A_KEY", 0)
                 outcome = absorb_changes(self.lake, self.spec(kind))
             if self.delivered:
