@@ -91,7 +91,7 @@ def explain(lake: LakeBase, spec: ModelSpec) -> Explanation:
                 absorbed = tuple(Absorbed.of(str(s), c) for s, c in captures.items())
                 expected = estimate(
                     model.strategy, windows, tables, captures, past_costs(target), spec.full_above, target=target,
-                    operators=model.operators,
+                    operators=model.operators, is_read=spec.is_read,
                 )  # fmt: skip
                 changed = {s for s, c in captures.items() if not c.is_empty}
             state = "pending"
