@@ -24,11 +24,11 @@ def no_rows(spark: SparkSession, columns: str) -> DataFrame:
 
 
 def rows_in_memory(spark: SparkSession, rows: Sequence[Sequence[object]], columns: str) -> DataFrame:
-    """Return a frame of rows, as one partition, by Arrow.
+    """Return a frame of rows, by Arrow.
 
     Args:
         spark: the session.
-        rows: the values of each row; times without a zone are UTC.
+        rows: the values of each row, of any types but maps and structs; times without a zone are in the session's.
         columns: names and types, as in `CREATE TABLE`.
     """
     if not rows:

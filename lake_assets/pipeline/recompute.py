@@ -22,7 +22,7 @@ from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.final_tables import all_rows
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.metadata.watermark import find_property, read_marks
-from lake_assets.models.model_spec import ModelSpec
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY, ModelSpec
 from lake_assets.models.operators.row_identity import identity
 from lake_assets.models.sql.model_plan import ModelPlan, rows_depend
 from lake_assets.models.steps.kept_frames import SIGN, Frames
@@ -139,7 +139,10 @@ def _recompute(lake: LakeBase, spec: ComputedSpec, chosen: Chosen) -> Outcome:
         expected.gate.check(types)
         properties = {RECOMPUTED_PROPERTY: chosen.label}
         frames = Frames(lake.spark(), scope)
-        writer = Writer(lake, spec.table, types, marks, marks, properties, frames, expected.gate, quiet=True)
+        definition = table.properties.get(FINGERPRINT_PROPERTY, "")
+        writer = Writer(
+            lake, spec.table, types, marks, marks, properties, frames, expected.gate, definition, quiet=True
+        )  # fmt: skip
         where = "true" if expected.as_a_whole else chosen.where
         _write(lake, writer, expected, head, where)
     done = lake.table(spec.table)
@@ -192,7 +195,7 @@ def _write(lake: LakeBase, writer: Writer, expected: _Expected, head: int, where
                 f"{writer.table}: some rows are in the wrong partition, and rows with a column like "
                 f"{column} cannot be compared one by one: `lake-assets rebuild {writer.table}` writes all rows again"
             )
-        writer.overwrite(new, where, exclusive=True)
+        writer.overwrite(new, where)
         return
     come, gone = [new], [old]
     if key:

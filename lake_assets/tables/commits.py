@@ -162,7 +162,12 @@ def append_if_unmoved(
 
 @contextlib.contextmanager
 def on_branch(
-    lake: LakeBase, table: TableId, marks: Watermarks, base: Watermarks, gate: Gate | None = None
+    lake: LakeBase,
+    table: TableId,
+    marks: Watermarks,
+    base: Watermarks,
+    gate: Gate | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> Generator[str]:
     """Create a branch of the table for one commit with `marks`, then fast-forward main to it.
 
@@ -175,14 +180,17 @@ def on_branch(
         marks: the watermarks of the commit.
         base: the expected watermarks of the table; otherwise another run was faster.
         gate: the audits that must pass before main is moved; None: no audits.
+        properties: properties that the table must still have: those of the definition by which the rows are computed.
 
     Raises:
-        ConcurrentWriteError: main has moved, or has other watermarks.
+        ConcurrentWriteError: main has moved, or has other watermarks or properties.
         AuditFailedError: a blocking audit fails; main does not move.
     """
     branch, current = branch_name(), lake.table(table)
     if read_marks(current) != dict(base):
         raise ConcurrentWriteError(f"{table}: another run absorbed the same window")
+    if any(current.properties.get(k) != v for k, v in (properties or {}).items()):
+        raise ConcurrentWriteError(f"{table}: another run has built it by another definition")
     with committing(lake.spark(), table, marks, gate.properties(current) if gate else None):
         if refs.can_commit(lake.catalog) and current.metadata.current_snapshot_id is not None:
             branched = _branched_beside_spark(table, current, branch)

@@ -156,7 +156,8 @@ class ResultWriter:
         return DELETED if self.spec.model.write == "merge" else ""
 
     def _writer(self, types: Mapping[str, str]) -> Writer:
-        return Writer(self.lake, self.spec.table, types, self.marks, self.base, {}, self.frames, self.gate)
+        definition = self.spec.definition
+        return Writer(self.lake, self.spec.table, types, self.marks, self.base, {}, self.frames, self.gate, definition)
 
     def _check(self, rows: DataFrame, types: Mapping[str, str]) -> None:
         """Raise ModelError for rows that cannot become a table of this declaration."""
@@ -269,10 +270,10 @@ class ResultWriter:
             frame = self.frames.measure(materialized.select(*map(quote, key)))
             others = matching(spark.table(writer.name), frame, {k: quote(k) for k in key}, are_not=True)
             new = materialized.where(f"NOT {is_deleted}").select(*map(quote, types))
-            writer.overwrite(others.unionByName(new), exclusive=True)
+            writer.overwrite(others.unionByName(new))
             return
         flagged = materialized.selectExpr(*map(quote, types), f"IF({is_deleted}, NULL, true) AS {FOUND}")
-        writer.replace(flagged, key, exclusive=True)
+        writer.replace(flagged, key)
 
     def _replace(
         self, writer: Writer, rows: DataFrame, affected: Frame, span: Span | None, types: Mapping[str, str]
@@ -299,7 +300,7 @@ class ResultWriter:
                 if where
                 else matching(stored, affected, names, are_not=True)
             )
-            writer.overwrite(others.unionByName(new), exclusive=True)
+            writer.overwrite(others.unionByName(new))
             return
         if key:
             self._replace_differing(writer, new, old, types)
@@ -332,7 +333,7 @@ class ResultWriter:
             writer.nothing()
             return
         try:
-            writer.replace(rows.drop(is_old), key, exclusive=True, at_most=count, growth=growth)
+            writer.replace(rows.drop(is_old), key, at_most=count, growth=growth)
         except LostRows as e:
             raise ConcurrentWriteError(f"{self.spec.table}: another writer changed it during the step: {e}") from e
 
@@ -347,7 +348,7 @@ class ResultWriter:
         columns = [f"{names[c]} AS {quote(c)}" if c in names else quote(c) for c in types]
         joined = self.frames.materialize(keys.join(new, on, "left").selectExpr(*columns, FOUND))
         self._check_key(joined)
-        writer.replace(joined, key, exclusive=True, at_most=affected.rows)
+        writer.replace(joined, key, at_most=affected.rows)
 
 
 def types_of(rows: DataFrame) -> dict[str, str]:

@@ -150,7 +150,8 @@ class ModelContext:
         """
         properties = cost_property(strategy, self.expected, self.began, compared=compared)
         return Writer(
-            self.lake, self.spec.table, self.types, self.marks, self.base, properties, self.frames, self.gate, few=few
+            self.lake, self.spec.table, self.types, self.marks, self.base, properties, self.frames, self.gate,
+            self.definition, few=few,
         )  # fmt: skip
 
     def commit_properties(self, strategy: str) -> dict[str, str]:

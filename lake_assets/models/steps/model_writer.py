@@ -15,9 +15,10 @@ from lake_assets.errors import KeyMissingError
 from lake_assets.lake import LakeBase, TableId, quote
 from lake_assets.lake.metadata.row_counts import rows_in
 from lake_assets.lake.metadata.watermark import Watermarks
+from lake_assets.models.model_spec import FINGERPRINT_PROPERTY
 from lake_assets.models.steps.kept_frames import FOUND, SIGN, Frames
 from lake_assets.tables.audits.audit_gate import Gate
-from lake_assets.tables.commits import append_if_unmoved, committing, counts, on_branch
+from lake_assets.tables.commits import committing, counts, on_branch
 from lake_assets.tables.merge_pruning import Pruning, prune
 from lake_assets.tables.row_differences import FLOATING, distinct, form, same
 from lake_assets.tables.spark_frames import new_name, over
@@ -42,6 +43,8 @@ class Writer:
         commit_properties: further properties of the commit.
         frames: rows that are materialized during the step.
         gate: the audits of the table.
+        definition: fingerprint of the definition by which the rows are computed. Nothing is published if the table was
+            rebuilt by another one. Empty: not compared.
         quiet: whether `nothing` commits nothing.
         few: whether the table is small, and few rows are written.
     """
@@ -54,6 +57,7 @@ class Writer:
     commit_properties: Mapping[str, str]
     frames: Frames
     gate: Gate
+    definition: str = ""
     quiet: bool = False
     few: bool = False
 
@@ -72,9 +76,9 @@ class Writer:
         """Add rows."""
         self._append(rows, self.gate)
 
-    def overwrite(self, rows: DataFrame, where: str = "true", *, exclusive: bool = False) -> None:
+    def overwrite(self, rows: DataFrame, where: str = "true") -> None:
         """Replace all rows, or the rows that meet a condition."""
-        with self._to(exclusive) as name, committing(self.frames.spark, self.table, self.marks, self.commit_properties):
+        with self._to(self.gate) as name, committing(self.frames.spark, self.table, self.marks, self.commit_properties):
             rows.select(*map(quote, self.types)).writeTo(name).overwrite(F.expr(where))
 
     def replace(
@@ -82,7 +86,6 @@ class Writer:
         rows: DataFrame,
         key: Sequence[str],
         *,
-        exclusive: bool,
         at_most: int | None = None,
         growth: int | None = None,
         new: int | None = None,
@@ -92,21 +95,15 @@ class Writer:
         Args:
             rows: one row per key, in memory; `FOUND` is true for a new row, and null if the key's row is deleted.
             key: the columns that identify a row.
-            exclusive: whether the new rows derive from the stored ones, so that a concurrent commit must not be lost.
             at_most: the maximum number of rows, if known.
-            growth: the number of rows by which the table must grow, if known. Only with `exclusive`.
+            growth: the number of rows by which the table must grow, if known.
             new: the number of rows with `FOUND`, if known. Only with `growth`.
 
         Raises:
             LostRows: the table would grow by another number, or several of its rows share a key. Nothing is published.
         """
         if not key:
-            found = rows.where(FOUND)
-            with (
-                self._to(exclusive) as name,
-                committing(self.frames.spark, self.table, self.marks, self.commit_properties),
-            ):
-                found.select(*map(quote, self.types)).writeTo(name).overwrite(F.lit(True))
+            self.overwrite(rows.where(FOUND))
             return
         rest = [c for c in self.types if c not in key or self._has_zeros(c)]
         pruning = self._pruned(rows, key, at_most)
@@ -120,7 +117,7 @@ class Writer:
             *([f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {sets}"] if rest else []),
             f"WHEN NOT MATCHED AND s.{FOUND} THEN {self._insert()}",
         ]
-        with self._to(exclusive) as name:
+        with self._to(self.gate) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON {on} {' '.join(clauses)}", pruning.values, rows)
             if growth is None:
                 return
@@ -149,7 +146,7 @@ class Writer:
         on = [*(f"t.{quote(k)} <=> s.{quote(k)}" for k in key), *([pruning.condition] if pruning.condition else [])]
         using = f"USING {_SOURCE} s ON {' AND '.join(on)} {' '.join(clauses)}"
         try:
-            with self._to(True) as name:
+            with self._to(self.gate) as name:
                 self._merge(f"MERGE INTO {name} t {using}", pruning.values, rows)
                 if sum(counts(self._written(name))) != count:
                     raise LostRows(f"the table holds several rows of one {', '.join(key)}")
@@ -199,7 +196,7 @@ class Writer:
         if most_gone > 1:
             return f"the table holds several rows of one {', '.join(key)}"
         try:
-            self.replace(rows.drop("__coming", "__going"), key, exclusive=True, at_most=count, growth=growth, new=new)
+            self.replace(rows.drop("__coming", "__going"), key, at_most=count, growth=growth, new=new)
         except LostRows as e:
             return str(e)
         return ""
@@ -325,7 +322,7 @@ class Writer:
     def _merge_copies(self, on: str, values: Mapping[str, object], source: DataFrame) -> None:
         """Delete the stored rows that equal a row of `source` with `__goes`, and insert the others."""
         clauses = f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.__goes THEN {self._insert()}"
-        with self._to(True) as name:
+        with self._to(self.gate) as name:
             self._merge(f"MERGE INTO {name} t USING {_SOURCE} s ON s.__goes AND {on} {clauses}", values, source)
 
     def _insert(self) -> str:
@@ -339,16 +336,15 @@ class Writer:
             over(spark, sql, {_SOURCE: source}, values)
 
     def _append(self, rows: DataFrame, gate: Gate | None) -> None:
-        with committing(self.frames.spark, self.table, None, self.commit_properties):
-            append_if_unmoved(self.lake, self.table, rows, self.marks, self.base, gate=gate and gate.blocking)
+        with committing(self.frames.spark, self.table, None, self.commit_properties), self._to(gate) as name:
+            rows.writeTo(name).append()
 
     @contextmanager
-    def _to(self, exclusive: bool) -> Generator[str]:
-        """Yield the name to write to. With `exclusive`, nothing is published if another run has moved the table."""
-        if not exclusive and not self.gate.is_blocking:
-            yield self.name
-            return
-        with on_branch(self.lake, self.table, self.marks, self.base, self.gate.blocking) as branch:
+    def _to(self, gate: Gate | None) -> Generator[str]:
+        """Yield the name to write to. Nothing is published if another run has moved or rebuilt the table."""
+        blocking = gate.blocking if gate else None
+        expected = {FINGERPRINT_PROPERTY: self.definition} if self.definition else {}
+        with on_branch(self.lake, self.table, self.marks, self.base, blocking, expected) as branch:
             yield branch
 
 

@@ -93,7 +93,7 @@ def adjust(
     if not touched_count:
         return ctx.nothing(untouched)
     if not doubtful_count:
-        ctx.writer(strategy, few=few).replace(rows_done, keys, exclusive=True, at_most=touched_count)
+        ctx.writer(strategy, few=few).replace(rows_done, keys, at_most=touched_count)
         return Done(strategy, f"{touched_count} groups adjusted")
     listed = ", ".join(f"{quote(k)} AS __k{i}" for i, k in enumerate(keys)) or "1 AS __k"
     doubtful_keys = ctx.frames.measure(f"SELECT {listed} FROM {ctx.frames.view(rows)} WHERE {RECOMPUTE}")

@@ -54,7 +54,7 @@ def replace_keys(
     if more is not None:
         rows = rows.unionByName(more.select(*map(quote, ctx.types), FOUND))
     rows = ctx.frames.materialize(rows)
-    ctx.writer(strategy).replace(rows, keys, exclusive=more is not None)
+    ctx.writer(strategy).replace(rows, keys)
 
 
 def write_change(ctx: ModelContext, delta: str, strategy: str, what: str) -> Done:
