@@ -34,5 +34,6 @@ def rows_in_memory(spark: SparkSession, rows: Sequence[Sequence[object]], column
     if not rows:
         return no_rows(spark, columns)
     schema = StructType.fromDDL(columns)
+    assert isinstance(schema, StructType)
     values = {name: pa.array(column) for name, column in zip(schema.names, zip(*rows, strict=True), strict=True)}
     return spark.createDataFrame(pa.table(values), schema)
