@@ -1,7 +1,7 @@
 """DataFrames of a few rows that Python holds.
 
-PySpark's own way, `createDataFrame` with a list, lets a Python process hand the rows to Spark, even if there are none:
-each query over them takes 0.2 s longer, and the first one of a JVM two seconds.
+With PySpark's own way, `createDataFrame` with a list, each query over the rows waits for a Python process that hands
+them to Spark, even if there are none. That takes longer than most queries over few rows.
 """
 
 from __future__ import annotations
