@@ -117,7 +117,7 @@ class Estimate:
 
     @property
     def has_few_rows(self) -> bool:
-        """Whether computing everything is cheap, with what becomes of the stored rows."""
+        """Whether computing everything and replacing the stored rows is cheap."""
         return self.cost_in_full <= FULL_UP_TO
 
     @property
@@ -195,7 +195,7 @@ def estimate(
     fulls = [c.seconds for c in past if c.strategy == "full"]
     # The first run of a process is slow.
     slow = len(fulls) > 1 and min(fulls) > SLOW
-    # What was overwritten is new to whoever asks for changes: the rows of all its partitions.
+    # Overwriting a partitioned table would change all of its partitions.
     overwrites = not is_read and stored <= OVERWRITTEN and not (target and target.spec().fields)
     last_full, absorbed = last_seconds(strategy, changed, sum(rows.values()), stored, past, compares=not overwrites)
     if target and not overwrites and not all(_is_plain(f.field_type) for f in target.schema().fields):
