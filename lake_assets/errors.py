@@ -160,6 +160,10 @@ class UnsupportedEventError(InputError):
     """A change event that cannot be applied without losing something."""
 
 
+class OrderUnknownError(InputError):
+    """Nothing in the events of a source table orders their changes, and no order is declared."""
+
+
 class RejectedLimitError(InputError):
     """More records are rejected than the declaration allows."""
 

@@ -13,9 +13,6 @@ from lake_assets.final.events.declared_order import kind_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats import event_format
-from lake_assets.formats.event_model import (
-    SEQUENCE,
-)
 from lake_assets.ingest.staging.rereading import generation_of
 from lake_assets.ingest.staging.staging_columns import projection
 from lake_assets.lake import LakeBase
@@ -35,7 +32,7 @@ def declaration(spec: FinalSpec, staging: Table) -> dict[str, Any]:
     """Return the settings that a table's rows depend on, besides the events, as JSON values."""
     # Tables whose order compared the original texts are rebuilt, once.
     reader = event_format(spec.format)
-    order = {"order": "by value"} if reader.stored != SEQUENCE and not spec.order_by else {}
+    order = {"order": "by value"} if reader.kind and not spec.order_by else {}
     return {
         **order,
         "mode": spec.mode,

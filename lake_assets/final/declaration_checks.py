@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from lake_assets.errors import KeyMissingError, PipelineError
 from lake_assets.final.added_columns import DELETED
-from lake_assets.final.events.declared_order import kind_of
+from lake_assets.final.events.declared_order import columns_of_order, kind_of
 from lake_assets.final.events.staging_projection import Projection
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
@@ -24,11 +24,12 @@ def check_names(spec: FinalSpec, items: Collection[str], option: str, names: Seq
 def check_order(spec: FinalSpec, source: Mapping[str, tuple[str, str]]) -> None:
     """Raise PipelineError if columns of `order_by` are missing or have a type without an order."""
     types = {name: kind for name, (kind, _) in source.items()}
-    if missing := [c for c in spec.order_by if c not in types]:
+    columns = columns_of_order(spec.order_by)
+    if missing := [c for c in columns if c not in types]:
         raise PipelineError(
             f"{spec.table}: `order_by` names {', '.join(missing)}, and {spec.staging} has {', '.join(types)}"
         )
-    if unsorted := [f"{c} ({types[c]})" for c in spec.order_by if kind_of(types[c]) is None]:
+    if unsorted := [f"{c} ({types[c]})" for c in columns if kind_of(types[c]) is None]:
         raise PipelineError(
             f"{spec.table}: `order_by` names {', '.join(unsorted)}: only exact numbers "
             "(integers, decimals), dates, times and texts have a reliable order. Declare its type (`types`)"

@@ -41,8 +41,8 @@ class FinalSpec:
         by_row: whether rows have no key, and are identified by a hash of all their values.
         on_gap: what a step does if the last absorbed snapshot of staging has expired.
         on_replaced: what a step does if staging is not the table that was absorbed.
-        order_by: staging columns (by their names in the lake) whose values order the changes; empty: the order of the
-            stream.
+        order_by: staging columns (by their names in the lake) whose values order the changes; `_position`: they are
+            ordered as they arrived; empty: the order of the stream.
         write: how an scd1 table's changes are written: by MERGE, or by rewriting the partitions that they touch.
         batch: how much of staging one step absorbs.
         shown: its asset.

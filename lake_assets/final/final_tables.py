@@ -91,8 +91,10 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         why = "; ".join(filter(None, (f"{rebuild_reason}: it is rebuilt in one commit", why)))
     columns = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
     without_row = result.batch.details.get("deletes_without_row", 0)
-    inexact = exactness.of_final(lake, spec.table, spec.staging, columns, without_row, is_new=target.is_new)
     stats, changes = result.batch.stats, result.changes
+    seen = [exactness.deletes_without_row(without_row)] if without_row else []
+    seen += [exactness.set_back(stats.set_back)] if stats.set_back else []
+    inexact = exactness.of_final(lake, spec.table, spec.staging, columns, seen, is_new=target.is_new)
     return published(
         lake,
         spec.table,
@@ -130,7 +132,7 @@ class _Result:
 
 def _write(lake: LakeBase, target: Target, pending: Window, base: Watermarks) -> _Result | str:
     """Write the events of a window; or return the reason why the table has to be rebuilt instead."""
-    spec, before = target.spec, pending.mark
+    spec, before = target.spec, _in_todays_form(target, pending.mark)
     with capture(lake, spec.staging, pending.start, pending.head.snapshot) as captured, contextlib.ExitStack() as scope:
         scope.enter_context(tuned_for(lake, (), captured))
         events, without_row = window_events(target, captured)
@@ -184,6 +186,13 @@ def all_rows(lake: LakeBase, spec: FinalSpec, table: Table, scope: contextlib.Ex
     compute = {"scd1": scd1.rebuild, "scd2": scd2.rebuild, "append": append.rebuild}[target.mode]
     rows = compute(target, Batch(events, stats, None, mark, {}, {}))
     return target, rows.select(*(F.col(quote(c)) for c in target.all_types))
+
+
+def _in_todays_form(target: Target, mark: Watermark | None) -> Watermark | None:
+    """Return the watermark of a former version with its position as positions are written now."""
+    if mark is None or mark.high is None or target.spec.order_by:
+        return mark
+    return replace(mark, high=(target.reader.upgraded(mark.high[0]), mark.high[1]))
 
 
 def _horizon_warning(old: int, spec: FinalSpec) -> dict[str, object]:

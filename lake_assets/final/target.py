@@ -34,6 +34,7 @@ class Target:
         key: names of the key columns in the table; empty: rows have no key.
         mode: `scd1`, `scd2` or `append`; `append` for rows without a key.
         own: columns that the table adds itself, with their types.
+        reader: the format of the stream.
         ordering: the order of the stream's events.
         same_again: SQL of whether equal events of one sequence may be delivered again.
         gate: its audits.
@@ -59,7 +60,10 @@ class Target:
                 "`mode: append`"
             )
         reader = event_format(spec.format)
+        self.reader = reader
         self.ordering, self.same_again = Ordering.of(reader), reader.same_again
+        if spec.order_by:
+            self.ordering, self.same_again = Ordering.declared(), "false"
         self.own = OWN_COLUMNS["scd2"] if self.mode == "scd2" else {}
         if self.mode == "scd1" and spec.deletes == "soft":
             self.own = OWN_COLUMNS["soft"]

@@ -22,15 +22,18 @@ from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.event_model import EventPlan, Hints, Planned, Seen, SourceTable
 from lake_assets.formats.format_base import Format, named
+from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
 
 
 class Debezium(Format):
     """See the module."""
 
-    # `<last commit's LSN>/<LSN of the change>`, 20 digits each; zeros if the connector does not report an LSN.
-    numbered = f"length(_sequence) = 41 AND right(_sequence, 20) <> '{'0' * 20}'"
-    transaction = f"CASE WHEN {numbered} AND left(_sequence, 20) <> '{'0' * 20}' THEN left(_sequence, 20) END"
+    numbered, transaction, stored, log = NUMBERED, TRANSACTION, STORED, LOG
     shape = "schema_of_variant_agg(try_parse_json(record))"
+
+    def upgraded(self, sequence: str) -> str:
+        """See `EventFormat.upgraded`."""
+        return upgraded(sequence)
 
     def schema_of(self, record: Any) -> str:
         """Return the schemas of value and key, separated by a line break.

@@ -13,22 +13,19 @@ from lake_assets.formats.event_model import (
     TRUNCATE,
     UPDATE,
 )
-from lake_assets.formats.sequences import pair, version
-from lake_assets.formats.types.text_types import Reading, let
+from lake_assets.formats.log_positions import FIELDS, position
+from lake_assets.formats.sequences import version
+from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal, quote
 
 META = ("__source_", "__")  # prefixes of the fields that ExtractNewRecordState adds
-_SOURCE = "STRUCT<sequence: STRING, lsn: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
 _OPS = {"c": INSERT, "r": READ, "u": UPDATE, "d": DELETE, "t": TRUNCATE}
 # Op of the insert that an update of a declared key is split into, after a delete.
 MOVED = ">"
 _ADDED_FIELDS = {
-    "op", "deleted", "table", "schema", "db", "lsn", "sequence", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot",
-    "connector", "name", "version", "xmin", "origin", "origin_lsn",
+    *FIELDS, "op", "deleted", "table", "schema", "db", "txId", "ts_ms", "ts_us", "ts_ns", "snapshot", "name", "version",
+    "xmin", "origin", "origin_lsn", "gtid", "server_id", "thread", "query",
 }  # fmt: skip
-
-
-_TWO_NUMBERS = r'^\["[0-9]{1,20}","[0-9]{1,20}"\]$'
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,11 @@ class Texts:
             return "MAP<STRING, STRING>"
         return f"STRUCT<{', '.join(f'{quote(n)}: STRING' for n in names)}>"
 
-    def envelope(self, names: Collection[str]) -> str:
-        """Return the type of an envelope around rows with these fields."""
-        row = self.type(names)
-        return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {_SOURCE}>"
+    def envelope(self, names: Collection[str], of_source: Collection[str]) -> str:
+        """Return the type of an envelope around rows with these fields, and the order's fields of its `source`."""
+        row, order = self.type(names), "".join(f"{f}: STRING, " for f in of_source)
+        source = f"STRUCT<{order}ts_us: BIGINT, ts_ms: BIGINT>"
+        return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {source}>"
 
     def value(self, at: str, name: str, *others: str) -> str:
         """Return SQL of the value called `name`, or called one of `others`."""
@@ -88,7 +86,8 @@ class Layout:
         texts: how objects are parsed.
         parsed: SQL over `record` that returns `e`, over which all other expressions are written.
         op: the op.
-        sequence: the order of changes.
+        sequence: the order of changes; None: nothing orders them.
+        is_by_time: whether a time is all that orders them.
         event_time: the time of the change.
         before: the old row.
         after: the new row.
@@ -103,7 +102,7 @@ class Layout:
     texts: Texts
     parsed: str
     op: str
-    sequence: str
+    sequence: str | None
     event_time: str
     before: str
     after: str
@@ -112,9 +111,22 @@ class Layout:
     deleted: str | None = None
     envelope: str | None = None
     names: str | None = None
+    is_by_time: bool = False
 
 
-def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_names: Collection[str]) -> Layout:
+def order_fields(source: Collection[str]) -> tuple[str, ...]:
+    """Return the fields that may order the events, out of those of a `source`; all if its fields are unknown."""
+    return tuple(f for f in FIELDS if f in source) if source else FIELDS
+
+
+def enveloped_layout(
+    texts: Texts,
+    parsed: str,
+    at: str,
+    key: str | None,
+    key_names: Collection[str],
+    of_source: Collection[str],
+) -> Layout:
     """Return the layout of an envelope with op, before, after and source.
 
     Args:
@@ -123,6 +135,7 @@ def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_na
         at: SQL of the envelope.
         key: SQL of the key; None if the records have none.
         key_names: fields of the key.
+        of_source: fields of the `source` that may order the events.
     """
     source = f"{at}.source"
     ops = {**_OPS, MOVED: INSERT}
@@ -132,7 +145,7 @@ def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_na
         parsed=parsed,
         # An insert or update without a new row would become a row of nulls.
         op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
-        sequence=_sequence(f"{source}.sequence", f"CAST({source}.lsn AS STRING)"),
+        sequence=position({f: f"{source}.{f}" for f in of_source}, f"{at}.op = 'r'"),
         event_time=f"coalesce(timestamp_micros({source}.ts_us), {_millis(f'{source}.ts_ms')})",
         before=f"{at}.before",
         after=f"{at}.after",
@@ -144,7 +157,12 @@ def enveloped_layout(texts: Texts, parsed: str, at: str, key: str | None, key_na
 
 
 def flattened_layout(
-    texts: Texts, parsed: str, at: str, key: str | None, key_names: Collection[str], fields: Collection[str]
+    texts: Texts,
+    parsed: str,
+    at: str,
+    key: str | None,
+    key_names: Collection[str],
+    fields: Collection[str],
 ) -> Layout:
     """Return the layout of a row with fields that ExtractNewRecordState added.
 
@@ -172,18 +190,27 @@ def flattened_layout(
     if not cases:
         raise UnsupportedEventError("flattened rows have neither __op nor __deleted: set add.fields=op,table")
     millis, micros, nanos = added("ts_ms"), added("ts_us"), added("ts_ns")
-    sequence, lsn, stamp = added("sequence"), added("lsn"), nanos or micros or millis
-    if sequence or lsn:
-        order = _sequence(sequence or "CAST(NULL AS STRING)", lsn or "CAST(NULL AS STRING)")
-    else:
-        order = version(f"coalesce({stamp}, '0')") if stamp else "''"
+    stamp = nanos or micros or millis
+    values = {f: value for f in FIELDS if (value := added(f))}
+    sequence = position(values, f"{op} = 'r'" if op else "false")
     moments = [
         *([f"timestamp_micros(try_cast({micros} AS BIGINT))"] if micros else []),
         *([_millis(f"try_cast({millis} AS BIGINT)")] if millis else []),
         "CAST(NULL AS TIMESTAMP)",
     ]
     happened = f"coalesce({', '.join(moments)})"
-    return Layout(texts, parsed, f"CASE {' '.join(cases)} END", order, happened, at, at, key, frozenset(key_names))
+    return Layout(
+        texts=texts,
+        parsed=parsed,
+        op=f"CASE {' '.join(cases)} END",
+        sequence=sequence or (version(stamp) if stamp else None),
+        event_time=happened,
+        before=at,
+        after=at,
+        key=key,
+        key_names=frozenset(key_names),
+        is_by_time=sequence is None,
+    )
 
 
 def is_added(name: str) -> bool:
@@ -194,17 +221,3 @@ def is_added(name: str) -> bool:
 def _millis(t: str) -> str:
     # Not timestamp_millis: it fails the whole query if the number is too large.
     return f"timestamp_micros(try_multiply({t}, 1000L))"
-
-
-def _sequence(sequence: str, lsn: str) -> str:
-    """Return SQL of the order of Debezium's events as sortable text; NULL if the LSNs are not numbers.
-
-    It consists of the last commit's LSN and the LSN of the change. The LSN of the change alone goes backwards between
-    interleaved transactions, since events are delivered by commit. For a single row it never does, so it suffices if
-    the commit's LSN is missing.
-    """
-    texts = f"from_json({sequence}, 'ARRAY<STRING>')"
-    other = let(texts, "p_", pair("coalesce(get(p_, 0), '0')", f"coalesce(get(p_, 1), {lsn}, '0')"))
-    # The form in which Debezium's Postgres connector writes all sequences but the first.
-    low, high = (f"lpad(split_part({sequence}, '\"', {i}), 20, '0')" for i in (4, 2))
-    return f"CASE WHEN {sequence} RLIKE {literal(_TWO_NUMBERS)} THEN concat({high}, '/', {low}) ELSE {other} END"

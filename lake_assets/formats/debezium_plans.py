@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from lake_assets.errors import UnsupportedEventError
+from lake_assets.errors import OrderUnknownError, UnsupportedEventError
 from lake_assets.formats.debezium_layouts import (
     MOVED,
     Layout,
@@ -17,6 +17,7 @@ from lake_assets.formats.debezium_layouts import (
     enveloped_layout,
     flattened_layout,
     is_added,
+    order_fields,
 )
 from lake_assets.formats.event_model import (
     NO_OLD_ROW,
@@ -31,6 +32,12 @@ from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exa
 from lake_assets.formats.types.text_types import Reading, read_text
 from lake_assets.lake.names import literal
 
+_NO_ORDER = (
+    "nothing in the events orders their changes: they have no LSN, no SCN and no position in a binary log. Let the "
+    "connector add it (where ExtractNewRecordState flattens events: `add.fields=op,table,source.lsn` for Postgres, "
+    "`source.file,source.pos,source.row` for MySQL and MariaDB, `source.commit_lsn,source.change_lsn` for SQL Server "
+    "and Db2, `source.commit_scn,source.scn` for Oracle), or declare"
+)
 FIELDS_OF_RECORD = {"destination", "topic", "key", "value", "partition", "offset", "timestamp", "headers"}
 
 
@@ -60,13 +67,14 @@ def plan_with_schema(
     fields: list[Mapping[str, Any]] = by_name["after"]["fields"] if enveloped else list(value)
     names, key_names = [f["field"] for f in fields], [f["field"] for f in key]
     objects = Texts.of(names, *([key_names] if wrapped and key_names else []))
-    payload = objects.envelope(names) if enveloped else objects.type(names)
+    of_source = order_fields([f["field"] for f in by_name.get("source", {}).get("fields", ())])
+    payload = objects.envelope(names, of_source) if enveloped else objects.type(names)
     of_key = f"key STRUCT<payload: {objects.type(key_names)}>, " if wrapped and key_names else ""
     record = f"{of_key}value STRUCT<payload: {payload}>" if wrapped else f"payload {payload}"
     at = "e.value.payload" if wrapped else "e.payload"
     parsed, key_map = f"from_json(record, {literal(record)})", "e.key.payload" if of_key else None
     if enveloped:
-        layout = enveloped_layout(objects, parsed, at, key_map, key_names)
+        layout = enveloped_layout(objects, parsed, at, key_map, key_names, of_source)
     else:
         layout = flattened_layout(objects, parsed, at, key_map, key_names, by_name)
         fields = [f for f in value if not is_added(f["field"])]
@@ -114,7 +122,9 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     objects = Texts.of(names, *([list(key.fields)] if key.fields else []))
     key_type = objects.type(list(key.fields))
     key_type = f"STRUCT<payload: {key_type}>" if nested_key else key_type
-    payload = objects.envelope(names) if enveloped else objects.type(names)
+    source = fields["source"].fields if enveloped else {}
+    of_source = order_fields(source) if source else ()
+    payload = objects.envelope(names, of_source) if enveloped else objects.type(names)
     of_key = f"key: {key_type}, " if key.fields else ""
     kind = f"STRUCT<{of_key}value: {payload}>" if wrapped else payload
     at = "e.value"
@@ -149,7 +159,7 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
     parsed = f"CASE WHEN r IS NOT NULL THEN named_struct({', '.join(fields_of_e)}) END"
     before = (("v", f"try_parse_json({exact('record', all_fields, readings)})"), ("r", f"try_cast(v AS {kind})"))
     if enveloped:
-        layout = enveloped_layout(objects, parsed, at, key_map, key.fields)
+        layout = enveloped_layout(objects, parsed, at, key_map, key.fields, of_source)
     else:
         layout = flattened_layout(objects, parsed, at, key_map, key.fields, fields)
     plan = _plan(replace(layout, names="e.names"), list(columns.values()), list(key.fields), hints)
@@ -161,10 +171,11 @@ def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], h
     if missing:
         raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row does not have")
     names = lake_names((c.name for c in columns), hints.rename)
+    sequence = _sequence(layout, list(names.values()), hints)
     if ambiguous := [c for c in columns if c.spellings]:
         layout = replace(layout, op=_unambiguous_op(layout, ambiguous))
     if hints.by_row:
-        return _by_row(layout, columns, names)
+        return _by_row(layout, sequence, columns, names)
     spelled = {n: names[c.name] for c in columns for n in c.names}
     keys = tuple(dict.fromkeys(spelled[k] for k in key)) or hints.key
     declared = [c.name for c in columns if names[c.name] in hints.key]
@@ -172,7 +183,8 @@ def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], h
     return EventPlan(
         parsed=layout.parsed,
         op=layout.op,
-        sequence=layout.sequence,
+        sequence=sequence,
+        is_by_time=layout.is_by_time and not hints.is_ordered,
         event_time=layout.event_time,
         columns=tuple(_column(layout, c, names[c.name], names[c.name] in keys) for c in columns),
         key=keys,
@@ -181,13 +193,27 @@ def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], h
     )
 
 
+def _sequence(layout: Layout, names: Sequence[str], hints: Hints) -> str:
+    """Return SQL of the order of changes.
+
+    Raises:
+        OrderUnknownError: neither the events nor the declaration order them.
+    """
+    if layout.sequence is None and not hints.is_ordered:
+        raise OrderUnknownError(
+            f"{_NO_ORDER} `order_by` with columns that do (of {', '.join(names)}), or `order_by: _position` if they "
+            "always arrive in the order in which they happened"
+        )
+    return layout.sequence or "CAST(NULL AS STRING)"
+
+
 def _unambiguous_op(layout: Layout, columns: Sequence[SourceColumn]) -> str:
     """Return SQL of the op; NULL if a row has two columns whose names differ only in case, which is ambiguous."""
     counts = (f"size(filter({layout.names}, n -> {_is_one_of('n', c.names)})) > 1" for c in columns)
     return f"CASE WHEN {' OR '.join(counts)} THEN NULL ELSE {layout.op} END"
 
 
-def _by_row(layout: Layout, columns: Sequence[SourceColumn], names: Mapping[str, str]) -> EventPlan:
+def _by_row(layout: Layout, sequence: str, columns: Sequence[SourceColumn], names: Mapping[str, str]) -> EventPlan:
     """Return the plan for a table whose rows are identified by all values: each update is a delete and an insert."""
     at = layout.envelope
     if at is None:
@@ -197,7 +223,8 @@ def _by_row(layout: Layout, columns: Sequence[SourceColumn], names: Mapping[str,
     return EventPlan(
         parsed=layout.parsed,
         op=op,
-        sequence=layout.sequence,
+        sequence=sequence,
+        is_by_time=layout.is_by_time,
         event_time=layout.event_time,
         columns=tuple(_whole_row_column(layout, c, names[c.name]) for c in columns),
         key=(),

@@ -146,6 +146,7 @@ class EventPlan:
         forms: the sets of columns that occur together in a row; empty: every row has all columns.
         no_place: SQL of the reason for rejecting an event whose sequence is NULL; None: such events are valid, since
             something else orders them.
+        is_by_time: whether a time is all that orders the events.
         before: names and SQL of values computed from a record first, in this order, because several expressions use
             them.
     """
@@ -162,6 +163,7 @@ class EventPlan:
     no_op: str = NO_OP
     forms: tuple[frozenset[str], ...] = ()
     no_place: str | None = literal(NO_PLACE)
+    is_by_time: bool = False
     before: tuple[tuple[str, str], ...] = ()
 
 
@@ -178,6 +180,7 @@ class Hints:
             contains may have been left out, and values without a type keep the existing type.
         by_row: whether rows are identified by all of their values: then each update is a delete and an insert.
         existing_key: the staging table's key (names in the lake), for batches whose events do not tell it.
+        is_ordered: whether the declaration orders the events (`order_by`).
     """
 
     table: SourceTable | None = None
@@ -187,6 +190,7 @@ class Hints:
     existing_columns: Mapping[str, str] = field(default_factory=dict[str, str])
     existing_key: tuple[str, ...] = ()
     by_row: bool = False
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,16 @@ class Format(ABC):
     identity: str = SEQUENCE
     stored: str = SEQUENCE
     kind: str | None = None
+    log: str | None = None
 
     @property
     def same_again(self) -> str:
         """See `EventFormat.same_again`."""
         return self.numbered
+
+    def upgraded(self, sequence: str) -> str:
+        """See `EventFormat.upgraded`."""
+        return sequence
 
     def schema_of(self, record: Any) -> str:
         """See `EventFormat.schema_of`."""

@@ -82,6 +82,18 @@ class EventFormat(Protocol):
         """SQL that converts `_sequence` in staging tables, possibly from earlier versions, to today's sortable form."""
         ...
 
+    def upgraded(self, sequence: str) -> str:
+        """Return a `_sequence` of an earlier version, in a watermark, in today's form: what `stored` is for tables."""
+        ...
+
+    @property
+    def log(self) -> str | None:
+        """SQL over `_sequence` of the log that it is a position in; NULL if it is none.
+
+        Positions in different logs cannot be compared. None if the events of a stream are always of one log.
+        """
+        ...
+
     @property
     def kind(self) -> str | None:
         """SQL over `_sequence` of its kind (numbers, moments), if a stream might mix kinds that cannot be compared.

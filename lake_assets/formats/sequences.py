@@ -55,13 +55,6 @@ def version(t: str) -> str:
     )
 
 
-def pair(high: str, low: str) -> str:
-    """Return SQL of the sequence of two whole numbers of up to 20 digits, `high` first; NULL for anything else."""
-    both = "concat(lpad(s_.high, 20, '0'), '/', lpad(s_.low, 20, '0'))"
-    valid = f"s_.high RLIKE '{_COUNTER}' AND s_.low RLIKE '{_COUNTER}'"
-    return let(f"named_struct('high', {high}, 'low', {low})", "s_", f"CASE WHEN {valid} THEN {both} END")
-
-
 def not_placed(what: str, t: str) -> str:
     """Return SQL of the reason for rejecting an event whose `placed` is NULL.
 

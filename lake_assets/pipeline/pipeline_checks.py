@@ -11,6 +11,7 @@ from lake_assets.capture.rows.spark_types import spark_type
 from lake_assets.errors import ModelError, PipelineError, TableClaimedError
 from lake_assets.final.added_columns import OWN_COLUMNS
 from lake_assets.final.column_selection import select
+from lake_assets.final.events.declared_order import columns_of_order
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, ROW
 from lake_assets.formats.event_model import TECHNICAL
@@ -162,7 +163,7 @@ def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
         partitions = () if spec.partitions else spec.partition_by
         for setting, columns, existing in (
             ("key", spec.key, staged),
-            ("order_by", spec.order_by, staged),
+            ("order_by", columns_of_order(spec.order_by), staged),
             ("track", spec.track or (), staged),
             ("partition_by", [p.column for p in partitions], table),
             ("sort_by", spec.sort_by, table),

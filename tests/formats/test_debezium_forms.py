@@ -236,7 +236,7 @@ def test_the_configuration_of_the_article(spark_lake: Lake) -> None:
 
 @pytest.mark.spark
 def test_without_op_an_event_is_an_upsert_or_a_delete(spark_lake: Lake) -> None:
-    rows = [{"id": 1, "__deleted": "false"}, {"id": 1, "__deleted": "true"}]
+    rows = [{"id": 1, "__deleted": "false", "__lsn": 1}, {"id": 1, "__deleted": "true", "__lsn": 2}]
     assert [e.op for e in parse(spark_lake.spark(), DEBEZIUM, lines_of(*rows), KEYED)] == [UPDATE, DELETE]
 
 
@@ -261,14 +261,14 @@ def test_a_truncate_differs_from_an_unknown_op(spark_lake: Lake) -> None:
 
 
 def test_a_key_column_that_no_row_has_is_read_from_the_key() -> None:
-    shape = "OBJECT<key: OBJECT<other: BIGINT>, value: OBJECT<__op: STRING, id: BIGINT>>"
+    shape = "OBJECT<key: OBJECT<other: BIGINT>, value: OBJECT<__op: STRING, __lsn: BIGINT, id: BIGINT>>"
     plan = DEBEZIUM.plans([Seen("", shape)], Hints())[0].plan
     assert plan.key == ("other",)  # the key's own column is read from the key
 
 
 def test_two_spellings_in_records_without_schemas_are_one_column() -> None:
     """Each record has one spelling; a record with both is rejected (tests/ingest/test_missing_columns.py)."""
-    plan = DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, id: BIGINT, ID: BIGINT>")], Hints())[0].plan
+    plan = DEBEZIUM.plans([Seen("", "OBJECT<__op: STRING, __lsn: BIGINT, id: BIGINT, ID: BIGINT>")], Hints())[0].plan
     assert [c.name for c in plan.columns] == ["id"]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lake_assets import Lake
 from lake_assets.formats.event_model import SEQUENCE
-from lake_assets.formats.sequences import KIND, STORED, pair, placed, version
+from lake_assets.formats.sequences import KIND, STORED, placed, version
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -154,5 +154,3 @@ def test_the_kind_of_a_sequence_is_recognized(spark_lake: Lake) -> None:
 def test_versions_are_whole_numbers(spark_lake: Lake) -> None:
     texts = ["7", "007", "7.0", "18446744073709551615", "7.5", "-1", "1e30", "abc", None]
     assert computed(spark_lake, texts, version("t")) == [*["7".zfill(20)] * 3, texts[3], *[None] * 5]
-    pairs = computed(spark_lake, ["7", "x", None, "1" * 21], pair("t", "'5'"))
-    assert pairs == [f"{7:020}/{5:020}", None, None, None]

@@ -1,14 +1,16 @@
-"""The order of changes by declared columns (`order_by`), for formats without an order, or with a coarse one.
+"""The order of changes by declared columns (`order_by`), for sources without an order, or with a coarse one.
 
-The values are encoded as one text that sorts in their order: numerically for numbers, by time for dates and timestamps,
-whatever their text form, and whatever wider type a column gets later. Events with equal values keep the order of the
-stream.
+`order_by: _position` is the order in which the events arrived. Otherwise the values are encoded as one text that sorts
+in their order: numerically for numbers, by time for dates and timestamps, whatever their text form, and whatever wider
+type a column gets later. Events with equal values keep the order of the stream.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+from lake_assets.formats.event_model import POSITION
 
 _DIGITS = "0123456789"
 _MOMENTS = {
@@ -18,6 +20,11 @@ _MOMENTS = {
     "date": "CAST(unix_date({c}) AS BIGINT) * 86400000000",
 }
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+
+
+def columns_of_order(order_by: Sequence[str]) -> list[str]:
+    """Return the columns of a declared order: without `_position`, by which ties are ordered anyway."""
+    return [c for c in order_by if c != POSITION]
 
 
 def kind_of(type_: str) -> str | None:
@@ -38,6 +45,8 @@ def sequence_of(columns: Sequence[tuple[str, str]]) -> str:
     Args:
         columns: SQL and type of each column.
     """
+    if not columns:
+        return "''"
     # A space sorts before all characters of the texts, so a shorter text sorts before its extensions.
     texts = ", ' ', ".join(_sortable(sql, kind) for sql, kind in columns)
     return f"concat({texts})"

@@ -59,6 +59,11 @@ class Ordering:
         """Return the properties of a format's sequences."""
         return cls(reader.numbered, reader.transaction, reader.identity)
 
+    @classmethod
+    def declared(cls) -> Ordering:
+        """Return the properties of sequences made of declared columns: they identify no change."""
+        return cls("false", Format.transaction)
+
     @property
     def has_transactions(self) -> bool:
         """Whether events have a transaction number."""

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.errors import PipelineError
 from lake_assets.final.column_selection import Item, select
-from lake_assets.final.events.declared_order import sequence_of
+from lake_assets.final.events.declared_order import columns_of_order, sequence_of
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.final.row_hash import COPY, FIRST_COPY, ROW, hash_of_row
 from lake_assets.formats import event_format
@@ -73,7 +73,7 @@ class Projection:
     def _sequence(self) -> str:
         """SQL of the position in the order of changes."""
         if self._spec.order_by:
-            return sequence_of([(self.source[c][1], self.source[c][0]) for c in self._spec.order_by])
+            return sequence_of([(self.source[c][1], self.source[c][0]) for c in columns_of_order(self._spec.order_by)])
         return event_format(self._spec.format).stored
 
     def types(self) -> dict[str, str]:

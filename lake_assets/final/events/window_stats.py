@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from lake_assets.errors import KeyMissingError, UnsupportedEventError
+from lake_assets.errors import KeyMissingError, OrderUnknownError, UnsupportedEventError
 from lake_assets.final.events.key_changes import IS_MOVED
 from lake_assets.final.events.reduction import HAPPENED, ORDER, happened
 from lake_assets.final.events.staging_projection import PARTIAL
@@ -30,6 +30,12 @@ from lake_assets.lake import quote
 from lake_assets.lake.metadata.watermark import Watermark, Watermarks
 from lake_assets.lake.names import literal
 
+# The length of the file's number in the position in a binary log, with the letter before it.
+_FILE = 11
+# By how much the times of two events may contradict the order of the log, in microseconds: clocks are set, and commits
+# that happen together are not logged in the order of their times.
+_CLOCKS_DIFFER = 60_000_000
+
 
 @dataclass(frozen=True)
 class Stats:
@@ -50,6 +56,9 @@ class Stats:
         truncated: position of the last truncate in the order of events; None: no truncate.
         keyless: events without a value in a key column.
         unordered: events without a value in a column of the declared order.
+        logs: the logs of the source that the events' positions are in, first and last by name, with the one that the
+            table has absorbed; empty: the events name none.
+        set_back: events with an earlier position in the log than the events absorbed before, but a later time.
     """
 
     events: int
@@ -66,6 +75,8 @@ class Stats:
     truncated: Row | None
     keyless: int
     unordered: int
+    logs: frozenset[str] = frozenset()
+    set_back: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,16 +116,38 @@ def stats_of(target: Target, events: DataFrame, before: Watermark | None) -> Sta
         f"count_if({OP} NOT IN ('{INSERT}', '{READ}')) AS others",
         f"max(if({OP} = '{TRUNCATE}', {ORDER}, NULL)) AS truncated",
         f"count_if({SEQUENCE} IS NULL) AS unordered",
+        *_log_aggregates(target, before),
     )
     keyless = F.count_if(_is_keyless(target)).alias("keyless")
     late, old = F.count_if(is_late(target, before)).alias("late"), F.count_if(_is_old(target, before)).alias("old")
     row = events.agg(*map(F.expr, aggregates), late, old, keyless).collect()[0]
     high = (row["high"]["sequence"], row["high"]["position"]) if row["high"] else None
+    logs = frozenset(filter(None, (row["first_log"], row["last_log"], row["absorbed_log"])))
     return Stats(
         row["events"], high, row["latest"], row["transaction"], row["late"], row["old"], row["unavailable"],
         row["moved"], row["inserts"], row["deletes"], row["others"], row["truncated"], row["keyless"],
-        row["unordered"],
+        row["unordered"], logs, row["set_back"],
     )  # fmt: skip
+
+
+def _log_aggregates(target: Target, before: Watermark | None) -> list[str]:
+    """Return SQL of the logs that positions are in, and of the number of events that are `set_back`."""
+    high = before.high[0] if before and before.high else ""
+    # The declared order of a table does not depend on logs.
+    log = (not target.spec.order_by and target.reader.log) or "CAST(NULL AS STRING)"
+    absorbed = log.replace(SEQUENCE, literal(high))
+    set_back = "false"
+    if before and high and before.time is not None and log != absorbed:
+        # Within one file of a binary log, a long transaction is written after later ones.
+        size = _FILE if high.startswith("b") else len(high)
+        is_back = f"left({SEQUENCE}, {size}) < {literal(high[:size])}"
+        set_back = f"{is_back} AND unix_micros({EVENT_TIME}) > {before.time + _CLOCKS_DIFFER}"
+    return [
+        f"min({log}) AS first_log",
+        f"max({log}) AS last_log",
+        f"first({absorbed}) AS absorbed_log",
+        f"count_if({set_back}) AS set_back",
+    ]
 
 
 def check_stats(target: Target, stats: Stats) -> None:
@@ -123,7 +156,15 @@ def check_stats(target: Target, stats: Stats) -> None:
     Raises:
         KeyMissingError: some events lack a key value.
         UnsupportedEventError: some events lack a value of the declared order.
+        OrderUnknownError: some events have positions in different logs.
     """
+    if len(stats.logs) > 1:
+        raise OrderUnknownError(
+            f"{target.spec.table}: events of {target.spec.staging} have positions in "
+            f"{' and in '.join(sorted(stats.logs))}, which cannot be compared: the source is another server or "
+            "database than before, or its connector is set up in another way. Nothing was written. If the events arrive "
+            "in the order in which they happened, declare `order_by: _position`"
+        )
     if stats.unordered and not target.spec.order_by:
         raise UnsupportedEventError(
             f"{target.spec.table}: {stats.unordered} of {stats.events} events of {target.spec.staging} were accepted "

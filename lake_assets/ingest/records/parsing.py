@@ -36,6 +36,7 @@ class Parsed:
         key_set: the chosen one of several declared keys; empty if none fits or at most one is declared.
         defaults: columns that the source added with a default for existing rows.
         renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
+        is_by_time: whether a time is all that orders some of the events.
     """
 
     rows: DataFrame | None
@@ -44,6 +45,7 @@ class Parsed:
     key_set: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
+    is_by_time: bool = False
 
 
 def parse(
@@ -73,7 +75,7 @@ def parse(
     bases = _bases(existing)
     own = {name: kind for name, kind in existing.items() if name not in bases}
     names = LakeNames(spec.rename, [*spec.types, *existing, *spec.rename.values()])
-    hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row)
+    hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row, bool(spec.order_by))
     schemas = schemas_of(
         schemas_by_source if schemas_by_source is not None else find_schemas(records, reader), spec.source_table
     )
@@ -110,7 +112,8 @@ def parse(
         parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename))
+    by_time = any(p.plan.is_by_time for p in planned)
+    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename), by_time)
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

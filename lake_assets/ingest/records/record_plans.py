@@ -13,6 +13,7 @@ from lake_assets.errors import (
     InputError,
     KeyChangedError,
     LakeError,
+    OrderUnknownError,
     UnsupportedEventError,
 )
 from lake_assets.formats import EventFormat
@@ -67,6 +68,7 @@ def _plans(
 
     Raises:
         UnsupportedEventError: each record can be read alone, but they cannot be read together.
+        OrderUnknownError: nothing orders the events of a table that does not exist yet.
     """
     try:
         return list(reader.plans(seen, hints)), []
@@ -79,6 +81,8 @@ def _plans(
         shaped_records = records.where(of_schemas(shaped))
         unreadable, readable = _one_by_one(shaped_records, reader, hints)
         unread, rest = [*unread, *unreadable], [*rest, *readable]
+    if not rest and isinstance(whole, OrderUnknownError) and not hints.existing_columns:
+        raise OrderUnknownError(f"{hints.table}: {whole}") from whole
     if not rest:
         return [], unread
     try:

@@ -31,7 +31,7 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename` or `deletes`.
+        kind: `rejected`, `default`, `rename`, `time`, `deletes` or `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
         count: the number of records concerned, if any.
@@ -110,6 +110,29 @@ def details_of(reasons: Iterable[Reason]) -> dict[str, object]:
     return {INEXACT: texts} if (texts := [r.text for r in reasons]) else {}
 
 
+def set_back(count: int) -> Reason:
+    """Return the reason for events whose position in the source's log contradicts their time."""
+    return Reason(
+        "log",
+        f"{count} events have an earlier position in the source's log than events before them, but a later time. If "
+        "the log began again (another server, a restored database, a reset), their changes count as older ones: "
+        "declare `order_by: _position` to order the events as they arrive. If the events were only late, `lake-assets "
+        "rebuild` the table",
+        count=count,
+    )
+
+
+def by_time() -> Reason:
+    """Return the reason for events that only a time orders."""
+    return Reason(
+        "time",
+        "only a time orders the events: of two changes of a row at the same moment, the one that arrives last counts. "
+        "Let ExtractNewRecordState add the position in the source's log (`add.fields`: source.lsn for Postgres; "
+        "source.file, source.pos and source.row for MySQL and MariaDB) before the first load, or declare "
+        "`order_by: _position` if the events arrive in the order in which they happened",
+    )
+
+
 # --- staging ----------------------------------------------------------------------------------------------------
 
 
@@ -155,28 +178,38 @@ def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
     return len(set(rows["position"].to_pylist()))
 
 
+# Reasons that a final table sees itself, by kind.
+_COUNTED = {"deletes": deletes_without_row, "log": set_back}
+
+
 # --- final tables -----------------------------------------------------------------------------------------------
 
 
 def of_final(
-    lake: LakeBase, table: TableId, staging: TableId, names: Mapping[str, str], without_row: int, *, is_new: bool
+    lake: LakeBase,
+    table: TableId,
+    staging: TableId,
+    names: Mapping[str, str],
+    seen: Sequence[Reason],
+    *,
+    is_new: bool,
 ) -> tuple[Reason, ...]:
-    """Store and return the reasons after a step: those of staging that still matter, and deletes that found no row.
+    """Store and return the reasons after a step: those of staging that still matter, and those of its own events.
 
     Args:
         lake: the lake.
         table: the final table.
         staging: its staging table.
         names: names of its columns by the staging column that they copy unchanged.
-        without_row: how many deletes of the step found no row.
+        seen: the reasons that the step saw; counts of earlier steps are added.
         is_new: whether the step created or replaced the table.
     """
     upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
     reasons = [r for r in upstream if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
-    earlier = [] if is_new else [r for r in stored if r.kind == "deletes"]
-    if without_row:
-        earlier = [deletes_without_row(without_row + sum(r.count for r in earlier))]
-    reasons += earlier
+    counts = {r.kind: r.count for r in stored if r.kind in _COUNTED and not is_new}
+    for reason in seen:
+        counts[reason.kind] = counts.get(reason.kind, 0) + reason.count
+    reasons += [_COUNTED[kind](count) for kind, count in counts.items()]
     if reasons or stored or upstream:
         store(lake, table, reasons)
     return tuple(reasons)

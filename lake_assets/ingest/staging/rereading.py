@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.formats import event_format
 from lake_assets.formats.event_model import MISFITS, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
@@ -46,7 +45,7 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
             return "another key is declared"
     if changed := retyped(spec, table):
         return f"another type is declared for {', '.join(changed)}"
-    if _read_as(table).get("ordered") and not spec.order_by and event_format(spec.format).kind:
+    if _read_as(table).get("ordered") and not spec.order_by:
         return "`order_by` is no longer declared"
     return None
 

@@ -263,6 +263,7 @@ def _inexact(
     if parsed is not None:
         seen += [exactness.added_with_default(c) for c in parsed.defaults]
         seen += [exactness.renamed(old, new) for old, new in parsed.renames]
+        seen += [exactness.by_time()] if parsed.is_by_time else []
     return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
 
 

@@ -158,8 +158,9 @@ class LayerTables(Batches, TableSettings):
     sort_by: Names = Field(default_factory=list, description="sort order of the rows within a file")
     order_by: Names = Field(
         default_factory=list,
-        description="columns that order the changes, for formats without their own order (simplified, change-set, "
-        "change-feed): [updated_at, version]; ties stay in the order of the stream",
+        description="columns that order the changes, for sources without an order of their own: [updated_at, version]; "
+        "ties stay in the order of the stream. _position: the order in which the events arrive; default: the "
+        "position in the source's log that the events name",
     )
     horizon: str | float | None = Field(
         default="7d",

@@ -119,15 +119,6 @@ class Stream(Batches, TableSettings):
             raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
         return self
 
-    @model_validator(mode="after")
-    def _one_order(self) -> Stream:
-        own = self.format not in ("simplified", "change-set", "change-feed")
-        if own and (tables := [t.table for t in self.tables if t.order_by]):
-            raise ValueError(
-                f"{', '.join(tables)}: `order_by` is for formats without an order, and {self.format} has one"
-            )
-        return self
-
     @property
     def about(self) -> str | None:
         """The stream's only table, which gets records without a table name; None if it declares several."""
