@@ -32,6 +32,7 @@ from lake_assets.facade import Lake
 from lake_assets.formats import SourceTable
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.landing import Backlog, backlog
+from lake_assets.ingest.raw.raw_tables import skipped, skipped_text
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
 from lake_assets.ingest.staging import exactness
 from lake_assets.ingest.staging.staging_columns import SOURCE_TABLE_PROPERTY
@@ -163,6 +164,7 @@ class TableStatus:
         rows_behind: records (of a raw source) or changed rows (of another source) in these snapshots.
         upstream: direct and indirect upstream tables that are behind themselves.
         error: why it is unknown how far the table is behind.
+        skipped: number of records about no row that have landed in a raw table, by what they are.
     """
 
     table: str
@@ -177,6 +179,7 @@ class TableStatus:
     rows_behind: int = 0
     upstream: tuple[str, ...] = ()
     error: str | None = None
+    skipped: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def is_behind(self) -> bool:
@@ -217,6 +220,9 @@ def status(as_json: AsJson = False) -> None:
     for s in statuses:
         for reason in s.not_exact:
             console.print(f"[yellow]{escape(s.table)}: not exact: {escape(reason)}[/]", soft_wrap=True)
+        if s.skipped:
+            text = f"{s.table}: records about no row, skipped so far: {skipped_text(s.skipped)}"
+            console.print(text, markup=False, style="dim", soft_wrap=True)
 
 
 def with_upstream(tables: Sequence[TableStatus]) -> list[TableStatus]:
@@ -249,6 +255,7 @@ def table_status(lake: Lake, table_id: TableId) -> TableStatus:
         0.0,
         datetime.fromtimestamp(last.timestamp_ms / 1000, UTC) if last else None,
         exactness.reasons_of(lake, table_id),
+        skipped=skipped(table),
     )
     try:
         marks = read_marks(table) if stored else {}

@@ -18,11 +18,13 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
+from lake_assets.formats.debezium_control import MESSAGE, control_kind
 from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
 from lake_assets.formats.event_model import EventPlan, Hints, Planned, Seen, SourceTable
 from lake_assets.formats.format_base import Format, named
 from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
+from lake_assets.formats.nested_text import without_nested_text
 
 
 class Debezium(Format):
@@ -56,6 +58,18 @@ class Debezium(Format):
             short = short.replace(part, "null")
         return short if len(short) < len(text) else None
 
+    def control_kind(self, record: Any) -> str | None:
+        """See `EventFormat.control_kind`: see `debezium_control`."""
+        value, topic = _value_and_topic(record)
+        return control_kind(value, topic) if isinstance(value, dict) else None
+
+    def without_nested_text(self, text: str, record: Any) -> str | None:
+        """See `EventFormat.without_nested_text`: key, value and their payloads may be text."""
+        if not any(map(_is_text, _parts(record))):
+            return None
+        plain = without_nested_text(text, FIELDS_OF_RECORD)
+        return plain if plain != text else None
+
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""
         if not isinstance(record, dict):
@@ -72,9 +86,11 @@ class Debezium(Format):
             raise MalformedRecordError('"value" is not an object: neither an envelope nor a row')
         topic = next((record[k] for k in ("destination", "topic") if wrapped and isinstance(record.get(k), str)), "")
         if "op" in value and isinstance(value.get("source"), dict):
-            return _of_source(value["source"])
+            return () if value["op"] == MESSAGE else _of_source(value["source"])
         if "__op" in value or "__deleted" in value:
             return (_of_row(value, topic, table),)
+        if control_kind(value, topic):
+            return ()
         raise MalformedRecordError(
             "no Debezium envelope (payload.source.table is missing) and no flattened row with its operation: set "
             "add.fields=op,table and delete.tombstone.handling.mode=rewrite in ExtractNewRecordState"
@@ -90,6 +106,29 @@ class Debezium(Format):
 
 def _is_wrapped(record: dict[str, Any]) -> bool:
     return "value" in record and set(record) <= FIELDS_OF_RECORD
+
+
+def _parts(record: Any) -> tuple[Any, ...]:
+    """Return the parts of a record that a converter encodes: its key and value, or the value alone."""
+    is_wrapped = isinstance(record, dict) and _is_wrapped(record)
+    return (record.get("key"), record["value"]) if is_wrapped else (record,)
+
+
+def _is_text(part: Any) -> bool:
+    """Whether a part of a record, or its payload, is a string."""
+    return isinstance(part, str) or (
+        isinstance(part, dict) and isinstance(part.get("payload"), str) and set(part) == {"schema", "payload"}
+    )
+
+
+def _value_and_topic(record: Any) -> tuple[Any, str]:
+    """Return the value of a record without its schema, and the topic, if it has one."""
+    value, topics = _parts(record)[-1], ("", "")
+    if value is not record:
+        topics = (record.get("destination"), record.get("topic"))
+    if isinstance(value, dict) and set(value) == {"schema", "payload"}:
+        value = value["payload"]
+    return value, next((t for t in topics if isinstance(t, str)), "")
 
 
 def _schema(part: Any) -> str:

@@ -11,6 +11,7 @@ import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.event_model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.nested_text import without_nested_text
 
 # Spark's parsers recurse per level, and overflow their stack before level 1,000.
 DEPTH = 200
@@ -48,6 +49,15 @@ class Format(ABC):
     def boundary(self, record: Any) -> Boundary | None:
         """See `EventFormat.boundary`."""
         return None
+
+    def control_kind(self, record: Any) -> str | None:
+        """See `EventFormat.control_kind`."""
+        return None
+
+    def without_nested_text(self, text: str, record: Any) -> str | None:
+        """See `EventFormat.without_nested_text`."""
+        plain = without_nested_text(text) if isinstance(record, str) else text
+        return plain if plain != text else None
 
     def says_all(self, schema: str) -> bool:
         """See `EventFormat.says_all`."""

@@ -9,6 +9,7 @@ from lake_assets.errors import PipelineError
 from lake_assets.formats.debezium import Debezium
 from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SourceTable
 from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET
+from lake_assets.formats.format_base import DEPTH, decode
 from lake_assets.formats.simplified import Simplified
 from lake_assets.formats.wal2json import Wal2JsonV1, Wal2JsonV2
 
@@ -31,6 +32,22 @@ class EventFormat(Protocol):
 
     def boundary(self, record: Any) -> Boundary | None:
         """Return what a decoded record says about its transaction, in formats with lines around one; otherwise None."""
+        ...
+
+    def control_kind(self, record: Any) -> str | None:
+        """Return what a decoded record is that says nothing about a row (`heartbeats`, `signals`, ...).
+
+        None: it is about rows, or a tombstone.
+        """
+        ...
+
+    def without_nested_text(self, text: str, record: Any) -> str | None:
+        """Return the record with objects where it has JSON text inside JSON; None if it has none.
+
+        Args:
+            text: the record as received.
+            record: the decoded record.
+        """
         ...
 
     def says_all(self, schema: str) -> bool:
@@ -151,3 +168,19 @@ def event_format(name: str) -> EventFormat:
         return FORMATS[name]
     except KeyError:
         raise PipelineError(f"no change event format {name!r}; known: {', '.join(sorted(FORMATS))}") from None
+
+
+def read_record(reader: EventFormat, text: str, depth: int = DEPTH) -> tuple[Any, str | None]:
+    """Decode a record; the second value is its text with objects for JSON text inside JSON, None if it has none.
+
+    Args:
+        reader: its format.
+        text: the record as received.
+        depth: the deepest nesting allowed.
+
+    Raises:
+        MalformedRecordError: it is not JSON, or nested too deeply.
+    """
+    record = decode(text, depth)
+    plain = reader.without_nested_text(text, record)
+    return (record, None) if plain is None else (decode(plain, depth), plain)

@@ -47,7 +47,8 @@ _V2 = (
     f"columns {_COLUMNS}, identity {_COLUMNS}, pk {_COLUMNS}"
 )
 _ACTIONS = {"I": INSERT, "U": UPDATE, "D": DELETE, "T": TRUNCATE}
-_ABOUT_NO_ROW = {"B", "C", "M"}
+_MESSAGES, _MARKERS = "logical messages", "transaction markers"
+_ABOUT_NO_ROW = {"B": _MARKERS, "C": _MARKERS, "M": _MESSAGES}
 
 
 _LSN = "[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}"
@@ -98,14 +99,15 @@ class Wal2JsonV1(_Wal2Json):
     numbered = "length(_sequence) = 27"
     transaction = "CASE WHEN length(_sequence) = 27 THEN left(_sequence, 16) END"
     parsed = f"from_json({numbers_as_text('record')}, {literal(_V1)})"
+    # A message within a transaction has no table. It counts in the positions of the changes.
     events = (
-        "transform(e.change, (c, i) -> named_struct("
+        "filter(transform(e.change, (c, i) -> named_struct("
         f"'kind', {op_of('c.kind', OPS)}, 'schema', c.schema, 'name', c.`table`, "
         "'names', c.columnnames, 'types', c.columntypes, 'values', c.columnvalues, "
         "'old_names', c.oldkeys.keynames, 'old_types', c.oldkeys.keytypes, 'old_values', c.oldkeys.keyvalues, "
         "'pk', c.pk.pknames, "
         f"'sequence', {_V1_SEQUENCE}, 'place', i, "
-        "'time', try_cast(e.timestamp AS TIMESTAMP)))"
+        "'time', try_cast(e.timestamp AS TIMESTAMP))), x -> x.kind IS NOT NULL OR x.name IS NOT NULL)"
     )
     shape = shape(parsed, events)
 
@@ -115,6 +117,13 @@ class Wal2JsonV1(_Wal2Json):
         if not isinstance(changes, list):
             raise MalformedRecordError('expected a transaction: an object with "change"')
         return tuple(dict.fromkeys(_checked_v1(change, table) for change in changes if not _is_message(change)))
+
+    def control_kind(self, record: Any) -> str | None:
+        """See `EventFormat.control_kind`: transactions without changes of rows."""
+        changes = record.get("change") if isinstance(record, dict) else None
+        if not isinstance(changes, list) or not all(map(_is_message, changes)):
+            return None
+        return _MESSAGES if changes else "transactions without changes"
 
 
 class Wal2JsonV2(_Wal2Json):
@@ -148,6 +157,10 @@ class Wal2JsonV2(_Wal2Json):
         xid = str(xid) if isinstance(xid, int) and not isinstance(xid, bool) else None
         kinds: dict[Any, Literal["begin", "commit"]] = {"B": "begin", "C": "commit"}
         return Boundary(kinds.get(action, "change"), lsn, xid)
+
+    def control_kind(self, record: Any) -> str | None:
+        """See `EventFormat.control_kind`: B and C lines, and messages."""
+        return _ABOUT_NO_ROW.get(record.get("action")) if isinstance(record, dict) else None
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""

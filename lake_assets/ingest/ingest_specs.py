@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from lake_assets.formats import SourceTable
+from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
 from lake_assets.lake import TableId
 from lake_assets.tables.audits.audit_kinds import Audit
@@ -29,6 +29,7 @@ class RawSpec:
         max_rejected: how many records of a batch may be unroutable; None: any number.
         batch: how much one commit lands, in whole files, and how long fewer files wait.
         limits: limits on the size of files and records.
+        signal_tables: declared source tables whose rows count although they look like Debezium's signals.
         shown: its asset.
     """
 
@@ -44,10 +45,16 @@ class RawSpec:
     max_rejected: Limit | None = None
     batch: BatchSize = UNLIMITED
     limits: Limits = DEFAULT_LIMITS
+    signal_tables: frozenset[SourceTable] = frozenset()
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[Partitions | None] = None
+
+    @property
+    def reader(self) -> EventFormat:
+        """The format of its records."""
+        return event_format(self.format)
 
     @property
     def sources(self) -> tuple[TableId, ...]:

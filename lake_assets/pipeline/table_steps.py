@@ -21,6 +21,7 @@ from lake_assets.final.final_tables import absorb_changes
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.file_ledger import ledger_of
 from lake_assets.ingest.raw.landing import Landed, land, new_files, pending_of_table
+from lake_assets.ingest.raw.raw_tables import skipped_text
 from lake_assets.ingest.records.rejects import rejected_of
 from lake_assets.ingest.records.routing import replay as replay_records
 from lake_assets.ingest.staging.staging import absorb_events
@@ -220,6 +221,7 @@ class RawStep(TableStep[RawSpec]):
 
 def _details(landed: Landed) -> dict[str, object]:
     details: dict[str, object] = {"rejected": landed.rejected} if landed.rejected else {}
+    details |= {"skipped": skipped_text(landed.skipped)} if landed.skipped else {}
     return details | ({LEFT: landed.left} if landed.left else {})
 
 

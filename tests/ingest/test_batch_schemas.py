@@ -28,7 +28,7 @@ from tests.support.debezium import Table as SourceRows
 from tests.support.streams import Feed
 
 A, B, C = (SourceRows({"id": BIGINT}, name=f"public.{n}") for n in "abc")
-FOUND: BySource = {"public.a": [BatchSchema(Seen(""), 1, False)]}
+FOUND: BySource = {"public.a": [BatchSchema(Seen(""), 1, False, False)]}
 
 
 def window(start: int) -> BatchWindow:

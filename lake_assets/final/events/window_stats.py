@@ -162,8 +162,8 @@ def check_stats(target: Target, stats: Stats) -> None:
         raise OrderUnknownError(
             f"{target.spec.table}: events of {target.spec.staging} have positions in "
             f"{' and in '.join(sorted(stats.logs))}, which cannot be compared: the source is another server or "
-            "database than before, or its connector is set up in another way. Nothing was written. If the events arrive "
-            "in the order in which they happened, declare `order_by: _position`"
+            "database than before, or its connector is set up in another way. Nothing was written. If the events "
+            "arrive in the order in which they happened, declare `order_by: _position`"
         )
     if stats.unordered and not target.spec.order_by:
         raise UnsupportedEventError(

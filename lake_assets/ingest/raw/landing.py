@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
-from lake_assets.formats import EventFormat, event_format
 from lake_assets.formats.files.file_streams import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
@@ -35,6 +34,7 @@ from lake_assets.ingest.raw.raw_tables import (
     next_position,
     record_landing,
     routes_of,
+    skipped_properties,
 )
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, TableBatch, UnreadableFileError
 from lake_assets.ingest.records import rejects
@@ -62,6 +62,7 @@ class Landed:
         snapshot: the raw table's snapshot afterwards.
         rejected: how many of the records cannot be routed.
         left: snapshots of the source table that remain for the next run.
+        skipped: number of records about no row, by what they are: heartbeats, signals, ...
     """
 
     files: int = 0
@@ -70,6 +71,7 @@ class Landed:
     snapshot: int | None = None
     rejected: int = 0
     left: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __add__(self, other: Landed) -> Landed:
         return Landed(
@@ -79,6 +81,7 @@ class Landed:
             other.snapshot,
             self.rejected + other.rejected,
             other.left,
+            dict(Counter(self.skipped) + Counter(other.skipped)),
         )
 
 
@@ -247,7 +250,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         RejectedLimitError: more records than declared cannot be routed.
     """
     routed = {str(r) for r in routes_of(raw)}
-    reading = _Reading(spec, event_format(spec.format), next_position(lake, spec.table, raw), routed, read_open(raw))
+    reading = _Reading(spec, next_position(lake, spec.table, raw), routed, read_open(raw))
     # A failed commit must not be retried: the other process may have landed the same files, and positions would be
     # assigned twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
@@ -266,6 +269,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 ROUTES_PROPERTY: json.dumps(sorted(reading.routes)),
                 ARRIVED_PROPERTY: json.dumps(reading.arrived, sort_keys=True),
                 **rejects.landed(raw, reading.rejected),
+                **skipped_properties(raw, reading.skipped),
                 **(to_open_properties(reading.open) if reading.open else {}),
             }
         )
@@ -281,6 +285,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         batch.bytes,
         lake.table(spec.table).metadata.current_snapshot_id,
         reading.rejected,
+        skipped=dict(reading.skipped),
     )
 
 
@@ -293,17 +298,19 @@ class _Reading:
     def __init__(
         self,
         spec: RawSpec,
-        event_format: EventFormat,
         position: int,
         routes: set[str],
         open_: Mapping[str, Open | None],
     ) -> None:
-        self.spec, self.event_format, self.routes = spec, event_format, routes
+        self.spec, self.event_format, self.routes = spec, spec.reader, routes
+        # Signals of a table that is declared, or has rows already.
+        self.kept = {*routes, *map(str, spec.signal_tables)}
         # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
         self.open = dict(open_)
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
+        self.skipped = Counter[str]()
         self.first_reason = ""
         self.arrived_at = datetime.now(UTC)
 
@@ -316,6 +323,8 @@ class _Reading:
             if routed.problem:
                 self.rejected += 1
                 self.first_reason = self.first_reason or f"{file}, line {record.number}: {routed.problem}"
+            if routed.control:
+                self.skipped[routed.control] += 1
             if routed.source_table is not None:
                 self.arrived[routed.source_table] += 1
             prefix = (self.position, routed.source_table, file, record.number, self.arrived_at)
@@ -343,7 +352,7 @@ class _Reading:
     def _route(self, record: Record) -> Routed:
         if record.problem:
             return Routed(problem=record.problem)
-        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth)
+        routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth, self.kept)
         self.routes.update(str(r) for r in routed.tables)
         return routed
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ POSITION_PROPERTY = "lake-assets.position"
 ROUTES_PROPERTY = "lake-assets.source-tables"
 OFFSETS_PROPERTY = "lake-assets.offsets"
 ARRIVED_PROPERTY = "lake-assets.arrived"
+# How many records about no row have landed so far, by what they are.
+SKIPPED_PROPERTY = "lake-assets.skipped"
 # Table property: the landing folder, for commands that read a lake without its pipelines.
 LANDING_PROPERTY = "lake-assets.landing"
 ROWS_A_GROUP = 20_000
@@ -101,6 +105,23 @@ def routes_of(raw: Table) -> list[SourceTable]:
     """Like `routes`, for a loaded table."""
     match = find_property(raw, ROUTES_PROPERTY)
     return [SourceTable.parse(r) for r in json.loads(match[0])] if match else []
+
+
+def skipped(raw: Table) -> dict[str, int]:
+    """Return how many records about no row have landed so far, by what they are (`heartbeats`, ...)."""
+    match = find_property(raw, SKIPPED_PROPERTY)
+    return json.loads(match[0]) if match else {}
+
+
+def skipped_properties(raw: Table, more: Mapping[str, int]) -> dict[str, str]:
+    """Return the snapshot property of a landing that adds `more` records about no row."""
+    total = Counter(skipped(raw)) + Counter(more)
+    return {SKIPPED_PROPERTY: json.dumps(total, sort_keys=True)} if total else {}
+
+
+def skipped_text(counts: Mapping[str, int]) -> str:
+    """Return the numbers of skipped records as text: `heartbeats: 3, signals: 1`."""
+    return ", ".join(f"{kind}: {n:,}" for kind, n in sorted(counts.items()))
 
 
 def offsets(lake: LakeBase, table: TableId) -> dict[str, Any]:

@@ -193,9 +193,18 @@ class TableBatch(Batch):
     def _record(self, number: int, row: Mapping[str, Any]) -> Record:
         value = _bytes(row[self.spec.column], self.source, self.spec.column)
         if self.spec.key_column:
-            key = _bytes(row[self.spec.key_column], self.source, self.spec.key_column)
+            key = _as_json(_bytes(row[self.spec.key_column], self.source, self.spec.key_column))
             value = b'{"key":' + key + b',"value":' + value + b"}"
         return as_record(number, value, self.spec.limits)
+
+
+def _as_json(key: bytes) -> bytes:
+    """Return a key as JSON: one that is other text, as StringConverter writes it, as a string."""
+    try:
+        orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return orjson.dumps(key.decode("utf-8", "backslashreplace"))
+    return key
 
 
 def _bytes(value: Any, table: TableId, column: str) -> bytes:

@@ -18,12 +18,22 @@ from pyspark.sql import functions as F
 
 from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.event_model import MANY, Seen
-from lake_assets.formats.format_base import decode, schema_key
+from lake_assets.formats.format_base import schema_key
+from lake_assets.formats.registry import read_record
 from lake_assets.lake.names import literal
 
 log = logging.getLogger(__name__)
 # Number of cached windows. The steps of a run that share one follow each other closely.
 _MOST_WINDOWS = 8
+
+
+# SQL of the text that plans read: a payload is an equivalent record.
+READABLE = "coalesce(payload, record)"
+
+
+def readable(records: DataFrame) -> DataFrame:
+    """Return records of a raw table with the text that plans read in `record`."""
+    return records.withColumn("record", F.expr(READABLE))
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,15 @@ class BatchSchema:
     Attributes:
         seen: the schema, and the shape of its records if the schema is not complete.
         last: the highest position of a record with this schema.
-        is_short: whether all of its records are also stored without their schema.
+        is_short: whether all of its records have a `payload`: are also stored without their schema, or without JSON
+            text inside JSON.
+        has_payloads: whether any of them has.
     """
 
     seen: Seen
     last: int
     is_short: bool
+    has_payloads: bool
 
 
 BySource = Mapping[str, Sequence[BatchSchema]]
@@ -54,24 +67,25 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
     aggregates = [
         "max(position) AS last",
         "count(payload) = count(*) AS short",
+        "count(payload) > 0 AS payloads",
         # Records with the same schema key have the same schema, so one sample is enough.
         "min_by(sample, position) AS sample",
     ]
     if reader.shape:
-        columns.append(f"CASE WHEN coalesce(schema_key, '') = {literal(schema_key(''))} THEN record END AS record")
+        columns.append(f"CASE WHEN coalesce(schema_key, '') = {literal(schema_key(''))} THEN {READABLE} END AS record")
         aggregates.append(f"{reader.shape} AS shape")
     rows = records.selectExpr(*columns).groupBy(*by).agg(*map(F.expr, aggregates)).collect()
-    schemas = {r["schema_key"]: reader.schema_of(decode(r["sample"])) for r in rows}
+    schemas = {r["schema_key"]: reader.schema_of(read_record(reader, r["sample"])[0]) for r in rows}
     incomplete = [r for r in rows if reader.shape and not reader.says_all(schemas[r["schema_key"]])]
     shapes = {(r["source_table"], r["schema_key"]): r["shape"] for r in incomplete if not r["schema_key"]}
     if schema_keys := sorted({r["schema_key"] for r in incomplete if r["schema_key"]}):
         selected = records.where(F.col("schema_key").isin(*schema_keys)) if len(schema_keys) < len(schemas) else records
-        shape_rows = selected.groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
+        shape_rows = readable(selected).groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
         shapes |= {(r["source_table"], r["schema_key"]): r["shape"] for r in shape_rows.collect()}
     by_source: dict[str, list[BatchSchema]] = {}
     for r in rows:
         seen = Seen(schemas[r["schema_key"]], shapes.get((r["source_table"], r["schema_key"])))
-        by_source.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"]))
+        by_source.setdefault(r["source_table"], []).append(BatchSchema(seen, r["last"], r["short"], r["payloads"]))
     return by_source
 
 

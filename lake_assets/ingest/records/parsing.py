@@ -16,7 +16,7 @@ from lake_assets.formats import EventPlan, event_format
 from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, schemas_of
+from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, readable, schemas_of
 from lake_assets.ingest.records.event_rows import events_of, rows_of
 from lake_assets.ingest.records.on_conflict import resolve_conflicts
 from lake_assets.ingest.records.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
@@ -87,6 +87,7 @@ def parse(
         return Parsed(None, (), _together(refused))
     last = {s.seen.schema: s.last for s in schemas}
     short = last.keys() - {s.seen.schema for s in schemas if not s.is_short}
+    has_payloads = {s.seen.schema for s in schemas if s.has_payloads}
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
     planned = _spelled_alike(planned)
     check_key(records, planned, spec, key)
@@ -99,13 +100,16 @@ def parse(
         )
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
-    readable = _with_transactions(records if not unread else records.where(~is_unread(unread)))
+    planned_records = records if not unread else records.where(~is_unread(unread))
     parts: list[DataFrame] = []
     for p in planned:
-        part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
+        part = planned_records if len(last) == 1 else planned_records.where(of_schemas(p.schemas))
         # Most of a record with a schema is the schema; the payload alone is about a fifth.
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
+        elif has_payloads.intersection(p.schemas):
+            part = readable(part)
+        part = _with_transactions(part)
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan)
         unavailable = _absent_columns(absent, p.plan, bases)

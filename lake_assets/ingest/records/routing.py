@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lake_assets.errors import InputError
-from lake_assets.formats import EventFormat, SourceTable, event_format
+from lake_assets.formats import EventFormat, SourceTable
+from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.event_model import MANY, Boundary
 from lake_assets.formats.files.file_streams import KEPT_IN_PART
-from lake_assets.formats.format_base import DEPTH, decode, schema_key
+from lake_assets.formats.format_base import DEPTH, schema_key
+from lake_assets.formats.registry import read_record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw.raw_tables import ROUTES_PROPERTY, routes_of
 from lake_assets.ingest.records import rejects
@@ -27,8 +30,9 @@ class Routed:
         tables: the source tables that it is about.
         problem: why it cannot be routed; None if it can.
         key: identifies its schema; None if it is about no table.
-        payload: the record without its schema, if it has one.
+        payload: the record without its schema, and without JSON text inside JSON, if it has either.
         boundary: what it says about its transaction.
+        control: what it is, if it says nothing about a row: a heartbeat, a signal, ...
     """
 
     tables: tuple[SourceTable, ...] = ()
@@ -36,6 +40,7 @@ class Routed:
     key: str | None = None
     payload: str | None = None
     boundary: Boundary | None = None
+    control: str | None = None
 
     @property
     def source_table(self) -> str | None:
@@ -43,7 +48,13 @@ class Routed:
         return MANY if len(self.tables) > 1 else str(self.tables[0]) if self.tables else None
 
 
-def route(event_format: EventFormat, text: str, table: SourceTable | None, depth: int = DEPTH) -> Routed:
+def route(
+    event_format: EventFormat,
+    text: str,
+    table: SourceTable | None,
+    depth: int = DEPTH,
+    kept: Collection[str] = (),
+) -> Routed:
     """Return the source tables and the schema of a record, or the problem with it.
 
     Args:
@@ -51,18 +62,21 @@ def route(event_format: EventFormat, text: str, table: SourceTable | None, depth
         text: the record.
         table: its source table, for records that do not name one.
         depth: maximum nesting.
+        kept: source tables whose rows count although they look like signals.
     """
     try:
-        record = decode(text, depth)
+        record, plain = read_record(event_format, text, depth)
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))
     boundary = event_format.boundary(record)
     if not tables:
-        return Routed(boundary=boundary)
+        return Routed(boundary=boundary, control=event_format.control_kind(record))
+    if is_signal_table(tables[0]) and str(tables[0]) not in kept and (kind := event_format.control_kind(record)):
+        return Routed(boundary=boundary, control=kind)
     schema = event_format.schema_of(record)
-    payload = event_format.without_schema(text, schema) if schema else None
-    return Routed(tables, None, schema_key(schema), payload, boundary)
+    payload = event_format.without_schema(plain or text, schema) if schema else None
+    return Routed(tables, None, schema_key(schema), payload or plain, boundary)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:
@@ -89,29 +103,30 @@ def replay(lake: LakeBase, spec: RawSpec) -> int:
 
 def _route_again(lake: LakeBase, spec: RawSpec) -> int:
     raw = lake.table(spec.table)
-    reader = event_format(spec.format)
+    reader = spec.reader
     rows = raw.scan(row_filter="problem IS NOT NULL", selected_fields=("position", "record", "problem")).to_arrow()
     source_tables = {str(r) for r in routes_of(raw)}
-    routed: list[tuple[int, str | None, str | None]] = []
+    kept = {*source_tables, *map(str, spec.signal_tables)}
+    routed: list[tuple[int, str | None, str | None, str | None]] = []
     for row in rows.to_pylist():
         # Only a part of these records is stored (or their bytes were not UTF-8), so they cannot be routed.
         if row["problem"].startswith(KEPT_IN_PART):
             continue
-        routed_record = route(reader, row["record"], spec.about, spec.limits.depth)
+        routed_record = route(reader, row["record"], spec.about, spec.limits.depth, kept)
         if routed_record.problem is None:
             source_tables.update(str(r) for r in routed_record.tables)
-            routed.append((row["position"], routed_record.source_table, routed_record.key))
+            routed.append((row["position"], routed_record.source_table, routed_record.key, routed_record.payload))
     if not routed:
         return 0
     spark, name = lake.spark(), lake.sql_name(spec.table)
     positions = [p for p, *_ in routed]
     properties = {ROUTES_PROPERTY: json.dumps(sorted(source_tables))}
-    rows_of = rows_in_memory(spark, routed, "position BIGINT, source_table STRING, schema_key STRING")
+    rows_of = rows_in_memory(spark, routed, "position BIGINT, source_table STRING, schema_key STRING, payload STRING")
     with temp_view(rows_of) as view, committing(spark, spec.table, None, properties):
         spark.sql(
             f"MERGE INTO {name} t USING {view} s ON t.position = s.position "
             f"AND t.position BETWEEN {min(positions)} AND {max(positions)} AND t.problem IS NOT NULL "
             "WHEN MATCHED THEN UPDATE SET t.source_table = s.source_table, t.schema_key = s.schema_key, "
-            "t.problem = NULL"
+            "t.payload = s.payload, t.problem = NULL"
         )
     return len(routed)

@@ -13,6 +13,7 @@ from lake_assets.errors import CorruptMetadataError, ModelError, PipelineError
 from lake_assets.final.column_selection import read_columns
 from lake_assets.final.final_spec import FinalSpec
 from lake_assets.formats import SourceTable
+from lake_assets.formats.debezium_control import is_signal_table
 from lake_assets.formats.files.file_streams import Limits
 from lake_assets.ingest.ingest_specs import RawSpec, StagingSpec
 from lake_assets.ingest.raw.raw_tables import routes
@@ -240,6 +241,7 @@ class DeclaredTables:
             key_column=source.key if source else None,
             order=tuple(source.order) if source else (),
             about=SourceTable.parse(stream.about) if stream.about else None,
+            signal_tables=_signal_tables(stream),
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),
             batch=batch_size(self.config.max_wait if stream.max_wait is None else stream.max_wait, stream, self.config),
@@ -307,6 +309,12 @@ class DeclaredTables:
             declared = next((p for p in patterns if fnmatch.fnmatchcase(text, p.table)), None)
             if declared:
                 yield source, declared
+
+
+def _signal_tables(stream: Stream) -> frozenset[SourceTable]:
+    """Return the tables of Debezium's signals that a stream declares by name."""
+    declared = (SourceTable.parse(t.table) for t in stream.tables if not t.is_pattern)
+    return frozenset(filter(is_signal_table, declared))
 
 
 def _read_at(spec: Spec, source: TableId) -> str:
