@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from lake_assets.capture import capture
 from lake_assets.errors import NotRunError
 from lake_assets.final.declaration import pending_of
+from lake_assets.final.events.repeated_snapshots import reason_to_restart
 from lake_assets.final.events.staging_events import has_other_keys, window_events
 from lake_assets.final.events.window_stats import Batch, Stats, check_stats, stats_of
 from lake_assets.final.final_ddl import prepare_table
@@ -94,6 +95,7 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
     stats, changes = result.batch.stats, result.changes
     seen = [exactness.deletes_without_row(without_row)] if without_row else []
     seen += [exactness.set_back(stats.set_back)] if stats.set_back else []
+    seen += [reason] if (reason := reason_to_restart(target)) else []
     inexact = exactness.of_final(lake, spec.table, spec.staging, columns, seen, is_new=target.is_new)
     return published(
         lake,

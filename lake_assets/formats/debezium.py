@@ -21,10 +21,15 @@ from lake_assets.errors import MalformedRecordError, UnsupportedEventError
 from lake_assets.formats.debezium_control import MESSAGE, control_kind
 from lake_assets.formats.debezium_layouts import META
 from lake_assets.formats.debezium_plans import FIELDS_OF_RECORD, plan_inferred, plan_with_schema
-from lake_assets.formats.event_model import EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.event_model import EventPlan, Hints, Planned, Seen, SnapshotRow, SourceTable
 from lake_assets.formats.format_base import Format, named
 from lake_assets.formats.log_positions import LOG, NUMBERED, STORED, TRANSACTION, upgraded
 from lake_assets.formats.nested_text import without_nested_text
+
+# Values of `source.snapshot` for the rows of a snapshot of whole tables.
+_LAST_ROW = ("last", "last_in_data_collection")
+_WHOLE_SNAPSHOT = ("true", "first", "first_in_data_collection", *_LAST_ROW)
+_PLACE_OF_SNAPSHOT = ("lsn", "file", "pos", "commit_lsn", "scn")
 
 
 class Debezium(Format):
@@ -57,6 +62,18 @@ class Debezium(Format):
         for part in filter(None, schema.split("\n")):
             short = short.replace(part, "null")
         return short if len(short) < len(text) else None
+
+    def snapshot_row(self, record: Any) -> SnapshotRow | None:
+        """See `EventFormat.snapshot_row`. Incremental snapshots miss no delete: the stream goes on beside them."""
+        value, _ = _value_and_topic(record)
+        if not isinstance(value, dict) or (value.get("op") or value.get("__op")) != "r":
+            return None
+        fields = value["source"] if isinstance(value.get("source"), dict) else _added_to(value)
+        marker = str(fields.get("snapshot")).lower()
+        if marker not in _WHOLE_SNAPSHOT:
+            return None
+        place = "/".join(str(fields[f]) for f in _PLACE_OF_SNAPSHOT if fields.get(f) is not None)
+        return SnapshotRow(place, marker in _LAST_ROW)
 
     def control_kind(self, record: Any) -> str | None:
         """See `EventFormat.control_kind`: see `debezium_control`."""
@@ -102,6 +119,11 @@ class Debezium(Format):
             Planned((s.schema,), _with_schema(s.schema, hints) if s.schema else plan_inferred(s.shape, hints))
             for s in seen
         )
+
+
+def _added_to(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that ExtractNewRecordState added to a row, without their prefixes."""
+    return {n.removeprefix(p): v for p in reversed(META) for n, v in row.items() if n.startswith(p)}
 
 
 def _is_wrapped(record: dict[str, Any]) -> bool:

@@ -76,6 +76,19 @@ class Boundary:
 
 
 @dataclass(frozen=True)
+class SnapshotRow:
+    """What a record says about the snapshot of a whole table that its row is part of.
+
+    Attributes:
+        place: the place in the source's log that all rows of the snapshot have.
+        is_last: whether no other row of the table follows.
+    """
+
+    place: str
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class EventColumn:
     """One column of the source table, and the SQL that reads it from a parsed event `e`.
 

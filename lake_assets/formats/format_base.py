@@ -10,7 +10,16 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.formats.event_model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.event_model import (
+    SEQUENCE,
+    Boundary,
+    EventPlan,
+    Hints,
+    Planned,
+    Seen,
+    SnapshotRow,
+    SourceTable,
+)
 from lake_assets.formats.nested_text import without_nested_text
 
 # Spark's parsers recurse per level, and overflow their stack before level 1,000.
@@ -58,6 +67,10 @@ class Format(ABC):
         """See `EventFormat.without_nested_text`."""
         plain = without_nested_text(text) if isinstance(record, str) else text
         return plain if plain != text else None
+
+    def snapshot_row(self, record: Any) -> SnapshotRow | None:
+        """See `EventFormat.snapshot_row`."""
+        return None
 
     def says_all(self, schema: str) -> bool:
         """See `EventFormat.says_all`."""

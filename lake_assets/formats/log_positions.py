@@ -134,9 +134,9 @@ def _binary_log(values: Values, is_read: str) -> str:
 
 def _commit_lsn(values: Values, is_read: str) -> str:
     def text(t: str) -> str:
-        groups = f"array_join(transform(split({t}, ':'), g_ -> lpad(lower(g_), 16, '0')), ':')"
+        groups = f"array_join(transform(split({t}, ':'), g_ -> lpad(lower(g_), 32, '0')), ':')"
         return (
-            f"CASE WHEN {t} RLIKE '^[0-9A-Fa-f]{{1,16}}(:[0-9A-Fa-f]{{1,16}})+$' THEN {groups} "
+            f"CASE WHEN {t} RLIKE '^[0-9A-Fa-f]{{1,32}}(:[0-9A-Fa-f]{{1,32}})+$' THEN {groups} "
             f"WHEN {t} RLIKE {_COUNTER} THEN lpad({t}, 20, '0') END"
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lake_assets.errors import PipelineError
 from lake_assets.formats.debezium import Debezium
-from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SnapshotRow, SourceTable
 from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET
 from lake_assets.formats.format_base import DEPTH, decode
 from lake_assets.formats.simplified import Simplified
@@ -32,6 +32,10 @@ class EventFormat(Protocol):
 
     def boundary(self, record: Any) -> Boundary | None:
         """Return what a decoded record says about its transaction, in formats with lines around one; otherwise None."""
+        ...
+
+    def snapshot_row(self, record: Any) -> SnapshotRow | None:
+        """Return what a decoded record says about the snapshot of a whole table that it is part of; otherwise None."""
         ...
 
     def control_kind(self, record: Any) -> str | None:

@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats.files.file_streams import Record
 from lake_assets.ingest.ingest_specs import RawSpec
-from lake_assets.ingest.raw import file_ledger
+from lake_assets.ingest.raw import file_ledger, source_snapshots
 from lake_assets.ingest.raw.landing_folder import is_due, listing
 from lake_assets.ingest.raw.raw_tables import (
     ARRIVED_PROPERTY,
@@ -37,6 +37,7 @@ from lake_assets.ingest.raw.raw_tables import (
     skipped_properties,
 )
 from lake_assets.ingest.raw.record_sources import Batch, FileBatch, PythonBatch, Read, TableBatch, UnreadableFileError
+from lake_assets.ingest.raw.source_snapshots import TableSnapshot
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.routing import Routed, route
 from lake_assets.ingest.records.stream_transactions import Open, follow, read_open
@@ -250,7 +251,8 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         RejectedLimitError: more records than declared cannot be routed.
     """
     routed = {str(r) for r in routes_of(raw)}
-    reading = _Reading(spec, next_position(lake, spec.table, raw), routed, read_open(raw))
+    snapshots = source_snapshots.read_snapshots(raw)
+    reading = _Reading(spec, next_position(lake, spec.table, raw), routed, read_open(raw), snapshots)
     # A failed commit must not be retried: the other process may have landed the same files, and positions would be
     # assigned twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
@@ -271,6 +273,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 **rejects.landed(raw, reading.rejected),
                 **skipped_properties(raw, reading.skipped),
                 **(to_open_properties(reading.open) if reading.open else {}),
+                **(source_snapshots.to_properties(reading.snapshots) if reading.has_snapshot else {}),
             }
         )
 
@@ -301,12 +304,14 @@ class _Reading:
         position: int,
         routes: set[str],
         open_: Mapping[str, Open | None],
+        snapshots: dict[str, TableSnapshot],
     ) -> None:
         self.spec, self.event_format, self.routes = spec, spec.reader, routes
         # Signals of a table that is declared, or has rows already.
         self.kept = {*routes, *map(str, spec.signal_tables)}
         # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
         self.open = dict(open_)
+        self.snapshots, self.has_snapshot = snapshots, False
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -353,6 +358,12 @@ class _Reading:
         if record.problem:
             return Routed(problem=record.problem)
         routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth, self.kept)
+        if routed.snapshot and routed.source_table:
+            is_known = routed.source_table in self.routes
+            source_snapshots.follow(
+                self.snapshots, routed.source_table, routed.snapshot, self.position, is_known=is_known
+            )
+            self.has_snapshot = True
         self.routes.update(str(r) for r in routed.tables)
         return routed
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lake_assets.errors import InputError
 from lake_assets.formats import EventFormat, SourceTable
 from lake_assets.formats.debezium_control import is_signal_table
-from lake_assets.formats.event_model import MANY, Boundary
+from lake_assets.formats.event_model import MANY, Boundary, SnapshotRow
 from lake_assets.formats.files.file_streams import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, schema_key
 from lake_assets.formats.registry import read_record
@@ -32,6 +32,7 @@ class Routed:
         key: identifies its schema; None if it is about no table.
         payload: the record without its schema, and without JSON text inside JSON, if it has either.
         boundary: what it says about its transaction.
+        snapshot: what it says about the snapshot that its row is part of, if any.
         control: what it is, if it says nothing about a row: a heartbeat, a signal, ...
     """
 
@@ -41,6 +42,7 @@ class Routed:
     payload: str | None = None
     boundary: Boundary | None = None
     control: str | None = None
+    snapshot: SnapshotRow | None = None
 
     @property
     def source_table(self) -> str | None:
@@ -76,7 +78,8 @@ def route(
         return Routed(boundary=boundary, control=kind)
     schema = event_format.schema_of(record)
     payload = event_format.without_schema(plain or text, schema) if schema else None
-    return Routed(tables, None, schema_key(schema), payload or plain, boundary)
+    snapshot = event_format.snapshot_row(record)
+    return Routed(tables, None, schema_key(schema), payload or plain, boundary, snapshot=snapshot)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:

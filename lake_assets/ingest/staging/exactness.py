@@ -31,10 +31,10 @@ class Reason:
     """Why a table is not exact.
 
     Attributes:
-        kind: `rejected`, `default`, `rename`, `time`, `deletes` or `log`.
+        kind: `rejected`, `default`, `rename`, `time`, `snapshot`, `deletes` or `log`.
         text: the sentence for people.
         columns: the columns concerned; for a rename, the old one and the new one.
-        count: the number of records concerned, if any.
+        count: the number of records concerned, if any; of a snapshot, the position of its first record.
     """
 
     kind: str
@@ -110,6 +110,24 @@ def details_of(reasons: Iterable[Reason]) -> dict[str, object]:
     return {INEXACT: texts} if (texts := [r.text for r in reasons]) else {}
 
 
+def read_again(start: int, rows: int | None = None) -> Reason:
+    """Return the reason for a table that a later snapshot read as a whole.
+
+    Args:
+        start: position in the raw table of the snapshot's first record.
+        rows: number of rows that the snapshot did not hold; None: rows that it holds may be in the table twice.
+    """
+    what = "rows that it read are here once more"
+    if rows is not None:
+        what = f"{rows} rows here were not in it any more: they were deleted while no change was recorded"
+    return Reason(
+        "snapshot",
+        f"the connector took another snapshot of the source table, from record {start} on, and {what}. Declare "
+        f"`start_position: {start}`: then the table holds the events from that snapshot on",
+        count=start,
+    )
+
+
 def set_back(count: int) -> Reason:
     """Return the reason for events whose position in the source's log contradicts their time."""
     return Reason(
@@ -150,7 +168,7 @@ def of_staging(
     """
     loaded = lake.table(spec.table)
     stored, columns = stored_in(loaded), {f.name for f in loaded.schema().fields}
-    before = () if is_whole else stored
+    before = () if is_whole else [r for r in stored if r.kind != "snapshot"]
     reasons = [
         r
         for r in dict.fromkeys((*before, *seen))
@@ -178,8 +196,10 @@ def _rejected_records(lake: LakeBase, raw: TableId, source_table: str) -> int:
     return len(set(rows["position"].to_pylist()))
 
 
-# Reasons that a final table sees itself, by kind.
+# Kinds of reasons that a final table sees itself. Those of events are counted over all steps.
+_OF_FINAL = ("deletes", "log", "snapshot")
 _COUNTED = {"deletes": deletes_without_row, "log": set_back}
+_NONE = Reason("", "")
 
 
 # --- final tables -----------------------------------------------------------------------------------------------
@@ -206,10 +226,11 @@ def of_final(
     """
     upstream, stored = stored_in(lake.table(staging)), stored_in(lake.table(table))
     reasons = [r for r in upstream if not r.columns or _shows(lake, table, [names.get(c) for c in r.columns])]
-    counts = {r.kind: r.count for r in stored if r.kind in _COUNTED and not is_new}
+    own = {r.kind: r for r in stored if r.kind in _OF_FINAL and not is_new}
     for reason in seen:
-        counts[reason.kind] = counts.get(reason.kind, 0) + reason.count
-    reasons += [_COUNTED[kind](count) for kind, count in counts.items()]
+        counted = _COUNTED.get(reason.kind)
+        own[reason.kind] = counted(reason.count + own.get(reason.kind, _NONE).count) if counted else reason
+    reasons = [*(r for r in reasons if r.kind not in _OF_FINAL), *own.values()]
     if reasons or stored or upstream:
         store(lake, table, reasons)
     return tuple(reasons)

@@ -14,6 +14,7 @@ from lake_assets.formats import event_format
 from lake_assets.formats.event_model import MANY, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
+from lake_assets.ingest.raw.source_snapshots import read_snapshots
 from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.batch_schemas import BatchWindow, BySource, find_schemas, shared_schemas
 from lake_assets.ingest.records.parsing import Parsed, parse
@@ -264,6 +265,11 @@ def _inexact(
         seen += [exactness.added_with_default(c) for c in parsed.defaults]
         seen += [exactness.renamed(old, new) for old, new in parsed.renames]
         seen += [exactness.by_time()] if parsed.is_by_time else []
+    mark, raw = known_marks(lake.table(spec.table)).get(str(spec.raw)), lake.find(spec.raw)
+    if mark is not None and mark.snapshot is not None and raw is not None:
+        last = read_snapshots(raw, mark.snapshot).get(str(spec.source_table))
+        if last and last.is_repeated and last.is_complete and last.start > spec.start:
+            seen.append(exactness.read_again(last.start))
     return exactness.of_staging(lake, spec, seen, has_rejects=has_rejects, is_whole=is_whole)
 
 
