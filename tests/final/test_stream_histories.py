@@ -82,7 +82,8 @@ def _op(event: Event) -> str:
 
 
 def _sequence(event: Event) -> str:
-    return "/".join(f"{n:020}" for n in event.sequence)
+    commit, own = event.sequence
+    return "/".join(f"{n:020}" for n in (max(commit, own), own, commit))
 
 
 def _explain(batch: int, delivered: list[Event], columns: list[str], expected: Any, actual: Any) -> str:

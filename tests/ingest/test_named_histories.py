@@ -519,7 +519,7 @@ def test_staging_keeps_the_whole_event(feed: Feed, log: Log) -> None:
     assert (update["_op"], update["id"], update["n"], update["name"], update["_unavailable"]) == (
         "update", 1, 2, None, ["name"],
     )  # fmt: skip
-    assert update["_sequence"] == "00000000000000000010/00000000000000000011"
+    assert update["_sequence"] == "00000000000000000011/00000000000000000011/00000000000000000010"
     assert (delete["_op"], delete["id"], delete["_position"], delete["_unavailable"]) == ("delete", 1, 1, None)
 
 

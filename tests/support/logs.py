@@ -32,7 +32,9 @@ class Log:
         return self.at
 
 
-def history(connector: str, seed: int, keys: int = 12, transactions: int = 60) -> tuple[list[Any], dict[int, str]]:
+def history(
+    connector: str, seed: int, *, table: str = "t", keys: int = 12, transactions: int = 60
+) -> tuple[list[Any], dict[int, str]]:
     """Return Debezium's records of random transactions (in the order of the connector), and the rows at the end.
 
     Transactions overlap: the changes of one that commits later may come first in the log. A key is only in one open
@@ -66,30 +68,30 @@ def history(connector: str, seed: int, keys: int = 12, transactions: int = 60) -
             commit = log.step(choose)
             for at, number, op, key, value in changes:
                 source = POSITIONS[connector](at, number, commit, log.last_commit, begun)
-                records.append(record(connector, source, op, key, value))
+                records.append(record(connector, source, op, key, value, table))
             committed = {k: v for k, v in {**committed, **state}.items() if v is not None}
             log.last_commit = commit
         if not opened and choose.random() < 0.15:
             source = SNAPSHOTS[connector](log.step(choose), log.last_commit)
-            records += [record(connector, source, "r", key, value) for key, value in committed.items()]
+            records += [record(connector, source, "r", key, value, table) for key, value in committed.items()]
     for changes, state, begun in opened:
         commit = log.step(choose)
         for at, number, op, key, value in changes:
             source = POSITIONS[connector](at, number, commit, log.last_commit, begun)
-            records.append(record(connector, source, op, key, value))
+            records.append(record(connector, source, op, key, value, table))
         committed = {k: v for k, v in {**committed, **state}.items() if v is not None}
         log.last_commit = commit
     return records, committed
 
 
-def record(connector: str, source: Source, op: str, key: int, value: str | None) -> dict[str, Any]:
-    """Return an enveloped record about a row of the table `app.t`."""
-    of_table = {"db": "app", "schema": None if connector in ("mysql", "mariadb") else "app", "table": "t"}
+def record(connector: str, source: Source, op: str, key: int, value: str | None, table: str = "t") -> dict[str, Any]:
+    """Return an enveloped record about a row of a table of `app`."""
+    of_table = {"db": "app", "schema": None if connector in ("mysql", "mariadb") else "app", "table": table}
     after = None if op == "d" else {"id": key, "v": value}
     # A constant time: nothing but the position orders the events.
     source = {"connector": connector, "ts_ms": 1_700_000_000_000, **of_table, **source}
     value_ = {"op": op, "before": {"id": key, "v": None} if op == "d" else None, "after": after, "source": source}
-    return {"destination": "s.app.t", "key": {"id": key}, "value": value_}
+    return {"destination": f"s.app.{table}", "key": {"id": key}, "value": value_}
 
 
 def flattened(records: list[Any]) -> Iterator[dict[str, Any]]:

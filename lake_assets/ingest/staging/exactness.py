@@ -119,7 +119,8 @@ def read_again(start: int, rows: int | None = None) -> Reason:
     """
     what = "rows that it read are here once more"
     if rows is not None:
-        what = f"{rows} rows here were not in it any more: they were deleted while no change was recorded"
+        these = "1 row here was" if rows == 1 else f"{rows} rows here were"
+        what = f"{these} not in it any more: deleted at the source while no change was recorded"
     return Reason(
         "snapshot",
         f"the connector took another snapshot of the source table, from record {start} on, and {what}. Declare "
@@ -130,10 +131,11 @@ def read_again(start: int, rows: int | None = None) -> Reason:
 
 def set_back(count: int) -> Reason:
     """Return the reason for events whose position in the source's log contradicts their time."""
+    these = "1 event has" if count == 1 else f"{count} events have"
     return Reason(
         "log",
-        f"{count} events have an earlier position in the source's log than events before them, but a later time. If "
-        "the log began again (another server, a restored database, a reset), their changes count as older ones: "
+        f"{these} an earlier position in the source's log than events before, but a later time. If the log began "
+        "again (another server, a restored database, a reset), these changes count as older ones: "
         "declare `order_by: _position` to order the events as they arrive. If the events were only late, `lake-assets "
         "rebuild` the table",
         count=count,
