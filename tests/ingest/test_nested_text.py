@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -104,7 +103,9 @@ def test_other_text_stays_text(text: str) -> None:
 
 @pytest.mark.parametrize("value", ['"x"', '"{"', '"[]"', '"1"', '""', '"\\""'])
 def test_text_that_is_no_object_is_rejected(value: str) -> None:
-    assert "neither an envelope nor a row" in (route(event_format("debezium"), wrapped("null", value), None).problem or "")
+    assert "neither an envelope nor a row" in (
+        route(event_format("debezium"), wrapped("null", value), None).problem or ""
+    )
 
 
 def test_nesting_counts_within_text() -> None:
@@ -147,9 +148,7 @@ def final_rows(lake: Lake, table: str) -> list[tuple[int, str, str]]:
     return sorted((int(r["id"]), str(r["n"]), r["s"]) for r in rows)
 
 
-def test_such_records_arrive_beside_others_from_files_and_tables(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_such_records_arrive_beside_others_from_files_and_tables(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [t for form, t in FORMS.items() if "flattened" not in form]
     records = [unique(t, n) for n, t in enumerate([*texts, wrapped('{"id": 1}', ENVELOPE)])]
     deliver(lake, "files", *records, q('{"ts_ms": 1}'))
@@ -157,7 +156,7 @@ def test_such_records_arrive_beside_others_from_files_and_tables(
     flat = [unique(t, n) for n, t in enumerate([*texts, wrapped('{"id": 1}', FLAT)])]
     deliver(lake, "flat", *flat)
     rows = pa.table({
-        "key": [b'{"id": 0}', '"{\\"id\\": 1}"'.encode(), b"Struct{id=2}", None],
+        "key": [b'{"id": 0}', b'"{\\"id\\": 1}"', b"Struct{id=2}", None],
         "value": [q(unique(ENVELOPE, 0)), unique(ENVELOPE, 1), q(unique(ENVELOPE, 2)), q(unique(ENVELOPE, 3))],
     })  # fmt: skip
     lake.ensure_namespace(("kafka",))

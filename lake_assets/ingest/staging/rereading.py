@@ -3,7 +3,7 @@ differently, or the raw table's history is lost. After lost history only the rec
 
 Most declarations only affect later records. Some decide what a record means, so earlier rows would contradict later
 ones: the key by which updates are split into a delete and an insert, the type of an existing column, the position that
-the table starts at, and `order_by` once it is removed, since it accepted records without a position of their own. The
+the table starts at, the columns of a change set, and `order_by` once it is removed, since it accepted records without a position of their own. The
 table's properties store the declaration with which it was read.
 """
 
@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.formats import event_format
 from lake_assets.formats.event_model import MISFITS, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records import rejects
@@ -46,7 +45,11 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
             return "another key is declared"
     if changed := retyped(spec, table):
         return f"another type is declared for {', '.join(changed)}"
-    if _read_as(table).get("ordered") and not spec.order_by and event_format(spec.format).kind:
+    if spec.layout and _read_as(table).get("layout") != spec.layout.read_as:
+        return "another `flag` or `time` is declared"
+    if not spec.layout and _read_as(table).get("layout"):
+        return "`flag` and `time` are no longer declared"
+    if _read_as(table).get("ordered") and not spec.order_by and spec.reader.kind:
         return "`order_by` is no longer declared"
     return None
 
@@ -95,6 +98,8 @@ def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]
     read: dict[str, Any] = {"types": dict(sorted(spec.types.items())), "start": spec.start}
     if spec.order_by:
         read["ordered"] = True
+    if spec.layout:
+        read["layout"] = spec.layout.read_as
     return {PARTED_PROPERTY: json.dumps(parted_by(spec, key_set)), READ_PROPERTY: json.dumps(read)}
 
 

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.formats import event_format
 from lake_assets.formats.event_model import MANY, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
@@ -272,10 +271,8 @@ def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource 
     In a big window, each table reads its own records only: they are stored together, and the others are skipped.
     """
     assert window.head.snapshot is not None
-    key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, spec.format)
-    return shared_schemas(
-        key, lambda: find_schemas(records.where("source_table IS NOT NULL"), event_format(spec.format))
-    )
+    key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, f"{spec.format} {spec.layout or ''}")
+    return shared_schemas(key, lambda: find_schemas(records.where("source_table IS NOT NULL"), spec.reader))
 
 
 def _parsed(

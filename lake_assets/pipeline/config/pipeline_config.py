@@ -19,10 +19,11 @@ from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
+from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
+from lake_assets.pipeline.config.setting_types import Columns, Names, OrText, Strict, as_value_errors, seconds_of
 from lake_assets.tables.specs import Limit
 
 
@@ -52,6 +53,17 @@ class Stream(Batches, TableSettings):
     name: str = Field(description="name of the stream; its raw table is raw.<name>", pattern=r"^\w+$")
     format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
         default="debezium", description="wire format of the records"
+    )
+    flag: Flag = Field(
+        default=None,
+        description="change sets: the column that tells inserts, updates and deletes apart, and its values (column, "
+        "insert, update, delete, missing), or the name of a tool that always writes the same ones (aws-dms); default: "
+        "FLAG with I, U, D",
+    )
+    time: Columns = Field(
+        default_factory=list,
+        description="change sets: the column with the time or number of the change, which orders the changes; of "
+        "several, the first with a value; default: CDC_TIMESTAMP or, with flag, the order of the stream",
     )
     landing: LocalPath | None = Field(
         default=None,
@@ -117,6 +129,16 @@ class Stream(Batches, TableSettings):
     def _one_source(self) -> Stream:
         if self.source and self.landing:
             raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
+        return self
+
+    @model_validator(mode="after")
+    def _of_change_sets(self) -> Stream:
+        declared = [name for name, value in (("flag", self.flag), ("time", self.time)) if value]
+        if declared and self.format != "change-set":
+            raise ValueError(
+                f"`{'` and `'.join(declared)}` {'is' if len(declared) == 1 else 'are'} for `format: change-set`, and "
+                f"the format is {self.format}"
+            )
         return self
 
     @model_validator(mode="after")
