@@ -1,10 +1,11 @@
 """Flat rows with a column for the operation: flagged change sets and change feeds.
 
 A change set has the columns of the table, a flag (I, U or D) and the time of the change, which is also a column of the
-table. Other names of these columns, and other values of the flag, are declared (`RowLayout`). A change feed has the columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's
-`_change_ordinal` and `_commit_snapshot_id`). Its before-images are deletes that come before all other rows of their
-commit, so an update that changes the key deletes the old key. Rows are complete: a missing column is null. Neither form
-names the key or the table, so both are declared.
+table. Other names of these columns, and other values of the flag, are declared (`RowLayout`). A change feed has the
+columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's `_change_ordinal` and
+`_commit_snapshot_id`). Its before-images are deletes that come before all other rows of their commit, so an update that
+changes the key deletes the old key. Rows are complete: a missing column is null. Neither form names the key or the
+table, so both are declared.
 
 Records are JSON objects, or rows of CSV and Parquet files as read by the folder `files`:
 `{"@text": {...}}` (values are text; a column is numeric if all of its values look like numbers) and
