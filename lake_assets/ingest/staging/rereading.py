@@ -3,8 +3,8 @@ differently, or the raw table's history is lost. After lost history only the rec
 
 Most declarations only affect later records. Some decide what a record means, so earlier rows would contradict later
 ones: the key by which updates are split into a delete and an insert, the type of an existing column, the position that
-the table starts at, the columns of a change set, and `order_by` once it is removed, since it accepted records without a position of their own. The
-table's properties store the declaration with which it was read.
+the table starts at, the columns of a change set (`flag`, `time`), and `order_by` once it is removed, since it accepted
+records without a position of their own. The table's properties store the declaration with which it was read.
 """
 
 from __future__ import annotations
