@@ -42,7 +42,7 @@ from lake_assets.formats.event_model import (
 from lake_assets.formats.format_base import Format, lake_names, named
 from lake_assets.formats.named_values import op_of
 from lake_assets.formats.row_layouts import ANY, LOAD, OPS, RowLayout, op_of_word, word_of
-from lake_assets.formats.sequences import KIND, STORED, not_placed, placed, version
+from lake_assets.formats.sequences import FIRST, KIND, STORED, not_placed, placed, version
 from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
@@ -183,12 +183,12 @@ class Rows(Format):
         """Return SQL of the op; `word`: SQL of the flag's value in lower case, empty if it is missing."""
         ops = {w: op for w, op in self.words.items() if w != ANY}
         without, other = (literal(op) if op else "NULL" for op in (OPS.get(self.missing), self.words.get(ANY)))
-        return f"CASE WHEN {word} = '' THEN {without} ELSE coalesce({op_of(word, ops)}, {other}) END"
+        named = f"coalesce({op_of(word, ops)}, {other})" if ops else other
+        return f"CASE WHEN {word} = '' THEN {without} ELSE {named} END"
 
     def _order(self, word: str, times: Sequence[str]) -> tuple[str, str]:
         """Return SQL of the place of a row in the order of changes, and of the reason if it has none."""
-        # Without a time the order of the stream counts. Changes then share a number, so that a load behind them is
-        # rejected, like one behind changes with a time: it would set rows back.
+        # Without a time the order of the stream counts: changes then share a number, which comes after a load.
         sequence = f"lpad('', {_DIGITS}, '0')" if self.missing == LOAD else "''"
         none = literal(f"no value in {' or '.join(self.time)} says its place in the order of changes")
         no_place = none if self.time else literal(NO_PLACE)
@@ -199,7 +199,9 @@ class Rows(Format):
                 sequence = f"nullif({sequence}, '')"
         elif self.needs_time:
             sequence = "CAST(NULL AS STRING)"
-        return (f"CASE WHEN {word} = '' THEN '' ELSE {sequence} END" if self.missing == LOAD else sequence), no_place
+        if self.missing == LOAD:
+            sequence = f"CASE WHEN {word} = '' THEN {literal(FIRST)} ELSE {sequence} END"
+        return sequence, no_place
 
 
 def _source_names(readings: Mapping[str, Reading | None], layout: _Layout, hints: Hints) -> dict[str, list[str]]:

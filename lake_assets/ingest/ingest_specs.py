@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
 from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.lake import TableId
+from lake_assets.lake.names import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
@@ -128,6 +129,17 @@ class StagingSpec:
     def reader(self) -> EventFormat:
         """The format of its records."""
         return event_format(self.format, self.layout)
+
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """Return the declaration with its columns spelled as the table with these columns spells them."""
+        existing = [*dict.fromkeys(self.rename.get(c, c) for c in columns)]
+        return replace(
+            self,
+            key=tuple(spelled(c, existing) for c in self.key),
+            keys=tuple(tuple(spelled(c, existing) for c in key) for key in self.keys),
+            order_by=tuple(spelled(c, existing) for c in self.order_by),
+            types={spelled(c, existing): kind for c, kind in self.types.items()},
+        )
 
     @property
     def sources(self) -> tuple[TableId, ...]:

@@ -54,9 +54,10 @@ def literal(text: str) -> str:
 
 
 def read_column(text: str) -> str:
-    """Return the name of a column as a setting names it: the name itself, or in backticks, where two stand for one.
+    """Return the name of a column as a setting writes it: plain, or in backticks (where two stand for one).
 
-    `days(at)` and ```a``b``` need backticks where a setting also has other forms than names, or quotes.
+    All settings that name columns read them here. Backticks are needed where a plain name would mean something else,
+    such as the column `days(at)` in `partition_by`.
 
     Raises:
         InvalidNameError: the name is empty or contains a NUL character.
@@ -68,9 +69,9 @@ def read_column(text: str) -> str:
 
 
 def spelled(name: str, existing: Iterable[str]) -> str:
-    """Return a column's name as a table spells it, since names ignore case; the name itself if no column has it."""
-    others = list(existing)
-    return name if name in others else next((n for n in others if n.lower() == name.lower()), name)
+    """Return a column's name as a table spells it: names ignore case. Without such a column, return the name itself."""
+    columns = list(existing)
+    return name if name in columns else next((c for c in columns if c.lower() == name.lower()), name)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

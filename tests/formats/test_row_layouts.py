@@ -206,8 +206,8 @@ def test_files_of_dms_become_the_current_rows(lake: Lake) -> None:
     assert not [o.error for o in outcomes.values() if o.error]
     assert "another `flag` or `time`" in outcomes["staging.t"].why
     assert current(lake) == {1: "d", 3: "c", 4: "e"}
-    # A parquet file of changes, and a load that arrives behind them: it would set rows back.
+    # A parquet file of changes, and a file of the first load that arrives behind them.
     pq.write_table(pa.table({"Op": ["U"], "id": [3], "v": ["f"]}), folder / "20240101-000000002.parquet")
     (folder / "LOAD00000002.csv").write_text("id,v\n3,old\n5,new\n")
     assert run(DMS)["staging.t"].rejected == 0
-    assert current(lake) == {1: "d", 3: "f", 4: "e"}
+    assert current(lake) == {1: "d", 3: "f", 4: "e", 5: "new"}

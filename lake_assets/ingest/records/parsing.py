@@ -72,7 +72,8 @@ def parse(
     reader = spec.reader
     bases = _bases(existing)
     own = {name: kind for name, kind in existing.items() if name not in bases}
-    names = LakeNames(spec.rename, [*spec.types, *existing, *spec.rename.values()])
+    declared = [*(c for key in (spec.key, *spec.keys) for c in key), *spec.order_by, *spec.types]
+    names = LakeNames(spec.rename, [*declared, *existing, *spec.rename.values()])
     hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row)
     schemas = schemas_of(
         schemas_by_source if schemas_by_source is not None else find_schemas(records, reader), spec.source_table

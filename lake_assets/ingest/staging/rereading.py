@@ -41,7 +41,7 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
     if parted is not None:
         before = {spec.rename.get(k, k) for k in json.loads(parted)}
         now = key_set_of(table, spec.keys, spec.rename) if spec.keys else parted_by(spec, ())
-        if before != set(now):
+        if {k.lower() for k in before} != {k.lower() for k in now}:
             return "another key is declared"
     if changed := retyped(spec, table):
         return f"another type is declared for {', '.join(changed)}"

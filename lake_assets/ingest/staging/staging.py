@@ -56,6 +56,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
     table = lake.find(spec.table)
     check_source(spec, table)
+    spec = _spelled(spec, table)
     rebuild = rebuild and table is not None
     reread_reason: str | None
     if rebuild:
@@ -172,6 +173,7 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     Raises:
         TableReplacedError: the raw table was replaced by another one.
     """
+    spec = _spelled(spec, table)
     window = window_of(spec.table, table, spec.raw, raw)
     if window.lost and window.lost.option == "on_replaced":
         raise window.lost.error(rebuild_advice(spec.table, spec.raw))
@@ -180,6 +182,11 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
         window = replace(window, mark=replace(window.mark or window.head, snapshot=reached))
     reason = reason_to_reread(spec, table) if table is not None else None
     return (replace(window, mark=None, lost=None), reason) if reason else (window, None)
+
+
+def _spelled(spec: StagingSpec, table: Table | None) -> StagingSpec:
+    """Return the declaration with its columns spelled as in the table, if that exists."""
+    return spec.spelled_as(f.name for f in table.schema().fields) if table else spec
 
 
 def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
@@ -211,6 +218,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
             return Outcome(name, "nothing")
         table = lake.find(spec.table)
         check_source(spec, table)
+        spec = _spelled(spec, table)
         if table is None or reason_to_reread(spec, table):
             # All records have to be read anyway, not only the rejected ones.
             return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})

@@ -23,7 +23,15 @@ from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Columns, Names, OrText, Strict, as_value_errors, seconds_of
+from lake_assets.pipeline.config.setting_types import (
+    ColumnName,
+    Columns,
+    Names,
+    OrText,
+    Strict,
+    as_value_errors,
+    seconds_of,
+)
 from lake_assets.tables.specs import Limit
 
 
@@ -31,9 +39,9 @@ class SourceOfRecords(Strict):
     """An Iceberg table to which another system appends records."""
 
     table: str = Field(description="namespace.table in the lake's catalog")
-    value: str = Field(default="value", description="column with the record, as text or bytes")
-    key: str | None = Field(default=None, description="column with the record's key, if it is separate")
-    order: Names = Field(
+    value: ColumnName = Field(default="value", description="column with the record, as text or bytes")
+    key: ColumnName | None = Field(default=None, description="column with the record's key, if it is separate")
+    order: Columns = Field(
         default_factory=list,
         description="columns that order the records of one snapshot, for example [partition, offset]; default: as "
         "stored",
@@ -159,7 +167,7 @@ class Stream(Batches, TableSettings):
 class RangeOfModel(Strict):
     """The column by which a model is recomputed in ranges, and the range of source rows of a result row."""
 
-    column: str = Field(description="output column: a date, timestamp or whole number")
+    column: ColumnName = Field(description="output column: a date, timestamp or whole number")
     back: str | float = Field(
         default=0, description="how far before its column's value a row reads (7d, 12h; for numbers, in their unit)"
     )
@@ -198,7 +206,9 @@ class SqlModel(Batches, TableSettings):
     sql_file: LocalPath | None = Field(
         default=None, description="a file with the SELECT, instead of sql; relative to the YAML's folder"
     )
-    key: Names = Field(default_factory=list, description="columns that identify a row; default: derived from the query")
+    key: Columns = Field(
+        default_factory=list, description="columns that identify a row; default: derived from the query"
+    )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
     partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
         default=None,
