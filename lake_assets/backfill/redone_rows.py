@@ -19,7 +19,7 @@ from lake_assets.formats.event_model import EVENT_TIME
 from lake_assets.lake import LakeBase, quote
 from lake_assets.lake.foreign_errors import first_line
 from lake_assets.lake.metadata.row_counts import visible_rows
-from lake_assets.lake.names import literal, nearest
+from lake_assets.lake.names import literal, nearest, spelled
 from lake_assets.pipeline.recompute import Chosen, chosen_partitions
 from lake_assets.pipeline.table_graph import ComputedSpec, Spec
 from lake_assets.tables.table_ddl import columns_of, key_in
@@ -170,7 +170,9 @@ def _keys_of_events(lake: LakeBase, spec: FinalSpec, low: str, high: str) -> Dat
 
 
 def _key_of(lake: LakeBase, spec: ComputedSpec) -> tuple[str, ...]:
-    key = spec.key if isinstance(spec, FinalSpec) and spec.key else key_in(lake.table(spec.table))
+    key = key_in(lake.table(spec.table))
+    if isinstance(spec, FinalSpec) and spec.key:
+        key = tuple(spelled(k, columns_of(lake, spec.staging)) for k in spec.key)
     if not key:
         raise BackfillError(f"{spec.table} has no key: redo everything (--all), or a range of a column (--by)")
     return tuple(key)

@@ -67,6 +67,12 @@ def _source_key(spec: FinalSpec, staging: Table) -> tuple[str, ...]:
     return spec.key or tuple(spec.rename.get(k, k) for k in key_in(staging))
 
 
+def spelled_as(spec: FinalSpec, staging: Table) -> FinalSpec:
+    """Return a declaration with its columns spelled as staging spells them: names in the lake ignore case."""
+    names = (f.name for f in staging.schema().fields)
+    return spec.spelled_as(dict.fromkeys(spec.rename.get(n, n) for n in names))
+
+
 def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Table) -> tuple[Window, str | None]:
     """Return the window to absorb, and why the table has to be rebuilt from all of staging (None: it has not).
 
@@ -76,6 +82,7 @@ def pending_of(lake: LakeBase, spec: FinalSpec, table: Table | None, staging: Ta
         TableReplacedError, SnapshotExpiredError: staging's history since the watermark is lost, and the table is
             declared to stop in this case.
     """
+    spec = spelled_as(spec, staging)
     window = window_of(spec.table, table, spec.staging, staging)
     if table is not None and (rebuild_reason := _rebuilds(lake, spec, table, staging)):
         return Window(spec.staging, None, window.head), rebuild_reason

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from lake_assets.final.column_selection import Computed, Star
 from lake_assets.lake import TableId
+from lake_assets.lake.names import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.partitioning.table_partitions import Partitions
@@ -75,6 +76,30 @@ class FinalSpec:
     audits: tuple[Audit, ...] = ()
     partitions: Partitions | None = None
     landing: ClassVar[Path | None] = None
+
+    def spelled_as(self, source: Iterable[str]) -> Self:
+        """Return the declaration with its columns spelled as the source and the table spell them.
+
+        Args:
+            source: the columns of staging, by their names in the lake.
+        """
+        staged = list(source)
+        own = [*(c.name for c in self.columns if isinstance(c, Computed)), *staged]
+
+        def names(declared: Iterable[str], existing: Sequence[str]) -> tuple[str, ...]:
+            return tuple(spelled(name, existing) for name in declared)
+
+        return replace(
+            self,
+            key=names(self.key, staged),
+            keys=tuple(names(key, staged) for key in self.keys),
+            order_by=names(self.order_by, staged),
+            track=names(self.track, own) if self.track is not None else None,
+            sort_by=names(self.sort_by, own),
+            partition_by=tuple(replace(p, column=spelled(p.column, own)) for p in self.partition_by),
+            partitions=self.partitions.spelled_as(own) if self.partitions else None,
+            audits=tuple(audit.spelled_as(own) for audit in self.audits),
+        )
 
     @property
     def sources(self) -> tuple[TableId, ...]:

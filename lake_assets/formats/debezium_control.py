@@ -1,8 +1,8 @@
 """Records that a Debezium connector writes beside changes of rows: heartbeats, schema changes, and others.
 
-A sink that takes all topics of a connector gets them in between. They are recognised by exactly the fields that Debezium
-gives them, with and without schemas, so that a row is never taken for one. ExtractNewRecordState passes them on as they
-are.
+A sink that takes all topics of a connector gets them in between. They are recognised by exactly the fields that
+Debezium gives them, with and without schemas, so that a row is never taken for one. ExtractNewRecordState passes them
+on as they are.
 
 Source: Debezium's documentation of the connectors (heartbeats, schema change topics, transaction metadata, logical
 decoding messages), of signals and of notifications; `SchemaFactory` in its source.
@@ -61,16 +61,16 @@ def control_kind(value: Mapping[str, Any], topic: str = "") -> str | None:
     if topic.startswith(_HEARTBEAT_TOPIC) and "ts_ms" in value:
         return HEARTBEATS
     names = set(value)
-    kind = next((k for k, (known, needed) in _FIELDS.items() if needed <= names <= known), None)
-    match kind:
-        case "schema changes" if not isinstance(value["source"], dict) or not {"ddl", "tableChanges"} & names:
-            return None
-        case "transaction markers" if value["status"] not in ("BEGIN", "END"):
-            return None
-        case "signals" if value["type"] not in _SIGNAL_TYPES:
-            return None
-        case _:
-            return kind
+    return next((k for k, (known, needed) in _FIELDS.items() if needed <= names <= known and _is(k, value)), None)
+
+
+def _is(kind: str, value: Mapping[str, Any]) -> bool:
+    """Whether the values of a record with the fields of a kind are those of this kind."""
+    if kind == SCHEMA_CHANGES:
+        return isinstance(value["source"], dict) and ("ddl" in value or "tableChanges" in value)
+    if kind == TRANSACTIONS:
+        return value["status"] in ("BEGIN", "END")
+    return kind != SIGNALS or str(value["type"]) in _SIGNAL_TYPES
 
 
 def _is_signal(row: Any) -> bool:

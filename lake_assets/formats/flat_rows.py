@@ -1,10 +1,11 @@
 """Flat rows with a column for the operation: flagged change sets and change feeds.
 
 A change set has the columns of the table, a flag (I, U or D) and the time of the change, which is also a column of the
-table. A change feed has the columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's
-`_change_ordinal` and `_commit_snapshot_id`). Its before-images are deletes that come before all other rows of their
-commit, so an update that changes the key deletes the old key. Rows are complete: a missing column is null. Neither form
-names the key or the table, so both are declared.
+table. Other names of these columns, and other values of the flag, are declared (`RowLayout`). A change feed has the
+columns, `_change_type`, `_commit_version` and `_commit_timestamp` (or Iceberg's `_change_ordinal` and
+`_commit_snapshot_id`). Its before-images are deletes that come before all other rows of their commit, so an update that
+changes the key deletes the old key. Rows are complete: a missing column is null. Neither form names the key or the
+table, so both are declared.
 
 Records are JSON objects, or rows of CSV and Parquet files as read by the folder `files`:
 `{"@text": {...}}` (values are text; a column is numeric if all of its values look like numbers) and
@@ -40,7 +41,8 @@ from lake_assets.formats.event_model import (
 )
 from lake_assets.formats.format_base import Format, lake_names, named
 from lake_assets.formats.named_values import op_of
-from lake_assets.formats.sequences import KIND, STORED, not_placed, placed, version
+from lake_assets.formats.row_layouts import ANY, LOAD, OPS, RowLayout, op_of_word, word_of
+from lake_assets.formats.sequences import FIRST, KIND, STORED, not_placed, placed, version
 from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
 from lake_assets.formats.types.text_types import MOMENT, Reading, read_text
 from lake_assets.lake.names import literal
@@ -52,6 +54,8 @@ _NUMBER = r':"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"(?=[,}])'
 _IS_TEXT = f"startswith(record, {literal('{' + json.dumps(TEXT) + ':')})"
 _IS_TYPED = f"startswith(record, {literal('{' + json.dumps(TYPES) + ':')})"
 _MAP = "MAP<STRING, STRING>"
+# Digits of a number in the order of changes.
+_DIGITS = 20
 
 
 @dataclass(frozen=True)
@@ -75,16 +79,21 @@ class Rows(Format):
 
     Attributes:
         op: the column of the operation; this and the other names ignore case.
-        words: the op for each value of that column, in lower case.
+        words: the op for each value of that column, in lower case; `*`: for any other value.
+        missing: what rows without a value in that column are; empty: they are rejected.
         version: the first existing one of these columns orders the rows; within a version and key, deletes come first.
-        time: the column of the time of the change; orders the rows if no version column exists.
+        time: columns of the time of the change, which orders the rows if no version column exists; of several, the
+            first with a value counts.
+        needs_time: whether a change without a time is rejected.
         technical: columns that are not part of the row.
     """
 
     op: str
     words: Mapping[str, str]
+    missing: str = ""
     version: tuple[str, ...] = ()
-    time: str | None = None
+    time: tuple[str, ...] = ()
+    needs_time: bool = False
     whole: bool = True
     technical: frozenset[str] = frozenset()
     kind: str | None = KIND
@@ -117,7 +126,7 @@ class Rows(Format):
         if not isinstance(record, dict):
             raise MalformedRecordError("expected an object, the columns of a row")
         op = next((v for k, v in record.items() if k.lower() == self.op.lower()), None)
-        if not isinstance(op, str) or op.strip().lower() not in self.words:
+        if isinstance(op, dict | list) or op_of_word(word_of(op), self.words, self.missing) is None:
             raise MalformedRecordError(f"{self.op} is {op!r}, expected one of {', '.join(self.words)}")
         for name in record:
             named(name, "a column's name")
@@ -133,20 +142,20 @@ class Rows(Format):
         def column(name: str | None) -> str | None:
             return next((c for c in layout.readings if name and c.lower() == name.lower()), None)
 
-        op = column(self.op)
-        if op is None:
+        flag = column(self.op)
+        if flag is None and not self.missing:
             raise UnsupportedEventError(f"no column {self.op} in {sorted(layout.readings)}")
-        op_word = f"lower(trim({_value(op)}))"
-        commit, time = next(filter(None, map(column, self.version)), None), column(self.time)
+        word = f"coalesce(lower(trim({_value(flag)})), '')" if flag else "''"
+        commit = next(filter(None, map(column, self.version)), None)
+        times = [c for c in map(column, self.time) if c]
         readings = {c: r for c, r in layout.readings.items() if c.lower() not in self.technical}
         sources_of = _source_names(readings, layout, hints)
-        sequence = placed(_value(time)) if time else "''"
-        no_place = not_placed(time, _value(time)) if time else literal(NO_PLACE)
+        op = self._op(word)
+        sequence, no_place = self._order(word, times)
         if commit:
-            after = f"CASE WHEN {op_of(op_word, self.words)} = {literal(DELETE)} THEN '0' ELSE '1' END"
+            after = f"CASE WHEN {op} = {literal(DELETE)} THEN '0' ELSE '1' END"
             sequence = f"concat({version(_value(commit))}, '/', {after})"
             no_place = literal(f"{commit} is not a whole number of up to 20 digits")
-        op = op_of(op_word, self.words)
         if hints.by_row:
             # A feed has a separate row for the old values of an update; a change set has none.
             op = f"CASE {op} WHEN {literal(UPDATE)} THEN {literal(INSERT) if self.version else 'NULL'} ELSE {op} END"
@@ -159,7 +168,7 @@ class Rows(Format):
             parsed=layout.row,
             op=op,
             sequence=sequence,
-            event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
+            event_time=MOMENT.replace("{t}", _value(*times)) if times else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(
                 EventColumn(name, r.type, _value(*sources), r.steps)
                 for name, sources in sources_of.items()
@@ -169,6 +178,30 @@ class Rows(Format):
             no_op=NO_OLD_ROW if hints.by_row else NO_OP,
             no_place=no_place,
         )
+
+    def _op(self, word: str) -> str:
+        """Return SQL of the op; `word`: SQL of the flag's value in lower case, empty if it is missing."""
+        ops = {w: op for w, op in self.words.items() if w != ANY}
+        without, other = (literal(op) if op else "NULL" for op in (OPS.get(self.missing), self.words.get(ANY)))
+        named = f"coalesce({op_of(word, ops)}, {other})" if ops else other
+        return f"CASE WHEN {word} = '' THEN {without} ELSE {named} END"
+
+    def _order(self, word: str, times: Sequence[str]) -> tuple[str, str]:
+        """Return SQL of the place of a row in the order of changes, and of the reason if it has none."""
+        # Without a time the order of the stream counts: changes then share a number, which comes after a load.
+        sequence = f"lpad('', {_DIGITS}, '0')" if self.missing == LOAD else "''"
+        none = literal(f"no value in {' or '.join(self.time)} says its place in the order of changes")
+        no_place = none if self.time else literal(NO_PLACE)
+        if times:
+            time = _value(*times)
+            sequence, no_place = placed(time), f"coalesce({not_placed(' or '.join(times), time)}, {none})"
+            if self.needs_time:
+                sequence = f"nullif({sequence}, '')"
+        elif self.needs_time:
+            sequence = "CAST(NULL AS STRING)"
+        if self.missing == LOAD:
+            sequence = f"CASE WHEN {word} = '' THEN {literal(FIRST)} ELSE {sequence} END"
+        return sequence, no_place
 
 
 def _source_names(readings: Mapping[str, Reading | None], layout: _Layout, hints: Hints) -> dict[str, list[str]]:
@@ -188,7 +221,7 @@ def _value(name: str, *others: str) -> str:
     return f"coalesce({', '.join(values)})" if others else values[0]
 
 
-def _layout(seen: Seen, hints: Hints, time: str | None) -> _Layout:
+def _layout(seen: Seen, hints: Hints, times: Sequence[str]) -> _Layout:
     if seen.schema not in ("", TEXT):
         types: dict[str, str] = json.loads(seen.schema)
         read = {c: read_text(hints.types.get(hints.rename.get(c, c), t)) for c, t in types.items()}
@@ -206,16 +239,31 @@ def _layout(seen: Seen, hints: Hints, time: str | None) -> _Layout:
     if seen.schema == TEXT:
         return _Layout(f"from_json(record, {literal(f'`{TEXT}` {_MAP}')})[{literal(TEXT)}]", read)
     # The order of changes is read from the text of its column, whatever the column's type is.
-    texts = {c: Reading("string") if time and c.lower() == time.lower() else r for c, r in read.items()}
+    lower = {t.lower() for t in times}
+    texts = {c: Reading("string") if c.lower() in lower else r for c, r in read.items()}
     return _Layout(f"try_cast(try_parse_json({exact('record', fields, texts)}) AS {_MAP})", read)
 
 
 CHANGE_SET = Rows(
     op="FLAG",
     words={"i": INSERT, "u": UPDATE, "d": DELETE, "insert": INSERT, "update": UPDATE, "delete": DELETE},
-    time="CDC_TIMESTAMP",
+    time=("CDC_TIMESTAMP",),
     technical=frozenset({"flag"}),
 )
+
+
+def change_set(layout: RowLayout) -> Rows:
+    """Return the format of change sets with declared columns."""
+    return Rows(
+        op=layout.column,
+        words=dict(layout.words),
+        missing=layout.missing,
+        time=layout.time,
+        needs_time=bool(layout.time),
+        technical=frozenset({layout.column.lower()}),
+    )
+
+
 CHANGE_FEED = Rows(
     op="_change_type",
     words={
@@ -227,7 +275,7 @@ CHANGE_FEED = Rows(
         "update_after": UPDATE,
     },
     version=("_commit_version", "_change_ordinal"),
-    time="_commit_timestamp",
+    time=("_commit_timestamp",),
     technical=frozenset(
         {"_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal", "_commit_snapshot_id"}
     ),

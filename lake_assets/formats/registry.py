@@ -8,8 +8,9 @@ from typing import Any, Protocol
 from lake_assets.errors import PipelineError
 from lake_assets.formats.debezium import Debezium
 from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SnapshotRow, SourceTable
-from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET
+from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET, change_set
 from lake_assets.formats.format_base import DEPTH, decode
+from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.formats.simplified import Simplified
 from lake_assets.formats.wal2json import Wal2JsonV1, Wal2JsonV2
 
@@ -162,12 +163,18 @@ FORMATS: dict[str, EventFormat] = {
 }
 
 
-def event_format(name: str) -> EventFormat:
+def event_format(name: str, layout: RowLayout | None = None) -> EventFormat:
     """Return the format called `name`.
+
+    Args:
+        name: the format.
+        layout: the declared columns of a change set.
 
     Raises:
         PipelineError: it is unknown.
     """
+    if layout is not None:
+        return change_set(layout)
     try:
         return FORMATS[name]
     except KeyError:

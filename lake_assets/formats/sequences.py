@@ -3,6 +3,7 @@
 Final tables order events by the text in `_sequence`. It is one of these, which sort in this order:
 
     ''                                      the record has no order
+    ' '                                     a row of a first load
     -!<length><digits>~  -<20 digits>~      negative numbers, each digit as its complement to 9
     <20 digits>  <20 digits>.<fraction>     numbers
     :<length><digits>                       numbers of more than 20 digits
@@ -18,20 +19,22 @@ from lake_assets.formats.event_model import SEQUENCE
 from lake_assets.formats.types.text_types import MOMENT, MOMENT_IN_RANGE, let
 from lake_assets.lake.names import literal
 
+# The place of rows of a first load, whenever they arrive.
+FIRST = " "
 _COUNTER = "^[0-9]{1,20}$"
 # As many digits as the length prefix can express, including those that an exponent adds.
 _NUMBER = r"^[+-]?(?:[0-9]{1,1000}(?:\.[0-9]{0,1000})?|\.[0-9]{1,1000})(?:[eE][+-]?0{0,9}[0-9]{1,3})?$"
 _DIGITS, _COMPLEMENTS = "0123456789:", "9876543210!"
 _CANONICAL = (
-    r"^(?:|[0-9]{20}(?:/[01]|\.[0-9]+)?|-.*~|:[0-9.]+"
+    r"^(?:| |[0-9]{20}(?:/[01]|\.[0-9]+)?|-.*~|:[0-9.]+"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6,})$"
 )
 
 KIND = (
     f"CASE WHEN {SEQUENCE} RLIKE '^[0-9]{{4}}-' THEN 'moments' WHEN {SEQUENCE} LIKE '%/%' THEN 'versions' "
-    f"WHEN {SEQUENCE} <> '' THEN 'numbers' END"
+    f"WHEN {SEQUENCE} NOT IN ('', '{FIRST}') THEN 'numbers' END"
 )
-"""SQL over `_sequence` of its kind; NULL if the record has no order."""
+"""SQL over `_sequence` of its kind; NULL if the record has no order, or belongs to a first load."""
 
 
 def placed(t: str) -> str:

@@ -160,7 +160,7 @@ class Wal2JsonV2(_Wal2Json):
 
     def control_kind(self, record: Any) -> str | None:
         """See `EventFormat.control_kind`: B and C lines, and messages."""
-        return _ABOUT_NO_ROW.get(record.get("action")) if isinstance(record, dict) else None
+        return _ABOUT_NO_ROW.get(str(record.get("action"))) if isinstance(record, dict) else None
 
     def routes(self, record: Any, table: SourceTable | None = None) -> tuple[SourceTable, ...]:
         """See `EventFormat.routes`."""

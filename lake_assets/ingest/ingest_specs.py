@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from lake_assets.formats import EventFormat, SourceTable, event_format
 from lake_assets.formats.files.file_streams import DEFAULT_LIMITS, Limits
+from lake_assets.formats.row_layouts import RowLayout
 from lake_assets.lake import TableId
+from lake_assets.lake.names import spelled
 from lake_assets.tables.audits.audit_kinds import Audit
 from lake_assets.tables.partitioning.table_partitions import Partitions
 from lake_assets.tables.specs import UNLIMITED, BatchSize, Limit, Shown
@@ -29,6 +31,7 @@ class RawSpec:
         max_rejected: how many records of a batch may be unroutable; None: any number.
         batch: how much one commit lands, in whole files, and how long fewer files wait.
         limits: limits on the size of files and records.
+        layout: the declared columns of a change set.
         signal_tables: declared source tables whose rows count although they look like Debezium's signals.
         shown: its asset.
     """
@@ -45,6 +48,7 @@ class RawSpec:
     max_rejected: Limit | None = None
     batch: BatchSize = UNLIMITED
     limits: Limits = DEFAULT_LIMITS
+    layout: RowLayout | None = None
     signal_tables: frozenset[SourceTable] = frozenset()
     shown: Shown = field(default_factory=Shown, repr=False)
     audits: ClassVar[tuple[Audit, ...]] = ()
@@ -54,7 +58,7 @@ class RawSpec:
     @property
     def reader(self) -> EventFormat:
         """The format of its records."""
-        return event_format(self.format)
+        return event_format(self.format, self.layout)
 
     @property
     def sources(self) -> tuple[TableId, ...]:
@@ -89,6 +93,7 @@ class StagingSpec:
             values null.
         order_by: columns whose values order the changes, instead of the positions in the records; see `FinalSpec`.
         max_rejected: how many records of a batch may be rejected; None: any number.
+        layout: the declared columns of a change set.
         refused: why no table can be created: its name belongs to something else. Steps fail with this reason.
         batch: how much of the raw table one step absorbs.
         shown: its asset.
@@ -111,6 +116,7 @@ class StagingSpec:
     keys: tuple[tuple[str, ...], ...] = ()
     start: int = 0
     not_renamed: frozenset[str] = frozenset()
+    layout: RowLayout | None = None
     refused: str = ""
     batch: BatchSize = UNLIMITED
     shown: Shown = field(default_factory=Shown, repr=False)
@@ -118,6 +124,22 @@ class StagingSpec:
     audits: ClassVar[tuple[Audit, ...]] = ()
     names_columns_in: ClassVar[tuple[str, ...]] = ()
     partitions: ClassVar[Partitions | None] = None
+
+    @property
+    def reader(self) -> EventFormat:
+        """The format of its records."""
+        return event_format(self.format, self.layout)
+
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """Return the declaration with its columns spelled as the table with these columns spells them."""
+        existing = [*dict.fromkeys(self.rename.get(c, c) for c in columns)]
+        return replace(
+            self,
+            key=tuple(spelled(c, existing) for c in self.key),
+            keys=tuple(tuple(spelled(c, existing) for c in key) for key in self.keys),
+            order_by=tuple(spelled(c, existing) for c in self.order_by),
+            types={spelled(c, existing): kind for c, kind in self.types.items()},
+        )
 
     @property
     def sources(self) -> tuple[TableId, ...]:

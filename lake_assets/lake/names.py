@@ -16,6 +16,9 @@ _FOLDER = re.compile(r"\w(?:[\w .$-]*[\w$-])?")
 # Less than the 255 bytes of most file systems, since suffixes are added.
 _MAX_FOLDER_BYTES = 200
 
+# A name in backticks.
+_QUOTED = re.compile(r"`(?:[^`]|``)+`", re.DOTALL)
+
 # Prefixes of the columns that a capture adds.
 _CHANGE_COLUMNS = ("_change_type", "_commit_", "__lake_")
 # Iceberg's metadata columns: it does not read tables that have other columns of these names.
@@ -48,6 +51,27 @@ def is_reserved(column: str) -> bool:
 def literal(text: str) -> str:
     """Return `text` as a SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def read_column(text: str) -> str:
+    """Return the name of a column as a setting writes it: plain, or in backticks (where two stand for one).
+
+    All settings that name columns read them here. Backticks are needed where a plain name would mean something else,
+    such as the column `days(at)` in `partition_by`.
+
+    Raises:
+        InvalidNameError: the name is empty or contains a NUL character.
+    """
+    name = text[1:-1].replace("``", "`") if _QUOTED.fullmatch(text) else text
+    if not name or "\x00" in name:
+        raise InvalidNameError(f"{text!r} is not the name of a column: it is empty or contains a NUL character")
+    return name
+
+
+def spelled(name: str, existing: Iterable[str]) -> str:
+    """Return a column's name as a table spells it: names ignore case. Without such a column, return the name itself."""
+    columns = list(existing)
+    return name if name in columns else next((c for c in columns if c.lower() == name.lower()), name)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -155,7 +155,8 @@ def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
         staging = lake.find(spec.staging) if isinstance(spec, FinalSpec) else None
         if not isinstance(spec, FinalSpec) or staging is None:
             continue
-        staged = {*_names_of(spec, staging), *declared.get(spec.staging, ())}
+        names = [*_names_of(spec, staging), *declared.get(spec.staging, ())]
+        spec, staged = spec.spelled_as(names), set(names)
         try:
             table = {*(_columns_of(lake, spec) or ()), *staged}
         except PipelineError:  # reported with the audits
@@ -164,7 +165,7 @@ def _of_finals(specs: Sequence[Spec], lake: LakeBase) -> list[str]:
         for setting, columns, existing in (
             ("key", spec.key, staged),
             ("order_by", columns_of_order(spec.order_by), staged),
-            ("track", spec.track or (), staged),
+            ("track", spec.track or (), table),
             ("partition_by", [p.column for p in partitions], table),
             ("sort_by", spec.sort_by, table),
         ):
@@ -186,7 +187,7 @@ def _of_partitions(specs: Sequence[Spec], lake: LakeBase, outputs_of: Mapping[Ta
             columns = outputs_of.get(spec.table) or _columns_of(lake, spec)
         except PipelineError:  # reported with the audits
             continue
-        if columns and spec.partitions.by not in columns:
+        if columns and spec.partitions.spelled_as(columns).by not in columns:
             problems.append(
                 f"{spec.table}: `partitions` names {spec.partitions.by}, and the table has {', '.join(columns)}"
             )
@@ -223,7 +224,7 @@ def _of_audits(
                 problems.append(
                     f"{at} reads {', '.join(missing_tables)}, which neither exists in the lake nor is declared"
                 )
-            if own and (missing := [c for c in audit.columns if c not in own]):
+            if own and (missing := [c for c in audit.spelled_as(own).columns if c not in own]):
                 problems.append(f"{at} names {', '.join(missing)}, and the table has {', '.join(own)}")
             if (
                 isinstance(audit, Relationship)

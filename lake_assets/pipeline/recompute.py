@@ -109,6 +109,7 @@ def chosen_partitions(spec: ComputedSpec, keys: Sequence[str], types: Mapping[st
     by = spec.partitions
     if by is None:
         raise PipelineError(f"{spec.table} has no `partitions`")
+    by = by.spelled_as(types)
     where = by.condition(keys, types[by.by]) if by.by in types else "false"
     return Chosen(where, (by.by,), f"{len(keys)} partition{'s' if len(keys) != 1 else ''}")
 

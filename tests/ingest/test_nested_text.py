@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -157,7 +156,7 @@ def test_such_records_arrive_beside_others_from_files_and_tables(lake: Lake, mon
     flat = [unique(t, n) for n, t in enumerate([*texts, wrapped('{"id": 1}', FLAT)])]
     deliver(lake, "flat", *flat)
     rows = pa.table({
-        "key": [b'{"id": 0}', '"{\\"id\\": 1}"'.encode(), b"Struct{id=2}", None],
+        "key": [b'{"id": 0}', b'"{\\"id\\": 1}"', b"Struct{id=2}", None],
         "value": [q(unique(ENVELOPE, 0)), unique(ENVELOPE, 1), q(unique(ENVELOPE, 2)), q(unique(ENVELOPE, 3))],
     })  # fmt: skip
     lake.ensure_namespace(("kafka",))

@@ -7,6 +7,7 @@ stored as well, with the reason (see `rejects`). A truncated file is not landed.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,7 +156,7 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
     record_landing(raw, spec.landing)
     file_ledger.catch_up(lake, spec.table)
     total = Landed(snapshot=raw.metadata.current_snapshot_id)
-    while listed := listing(spec.landing):
+    while listed := _in_order(listing(spec.landing), spec):
         # The commit is made to the loaded table that lacked these files: if another process lands them in between, the
         # commit fails.
         raw, seen = file_ledger.seen_by(lake, spec.table)
@@ -171,6 +172,12 @@ def land(lake: LakeBase, spec: RawSpec) -> Landed:
             raise e.cause from e
         _caught_up(lake, spec.table)
     return total
+
+
+def _in_order(files: list[Path], spec: RawSpec) -> list[Path]:
+    """Return files in the order in which they land: by name, first loads before changes if that is declared."""
+    pattern = spec.layout.load_files if spec.layout else ""
+    return sorted(files, key=lambda f: not fnmatch.fnmatchcase(f.name, pattern)) if pattern else files
 
 
 def _caught_up(lake: LakeBase, table: TableId) -> None:

@@ -31,7 +31,7 @@ _MOST_WINDOWS = 8
 READABLE = "coalesce(payload, record)"
 
 
-def readable(records: DataFrame) -> DataFrame:
+def with_payloads(records: DataFrame) -> DataFrame:
     """Return records of a raw table with the text that plans read in `record`."""
     return records.withColumn("record", F.expr(READABLE))
 
@@ -80,7 +80,7 @@ def find_schemas(records: DataFrame, reader: EventFormat) -> BySource:
     shapes = {(r["source_table"], r["schema_key"]): r["shape"] for r in incomplete if not r["schema_key"]}
     if schema_keys := sorted({r["schema_key"] for r in incomplete if r["schema_key"]}):
         selected = records.where(F.col("schema_key").isin(*schema_keys)) if len(schema_keys) < len(schemas) else records
-        shape_rows = readable(selected).groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
+        shape_rows = with_payloads(selected).groupBy(*by).agg(F.expr(reader.shape or "").alias("shape"))
         shapes |= {(r["source_table"], r["schema_key"]): r["shape"] for r in shape_rows.collect()}
     by_source: dict[str, list[BatchSchema]] = {}
     for r in rows:
@@ -103,6 +103,7 @@ class BatchWindow:
     start: int | None
     end: int
     format: str
+    """Its format, with the declared columns of a change set."""
 
 
 class _CachedSchemas:

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from lake_assets.errors import (
     UnsupportedEventError,
 )
-from lake_assets.formats import EventPlan, event_format
+from lake_assets.formats import EventPlan
 from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, readable, schemas_of
+from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import events_of, rows_of
 from lake_assets.ingest.records.on_conflict import resolve_conflicts
 from lake_assets.ingest.records.record_plans import check_key, is_unread, keyed_plans, of_schemas, refused_records
@@ -71,10 +71,11 @@ def parse(
         DefinitionChangedError: the records have different keys, and none is declared.
         UnsupportedEventError: the batch cannot be read as a whole.
     """
-    reader = event_format(spec.format)
+    reader = spec.reader
     bases = _bases(existing)
     own = {name: kind for name, kind in existing.items() if name not in bases}
-    names = LakeNames(spec.rename, [*spec.types, *existing, *spec.rename.values()])
+    declared = [*(c for key in (spec.key, *spec.keys) for c in key), *spec.order_by, *spec.types]
+    names = LakeNames(spec.rename, [*declared, *existing, *spec.rename.values()])
     hints = Hints(spec.source_table, names, spec.types, spec.key, own, key, spec.by_row, bool(spec.order_by))
     schemas = schemas_of(
         schemas_by_source if schemas_by_source is not None else find_schemas(records, reader), spec.source_table
@@ -108,7 +109,7 @@ def parse(
         if short.issuperset(p.schemas):
             part = part.withColumn("record", F.col("payload"))
         elif has_payloads.intersection(p.schemas):
-            part = readable(part)
+            part = with_payloads(part)
         part = _with_transactions(part)
         absent = [] if reader.whole else [c for c in every if c not in {k.name for k in p.plan.columns}]
         events = events_of(part, p.plan)

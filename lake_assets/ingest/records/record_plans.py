@@ -20,7 +20,7 @@ from lake_assets.formats import EventFormat
 from lake_assets.formats.event_model import Hints, Planned, Seen
 from lake_assets.formats.format_base import schema_key
 from lake_assets.ingest.ingest_specs import StagingSpec
-from lake_assets.ingest.records.batch_schemas import find_schemas, readable, schemas_of
+from lake_assets.ingest.records.batch_schemas import find_schemas, schemas_of, with_payloads
 from lake_assets.ingest.records.event_rows import BAD
 
 # At most this many shapes per batch are tried one by one.
@@ -96,7 +96,7 @@ def _one_by_one(records: DataFrame, reader: EventFormat, hints: Hints) -> tuple[
     assert reader.shape
     schemas = {schema_key(s.schema): s.schema for s in _seen(records, reader, hints)}
     shapes = (
-        readable(records)
+        with_payloads(records)
         .groupBy("schema_key", "position")
         .agg(F.expr(reader.shape).alias("shape"))
         .groupBy("schema_key", "shape")

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lake_assets.formats import event_format
 from lake_assets.formats.event_model import POSITION, SEQUENCE
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
@@ -44,7 +43,7 @@ def to_property(kind: Kind | None) -> str:
 def kind_sql(spec: StagingSpec) -> str | None:
     """Return SQL over `_sequence` that gives the kind of an event; None if the format has one kind only, or `order_by`
     is declared."""
-    return None if spec.order_by else event_format(spec.format).kind
+    return None if spec.order_by else spec.reader.kind
 
 
 def kind_of(lake: LakeBase, spec: StagingSpec) -> Kind | None:
@@ -55,7 +54,7 @@ def kind_of(lake: LakeBase, spec: StagingSpec) -> Kind | None:
     if stored := table.properties.get(PROPERTY):
         return Kind(**fields) if (fields := json.loads(stored)) else None
     # The table was created by an earlier release, or by a run that was killed.
-    reader = event_format(spec.format)
+    reader = spec.reader
     rows = lake.spark().table(lake.sql_name(spec.table)).selectExpr(POSITION, f"{reader.stored} AS {SEQUENCE}")
     return first_kind(rows, sql)
 

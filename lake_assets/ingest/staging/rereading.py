@@ -3,8 +3,8 @@ differently, or the raw table's history is lost. After lost history only the rec
 
 Most declarations only affect later records. Some decide what a record means, so earlier rows would contradict later
 ones: the key by which updates are split into a delete and an insert, the type of an existing column, the position that
-the table starts at, and `order_by` once it is removed, since it accepted records without a position of their own. The
-table's properties store the declaration with which it was read.
+the table starts at, the columns of a change set (`flag`, `time`), and `order_by` once it is removed, since it accepted
+records without a position of their own. The table's properties store the declaration with which it was read.
 """
 
 from __future__ import annotations
@@ -41,10 +41,14 @@ def reason_to_reread(spec: StagingSpec, table: Table) -> str | None:
     if parted is not None:
         before = {spec.rename.get(k, k) for k in json.loads(parted)}
         now = key_set_of(table, spec.keys, spec.rename) if spec.keys else parted_by(spec, ())
-        if before != set(now):
+        if {k.lower() for k in before} != {k.lower() for k in now}:
             return "another key is declared"
     if changed := retyped(spec, table):
         return f"another type is declared for {', '.join(changed)}"
+    if spec.layout and _read_as(table).get("layout") != spec.layout.read_as:
+        return "another `flag` or `time` is declared"
+    if not spec.layout and _read_as(table).get("layout"):
+        return "`flag` and `time` are no longer declared"
     if _read_as(table).get("ordered") and not spec.order_by:
         return "`order_by` is no longer declared"
     return None
@@ -94,6 +98,8 @@ def properties_of(spec: StagingSpec, key_set: tuple[str, ...]) -> dict[str, str]
     read: dict[str, Any] = {"types": dict(sorted(spec.types.items())), "start": spec.start}
     if spec.order_by:
         read["ordered"] = True
+    if spec.layout:
+        read["layout"] = spec.layout.read_as
     return {PARTED_PROPERTY: json.dumps(parted_by(spec, key_set)), READ_PROPERTY: json.dumps(read)}
 
 

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.capture import capture
-from lake_assets.formats import event_format
 from lake_assets.formats.event_model import MANY, POSITION
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.raw.shared_streams import arrived, nothing_until
@@ -58,6 +57,7 @@ def absorb_events(lake: LakeBase, spec: StagingSpec, *, rebuild: bool = False) -
         return Outcome(name, "waiting", why=f"{spec.raw} does not exist yet")
     table = lake.find(spec.table)
     check_source(spec, table)
+    spec = _spelled(spec, table)
     rebuild = rebuild and table is not None
     reread_reason: str | None
     if rebuild:
@@ -174,6 +174,7 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
     Raises:
         TableReplacedError: the raw table was replaced by another one.
     """
+    spec = _spelled(spec, table)
     window = window_of(spec.table, table, spec.raw, raw)
     if window.lost and window.lost.option == "on_replaced":
         raise window.lost.error(rebuild_advice(spec.table, spec.raw))
@@ -182,6 +183,11 @@ def pending_of(spec: StagingSpec, table: Table | None, raw: Table) -> tuple[Wind
         window = replace(window, mark=replace(window.mark or window.head, snapshot=reached))
     reason = reason_to_reread(spec, table) if table is not None else None
     return (replace(window, mark=None, lost=None), reason) if reason else (window, None)
+
+
+def _spelled(spec: StagingSpec, table: Table | None) -> StagingSpec:
+    """Return the declaration with its columns spelled as in the table, if that exists."""
+    return spec.spelled_as(f.name for f in table.schema().fields) if table else spec
 
 
 def _has_former_names(spec: StagingSpec, table: Table | None) -> bool:
@@ -213,6 +219,7 @@ def replay(lake: LakeBase, spec: StagingSpec) -> Outcome:
             return Outcome(name, "nothing")
         table = lake.find(spec.table)
         check_source(spec, table)
+        spec = _spelled(spec, table)
         if table is None or reason_to_reread(spec, table):
             # All records have to be read anyway, not only the rejected ones.
             return _replayed_by_rereading(lake, spec, {r["position"] for r in before.collect()})
@@ -279,10 +286,8 @@ def _schemas(spec: StagingSpec, window: Window, records: DataFrame) -> BySource 
     In a big window, each table reads its own records only: they are stored together, and the others are skipped.
     """
     assert window.head.snapshot is not None
-    key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, spec.format)
-    return shared_schemas(
-        key, lambda: find_schemas(records.where("source_table IS NOT NULL"), event_format(spec.format))
-    )
+    key = BatchWindow(window.head.uuid, window.start, window.head.snapshot, f"{spec.format} {spec.layout or ''}")
+    return shared_schemas(key, lambda: find_schemas(records.where("source_table IS NOT NULL"), spec.reader))
 
 
 def _parsed(

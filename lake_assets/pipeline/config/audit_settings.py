@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError, TokenError
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId
 from lake_assets.lake.sql_text import DIALECT
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, share_of
+from lake_assets.pipeline.config.setting_types import ColumnName, Columns, OrText, Strict, as_value_errors, share_of
 from lake_assets.tables.audits.audit_kinds import (
     PLACEHOLDER,
     AcceptedValues,
@@ -68,14 +68,14 @@ class Comparison(Strict):
 class AuditOfTable(Strict):
     """A condition that a table must meet; each item has exactly one kind."""
 
-    unique: Names | None = Field(
+    unique: Columns | None = Field(
         default=None, description="columns whose values no two rows share (rows with nulls aside); empty: the key"
     )
-    not_null: Names | None = Field(default=None, description="columns without nulls")
-    accepted_values: dict[str, list[Value]] | None = Field(
+    not_null: Columns | None = Field(default=None, description="columns without nulls")
+    accepted_values: dict[ColumnName, list[Value]] | None = Field(
         default=None, description="by column, its allowed values; nulls are allowed too"
     )
-    relationships: dict[str, str] | None = Field(
+    relationships: dict[ColumnName, str] | None = Field(
         default=None, description="by column, the column in which each of its values must exist: layer.table.column"
     )
     row_count_change: str | int | None = Field(

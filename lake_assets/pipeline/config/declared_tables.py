@@ -28,6 +28,7 @@ from lake_assets.models.sql.query_text import without_catalog
 from lake_assets.models.sql.sql_errors import located
 from lake_assets.pipeline.config.asset_settings import combined_settings
 from lake_assets.pipeline.config.audit_settings import read_audits, read_comparisons
+from lake_assets.pipeline.config.flag_settings import row_layout
 from lake_assets.pipeline.config.job_settings import job_specs
 from lake_assets.pipeline.config.layer_tables import LayerTables, batch_size
 from lake_assets.pipeline.config.pipeline_config import PipelineConfig, SqlModel, Stream, seconds_of
@@ -141,6 +142,7 @@ class DeclaredTables:
             on_misfit=declared.on_misfit or stream.on_misfit,
             order_by=tuple(declared.order_by),
             max_rejected=raw.max_rejected,
+            layout=raw.layout,
             batch=replace(batch, wait=0.0),
             shown=combined_settings([declared, stream, self.config], own=not declared.final),
         )
@@ -241,6 +243,7 @@ class DeclaredTables:
             key_column=source.key if source else None,
             order=tuple(source.order) if source else (),
             about=SourceTable.parse(stream.about) if stream.about else None,
+            layout=row_layout(stream.flag, stream.time),
             signal_tables=_signal_tables(stream),
             max_rejected=Limit.parse(stream.max_rejected) if stream.max_rejected is not None else None,
             limits=Limits(stream.max_record, stream.max_file, stream.max_depth),

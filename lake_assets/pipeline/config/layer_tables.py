@@ -18,7 +18,15 @@ from lake_assets.formats.types.text_types import normal
 from lake_assets.pipeline.config.asset_settings import TableSettings
 from lake_assets.pipeline.config.audit_settings import Audits
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
+from lake_assets.pipeline.config.setting_types import (
+    ColumnName,
+    Columns,
+    Names,
+    OrText,
+    Strict,
+    as_value_errors,
+    seconds_of,
+)
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 from lake_assets.tables.specs import BatchSize
 
@@ -86,17 +94,17 @@ class LayerTables(Batches, TableSettings):
 
     table: str = Field(description="source table as schema.table; * and ? match any name: public.*")
     name: str | None = Field(default=None, description="name in the lake; default: the source table's name")
-    key: Annotated[list[str] | list[list[str]], BeforeValidator(_one_or_several), OrText()] = Field(
+    key: Annotated[list[ColumnName] | list[list[ColumnName]], BeforeValidator(_one_or_several), OrText()] = Field(
         default_factory=list,
         description="key columns; default: the stream's key; a list of lists: the first of these keys whose columns "
         "the table has; *: identify rows by a hash of all their values, and count copies of equal rows",
     )
-    rename: dict[str, str] = Field(
+    rename: dict[ColumnName, ColumnName] = Field(
         default_factory=dict,
         description="columns that the source renamed, old name: new name (no stream reports a rename); old name: old "
         "name declares that the column was dropped, if that looks like a rename",
     )
-    types: dict[str, str] = Field(
+    types: dict[ColumnName, str] = Field(
         default_factory=dict,
         description="types of columns, by name in the lake, such as decimal(12,2); they override the records' types",
     )
@@ -131,7 +139,7 @@ class LayerTables(Batches, TableSettings):
         default="stop",
         description="effect of an update, delete or truncate on an append-only table: stop it, or nothing",
     )
-    track: Names | None = Field(
+    track: Columns | None = Field(
         default=None,
         description="columns whose changes open a new version of an scd2 table's row; others are updated in place; "
         "default: all",
@@ -155,8 +163,8 @@ class LayerTables(Batches, TableSettings):
         default="merge",
         description="how changes of an scd1 table are written: by MERGE, or by rewriting the partitions they touch",
     )
-    sort_by: Names = Field(default_factory=list, description="sort order of the rows within a file")
-    order_by: Names = Field(
+    sort_by: Columns = Field(default_factory=list, description="sort order of the rows within a file")
+    order_by: Columns = Field(
         default_factory=list,
         description="columns that order the changes, for sources without an order of their own: [updated_at, version]; "
         "ties stay in the order of the stream. _position: the order in which the events arrive; default: the "

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lake_assets.pipeline.config.setting_types import Strict, as_value_errors
+from lake_assets.pipeline.config.setting_types import ColumnName, Strict, as_value_errors
 from lake_assets.tables.partitioning.table_partitions import Every, Partitions, check_hours, read_start, zone_of
 
 
@@ -33,7 +33,7 @@ def _as_texts(value: Any) -> Any:
 class PartitionSettings(Strict):
     """How a table is partitioned, in Iceberg and in Dagster."""
 
-    by: str = Field(description="column to partition by", min_length=1)
+    by: ColumnName = Field(description="column to partition by", min_length=1)
     every: Every | None = Field(
         default=None, description="by time: the length of a partition; default: each value is a partition"
     )

@@ -19,10 +19,19 @@ from lake_assets.models.model_spec import Span
 from lake_assets.models.python.python_model import WriteMode
 from lake_assets.pipeline.config.asset_settings import AssetSettings, TableSettings
 from lake_assets.pipeline.config.audit_settings import ModelAudits
+from lake_assets.pipeline.config.flag_settings import Flag
 from lake_assets.pipeline.config.job_settings import CapturedJobConfig, JobSettings
 from lake_assets.pipeline.config.layer_tables import Batches, LayerTables, OnMisfit, table_entry
 from lake_assets.pipeline.config.partition_settings import PartitionSettings, by_column
-from lake_assets.pipeline.config.setting_types import Names, OrText, Strict, as_value_errors, seconds_of
+from lake_assets.pipeline.config.setting_types import (
+    ColumnName,
+    Columns,
+    Names,
+    OrText,
+    Strict,
+    as_value_errors,
+    seconds_of,
+)
 from lake_assets.tables.specs import Limit
 
 
@@ -30,9 +39,9 @@ class SourceOfRecords(Strict):
     """An Iceberg table to which another system appends records."""
 
     table: str = Field(description="namespace.table in the lake's catalog")
-    value: str = Field(default="value", description="column with the record, as text or bytes")
-    key: str | None = Field(default=None, description="column with the record's key, if it is separate")
-    order: Names = Field(
+    value: ColumnName = Field(default="value", description="column with the record, as text or bytes")
+    key: ColumnName | None = Field(default=None, description="column with the record's key, if it is separate")
+    order: Columns = Field(
         default_factory=list,
         description="columns that order the records of one snapshot, for example [partition, offset]; default: as "
         "stored",
@@ -52,6 +61,17 @@ class Stream(Batches, TableSettings):
     name: str = Field(description="name of the stream; its raw table is raw.<name>", pattern=r"^\w+$")
     format: Literal["debezium", "wal2json-v1", "wal2json-v2", "simplified", "change-set", "change-feed"] = Field(
         default="debezium", description="wire format of the records"
+    )
+    flag: Flag = Field(
+        default=None,
+        description="change sets: the column that tells inserts, updates and deletes apart, and its values (column, "
+        "insert, update, delete, missing), or the name of a tool that always writes the same ones (aws-dms); default: "
+        "FLAG with I, U, D",
+    )
+    time: Columns = Field(
+        default_factory=list,
+        description="change sets: the column with the time or number of the change, which orders the changes; of "
+        "several, the first with a value; default: CDC_TIMESTAMP or, with flag, the order of the stream",
     )
     landing: LocalPath | None = Field(
         default=None,
@@ -119,6 +139,16 @@ class Stream(Batches, TableSettings):
             raise ValueError("records come from a folder (`landing`) or from a table (`source`), not from both")
         return self
 
+    @model_validator(mode="after")
+    def _of_change_sets(self) -> Stream:
+        declared = [name for name, value in (("flag", self.flag), ("time", self.time)) if value]
+        if declared and self.format != "change-set":
+            raise ValueError(
+                f"`{'` and `'.join(declared)}` {'is' if len(declared) == 1 else 'are'} for `format: change-set`, and "
+                f"the format is {self.format}"
+            )
+        return self
+
     @property
     def about(self) -> str | None:
         """The stream's only table, which gets records without a table name; None if it declares several."""
@@ -128,7 +158,7 @@ class Stream(Batches, TableSettings):
 class RangeOfModel(Strict):
     """The column by which a model is recomputed in ranges, and the range of source rows of a result row."""
 
-    column: str = Field(description="output column: a date, timestamp or whole number")
+    column: ColumnName = Field(description="output column: a date, timestamp or whole number")
     back: str | float = Field(
         default=0, description="how far before its column's value a row reads (7d, 12h; for numbers, in their unit)"
     )
@@ -167,7 +197,9 @@ class SqlModel(Batches, TableSettings):
     sql_file: LocalPath | None = Field(
         default=None, description="a file with the SELECT, instead of sql; relative to the YAML's folder"
     )
-    key: Names = Field(default_factory=list, description="columns that identify a row; default: derived from the query")
+    key: Columns = Field(
+        default_factory=list, description="columns that identify a row; default: derived from the query"
+    )
     properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties")
     partitions: Annotated[PartitionSettings | None, BeforeValidator(by_column), OrText()] = Field(
         default=None,

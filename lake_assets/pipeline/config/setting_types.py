@@ -7,11 +7,12 @@ import re
 from collections.abc import Generator
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from lake_assets.errors import LakeError
+from lake_assets.lake.names import read_column
 
 
 class Strict(BaseModel):
@@ -64,6 +65,17 @@ class OrText:
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"if": {"type": "string"}, "then": {"type": "string"}, "else": handler(core_schema)}
 
+
+def _column(value: str) -> str:
+    with as_value_errors():
+        return read_column(value)
+
+
+ColumnName = Annotated[str, AfterValidator(_column)]
+"""A column's name, as `read_column` reads it. Every setting that names columns has it."""
+
+Columns = Annotated[list[ColumnName], BeforeValidator(listed), OrText()]
+"""One column or a list of them."""
 
 Names = Annotated[list[str], BeforeValidator(listed), OrText()]
 """One name or a list of them."""

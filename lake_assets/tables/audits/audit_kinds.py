@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Self
 
 from lake_assets.lake import TableId
-from lake_assets.lake.names import literal, quote
+from lake_assets.lake.names import literal, quote, spelled
 
 if TYPE_CHECKING:
     from lake_assets.tables.specs import Limit
@@ -47,6 +48,11 @@ class Audit:
         """The columns of the table that the audit needs."""
         return ()
 
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """Return the audit with its columns spelled as a table with these columns spells them."""
+        del columns
+        return self
+
     @property
     def reads(self) -> tuple[TableId, ...]:
         """The other tables of the lake that the audit reads."""
@@ -67,6 +73,11 @@ class Unique(Audit):
     def description(self) -> str:
         """See `Audit`."""
         return f"No two rows share {', '.join(self.of) or 'the key'}."
+
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """See `Audit`."""
+        existing = list(columns)
+        return replace(self, of=tuple(spelled(c, existing) for c in self.of))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -92,6 +103,10 @@ class ColumnAudit(Audit, ABC):
     def columns(self) -> tuple[str, ...]:
         """See `Audit`."""
         return (self.column,)
+
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """See `Audit`."""
+        return replace(self, column=spelled(self.column, columns))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +153,10 @@ class Relationship(Audit):
     column: str
     table: TableId
     other: str
+
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """See `Audit`."""
+        return replace(self, column=spelled(self.column, columns))
 
     @property
     def description(self) -> str:

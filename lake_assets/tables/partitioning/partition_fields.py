@@ -8,8 +8,11 @@ from typing import Self
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import quote
+from lake_assets.lake.names import read_column
 
-_PARTITION = re.compile(r"(?:(years|months|days|hours|bucket|truncate)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^\s(),]+)\s*(\)?)")
+_CALL = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
+_WIDTH = re.compile(r"(\d+)\s*,(.*)", re.DOTALL)
+_PLAIN, _WITH_WIDTH = ("years", "months", "days", "hours"), ("bucket", "truncate")
 
 
 @dataclass(frozen=True)
@@ -28,19 +31,22 @@ class PartitionField:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `city`, `days(ts)`, `bucket(16, id)` or `truncate(4, name)`.
+        """Parse `city`, `days(ts)`, `bucket(16, id)` or `truncate(4, name)`; see `read_column` for the column.
 
         Raises:
             PipelineError: the text has another form.
         """
-        match = _PARTITION.fullmatch(text.strip())
-        if match:
-            transform, width, column = match[1] or "", match[2], match[3].strip("`")
-            if bool(transform) == bool(match[4]) and (width is not None) == (transform in ("bucket", "truncate")):
-                return cls(column, transform, int(width) if width else None)
+        call = _CALL.fullmatch(text.strip())
+        if call is None:
+            return cls(read_column(text.strip()))
+        transform, inner = call[1], call[2].strip()
+        if transform in _PLAIN and inner and not _WIDTH.fullmatch(inner):
+            return cls(read_column(inner), transform)
+        if transform in _WITH_WIDTH and (parts := _WIDTH.fullmatch(inner)) and parts[2].strip():
+            return cls(read_column(parts[2].strip()), transform, int(parts[1]))
         raise PipelineError(
             f"{text!r} is not a partition field: write column, years(column), months(column), days(column), "
-            "hours(column), bucket(16, column) or truncate(4, column)"
+            "hours(column), bucket(16, column) or truncate(4, column); a column of such a name in backticks"
         )
 
     @property

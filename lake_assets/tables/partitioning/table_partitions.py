@@ -7,17 +7,17 @@ key, whatever the time zone: docs/decisions/0019-partitions.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from lake_assets.errors import PipelineError
 from lake_assets.lake import TableId, quote
-from lake_assets.lake.names import literal
+from lake_assets.lake.names import literal, spelled
 from lake_assets.tables.partitioning.partition_fields import PartitionField
 
 Every = Literal["hour", "day", "month"]
@@ -80,6 +80,10 @@ class Partitions:
         if self.every is None or self.start is None:
             return ""
         return self.start.strftime(_FORMATS[self.every])
+
+    def spelled_as(self, columns: Iterable[str]) -> Self:
+        """Return the declaration with its column spelled as a table with these columns spells it."""
+        return replace(self, by=spelled(self.by, columns))
 
     # --- checks -------------------------------------------------------------------------------------------------------
 

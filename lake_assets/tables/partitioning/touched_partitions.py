@@ -70,6 +70,7 @@ def touched(
     with _captured(lake, table, start, end) as captured:
         if captured.is_empty:
             return {}
+        by = by.spelled_as(captured.schema.column_names)
         changes: dict[str | None, Touched] = {}
         for piece in captured.pieces(by.by):
             if not piece.came and not piece.went and piece.came is not None and piece.went is not None:
