@@ -93,6 +93,10 @@ class EventColumn:
         may_be_null: whether a value that does not fit the type becomes null, with a reason in the row; otherwise the
             event is rejected.
         is_conflict: whether the existing column has an incompatible type, so no value fits.
+        loses_digits: SQL over `{t}`, the value's text, of a boolean: another text may give the same value, so it does
+            not fit a key; None if that never happens.
+        record_names: names of the value in the record's JSON, if its parser spells numbers in another way (1.50 as
+            1.5); empty if the text is the record's own.
     """
 
     name: str
@@ -104,6 +108,8 @@ class EventColumn:
     has_default: bool = False
     may_be_null: bool = False
     is_conflict: bool = False
+    loses_digits: str | None = None
+    record_names: tuple[str, ...] = ()
 
     @property
     def may_be_unavailable(self) -> bool:

@@ -161,7 +161,9 @@ class Rows(Format):
             sequence=sequence,
             event_time=MOMENT.replace("{t}", _value(time)) if time else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(
-                EventColumn(name, r.type, _value(*sources), r.steps)
+                EventColumn(
+                    name, r.type, _value(*sources), r.steps, loses_digits=r.loses_digits, record_names=tuple(sources)
+                )
                 for name, sources in sources_of.items()
                 if (r := readings[sources[0]])
             ),
