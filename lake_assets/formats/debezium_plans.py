@@ -264,6 +264,7 @@ def _event_column(column: SourceColumn, name: str, text: str, unavailable: str |
     return EventColumn(
         name, reading.type, text, reading.steps, unavailable,
         has_default=column.has_default, loses_digits=reading.loses_digits, record_names=column.names,
+        is_base64=reading.is_base64,
     )  # fmt: skip
 
 

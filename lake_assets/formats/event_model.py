@@ -97,6 +97,7 @@ class EventColumn:
             not fit a key; None if that never happens.
         record_names: names of the value in the record's JSON, if its parser spells numbers in another way (1.50 as
             1.5); empty if the text is the record's own.
+        is_base64: whether the text is a number's bytes in base64, so that a number in the JSON does not fit.
     """
 
     name: str
@@ -110,6 +111,7 @@ class EventColumn:
     is_conflict: bool = False
     loses_digits: str | None = None
     record_names: tuple[str, ...] = ()
+    is_base64: bool = False
 
     @property
     def may_be_unavailable(self) -> bool:

@@ -17,7 +17,7 @@ from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.event_rows import BAD
 from lake_assets.ingest.records.parsing import parse
 from lake_assets.lake import TableId
-from tests.support.connect_values import TYPES, ConnectType, more_values
+from tests.support.connect_values import TYPES, ConnectType, more_values, unscaled
 
 NAMES = list(TYPES)
 FLOATS = {f"v{i}" for i, name in enumerate(NAMES) if name in ("float32", "float64", "double")}
@@ -109,3 +109,50 @@ def test_two_keys_of_the_source_are_two_keys_here_or_are_rejected(spark_lake: La
 
 def stored_in_key(kind: ConnectType, value: Any) -> str | None:
     return (kind.in_key or kind.stored)(value)
+
+
+def test_a_reject_repeats_the_records_own_number(spark_lake: Lake) -> None:
+    columns = {"id": {"type": "int64"}, "n": {"type": "int64"}, "f": {"type": "float64"}, "d": TYPES["Decimal 38, 0"].schema,
+               "u": TYPES["unsigned bigint"].schema}  # fmt: skip
+    row = {"id": 1, "n": 1, "f": 0.5, "d": "BA==", "u": "BA=="}
+
+    def line(name: str, number: str) -> str:
+        return record(columns, row | {name: "@"}).replace('"@"', number)
+
+    cases = [("n", "1.50"), ("n", "9007199254740993.5"), ("n", "9.007199254740993e15"), ("f", "1e400"), ("f", "9007199254740993"),
+             ("id", "2.50"), ("id", "2.342361e+06"), ("n", "2e0")]  # fmt: skip
+    found = read(spark_lake, [line(*c) for c in cases])
+    kinds = {"n": "bigint", "id": "bigint", "f": "double"}
+    assert [r[BAD] for r in found] == [
+        *(f"{name} does not fit {kinds[name]}: {number}" for name, number in cases[:6]), None, None,
+    ]  # fmt: skip
+    assert (found[6]["id"], found[7]["n"]) == ("2342361", "2")
+
+
+def test_a_decimal_that_is_a_number_in_json_is_not_taken_for_base64(spark_lake: Lake) -> None:
+    """`decimal.format=NUMERIC`: 1234 is also the base64 of three bytes."""
+    columns = {"id": {"type": "int64"}, "d": TYPES["Decimal 38, 0"].schema, "t": TYPES["Decimal 38, 0"].schema}
+    values = [("1234", "BA=="), (1234, "BA=="), ("BA==", 12345678), ("BA==", "12345678"), (-123, "BA==")]
+    lines = [record(columns, {"id": i, "d": d, "t": t}) for i, (d, t) in enumerate(values)]
+    found = read(spark_lake, lines, types={"t": "string"})
+    own = "(a number: its bytes in base64 are expected, as with decimal.format=BASE64)"
+    assert [r[BAD] for r in found] == [
+        None, f"d does not fit decimal(38,0): 1234 {own}", f"t does not fit string: 12345678 {own}", None,
+        "d does not fit decimal(38,0): -123",
+    ]  # fmt: skip
+    bytes_of_it = bytes.fromhex("D76DF8E7AEFC")
+    assert (found[0]["d"], found[3]["t"]) == ("-2658824", str(int.from_bytes(bytes_of_it, "big", signed=True)))
+
+
+def test_a_declared_number_type_reads_the_records_number(spark_lake: Lake) -> None:
+    names = ("MicroTime", "NanoTimestamp", "Date", "Decimal 38, 0", "Decimal 12, 2", "MicroDuration")
+    kinds = ("bigint", "decimal(38,0)", "int", "double", "double", "double")
+    columns = {"id": {"type": "int64"}} | {f"v{i}": TYPES[n].schema for i, n in enumerate(names)}
+    rows = [(-90_000_000_001, 1_704_067_200_123_456_789, -5, unscaled(2**53), unscaled(1234), 7),
+            (0, 0, 0, unscaled(2**53 + 1), unscaled(1), 2**53 + 1)]  # fmt: skip
+    lines = [record(columns, {"id": 1} | {f"v{i}": v for i, v in enumerate(row)}) for row in rows]
+    found = read(spark_lake, lines, types={f"v{i}": k for i, k in enumerate(kinds)}, on_misfit="null")
+    assert [found[0][f"v{i}"] for i in range(len(kinds))] == [
+        "-90000000001", "1704067200123456789", "-5", "9.007199254740992E15", "12.34", "7.0",
+    ]  # fmt: skip
+    assert [m.split(":")[0] for m in found[1]["_misfits"]] == ["v3 does not fit double", "v5 does not fit double"]

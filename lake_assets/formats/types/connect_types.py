@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lake_assets.formats.types.text_types import (
@@ -174,6 +175,12 @@ def placeholder(field: dict[str, Any]) -> str | None:
 
 def _decimal(parameters: dict[str, str]) -> Reading:
     scale, precision = int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38))
+    if scale <= 0:
+        return replace(_decimal_of_bytes(precision, scale), is_base64=True)
+    return _decimal_of_bytes(precision, scale)
+
+
+def _decimal_of_bytes(precision: int, scale: int) -> Reading:
     if max(precision, precision - scale, scale) > 38:
         return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))))
     if scale < 0:
@@ -269,7 +276,8 @@ def read_as_text(field: dict[str, Any]) -> Reading:
     if name in _AS_TEXT:
         return Reading("string", (_AS_TEXT[name],))
     if name == _DECIMAL:
-        return Reading("string", (_HEX, _ANY, _text("{t}", str(int(field.get("parameters", {}).get("scale", 0))))))
+        scale = int(field.get("parameters", {}).get("scale", 0))
+        return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))), is_base64=scale <= 0)
     typed = read_value(field)
     if not name or typed.type.startswith("array"):
         return Reading("string")
@@ -288,7 +296,7 @@ def read_declared(field: dict[str, Any], declared: str) -> Reading:
     if reading.type == "string":
         return Reading(text.type, (*reading.steps, *text.steps))
     if is_number:
-        return Reading(text.type, (*reading.steps, "CAST({t} AS STRING)", *text.steps))
+        return Reading(text.type, (*reading.steps, "CAST({t} AS STRING)", *text.steps), is_base64=reading.is_base64)
     cast = f"try_cast({{t}} AS {text.type})"
     if reading.type.startswith("timestamp") and text.type == "date":
         cast = f"CASE WHEN {cast} = {{t}} THEN {cast} END"  # with another time than midnight, it would be dropped

@@ -20,11 +20,13 @@ class Reading:
             evaluate an expression once per occurrence in another one.
         loses_digits: SQL over `{t}` of a boolean: the value lacks digits of its text, so that another text may give the
             same value. A key does not take such values. None if that never happens.
+        is_base64: whether the text is a number's bytes in base64, which may look like a number.
     """
 
     type: str
     steps: tuple[str, ...] = ()
     loses_digits: str | None = None
+    is_base64: bool = False
 
     def inline(self, t: str) -> str:
         """Return all steps as one expression over `t`."""
@@ -226,11 +228,12 @@ def floating_number(kind: str) -> str:
     """
     cast = f"try_cast({{t}} AS {kind})"
     named = "named_struct('n', {parts}, 'v', CAST({cast} AS DOUBLE))".replace("{parts}", _PARTS).replace("{cast}", cast)
-    half = "try_cast(CASE WHEN n_.unit > 0 THEN concat('5', repeat('0', n_.unit - 1)) ELSE '0' END AS DECIMAL(38,0))"
+    # A double's shortest text is nearer to it than one unit of its last digit. (Java before 19 does not round it.)
+    unit = "CAST(rpad('1', greatest(n_.unit, 0) + 1, '0') AS DECIMAL(38,0))"
     distance = f"abs(try_subtract(try_cast({_UNITS} AS DECIMAL(38,0)), {_exactly('abs(f_.v)')}))"
     fits = (
         f"CASE WHEN abs(f_.v) = DOUBLE('Infinity') THEN false WHEN f_.v = 0 THEN {_IS_ZERO} "
-        f"WHEN NOT ({_IS_WHOLE}) THEN true WHEN n_.point > 38 THEN {{t}} RLIKE '[eE]' ELSE {distance} <= {half} END"
+        f"WHEN NOT ({_IS_WHOLE}) THEN true WHEN n_.point > 38 THEN {{t}} RLIKE '[eE]' ELSE {distance} < {unit} END"
     ).replace("n_.", "f_.n.")
     checked = let(named, "f_", f"CASE WHEN {fits} THEN {cast} END")
     return f"CASE WHEN {{t}} RLIKE {literal(_UNSAFE[kind])} THEN {checked} ELSE {cast} END"

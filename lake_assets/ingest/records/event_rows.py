@@ -90,7 +90,8 @@ def rows_of(
     columns = list(enumerate(plan.columns))
     record = ["record"] if _repeats_numbers(plan) else []
     carried = [*record, "none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
-    texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {c.text} END" if c.unavailable else c.text for _, c in columns]
+    texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
+    texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {texts[i]} END" if c.unavailable else texts[i] for i, c in columns]
     stage = events.selectExpr(
         *record,
         *(["e"] if (reads_texts := any(c.left_out for _, c in columns)) else []),
@@ -199,10 +200,25 @@ def _repeats_numbers(plan: EventPlan) -> bool:
     return any(c.record_names and c.steps for c in plan.columns)
 
 
+def _member(names: Sequence[str]) -> str:
+    """Return the pattern of one of these names in JSON, up to its value."""
+    spelled = dict.fromkeys(json.dumps(n, ensure_ascii=is_ascii) for n in names for is_ascii in (True, False))
+    return rf"(?:{'|'.join(map(re.escape, spelled))})\s*+:\s*+"
+
+
+def _unless_number(column: EventColumn) -> str:
+    """Return SQL of a text in base64; of a number in the JSON, which may look like base64, a text that is not."""
+    number = f"concat({literal(_member(column.record_names))}, ({column.text}), '[^0-9.eE]')"
+    told = "' (a number: its bytes in base64 are expected, as with decimal.format=BASE64)'"
+    return (
+        f"CASE WHEN ({column.text}) RLIKE '^[0-9]+$' AND record RLIKE {number} "
+        f"THEN concat(({column.text}), {told}) ELSE {column.text} END"
+    )
+
+
 def _own_number(i: int, names: Sequence[str]) -> str:
     """Return SQL of the number in the record that was read as `t{i}`, as the record spells it; else `t{i}`."""
-    spelled = dict.fromkeys(json.dumps(n, ensure_ascii=is_ascii) for n in names for is_ascii in (True, False))
-    number = literal(rf"(?:{'|'.join(map(re.escape, spelled))})\s*+:\s*+(-?[0-9][0-9.eE+-]*+)")
+    number = literal(rf"{_member(names)}(-?[0-9][0-9.eE+-]*+)")
     # A row has a column once, but a record may have several rows: the numbers in them differ.
     is_it = f"try_cast(n AS DOUBLE) <=> try_cast(replace(t{i}, '\"', '') AS DOUBLE)"
     return f"coalesce(get(filter(regexp_extract_all(record, {number}, 1), n -> {is_it}), 0), t{i})"
