@@ -27,9 +27,15 @@ from lake_assets.formats.event_model import (
     Hints,
 )
 from lake_assets.formats.format_base import lake_names
-from lake_assets.formats.types.connect_types import UNAVAILABLE_VALUE, placeholder, read_as_text, read_value
+from lake_assets.formats.types.connect_types import (
+    UNAVAILABLE_VALUE,
+    placeholder,
+    read_as_text,
+    read_declared,
+    read_value,
+)
 from lake_assets.formats.types.inferred_types import VOID, Inferred, either, exact, parse_schema, read_inferred, united
-from lake_assets.formats.types.text_types import Reading, read_text
+from lake_assets.formats.types.text_types import Reading
 from lake_assets.lake.names import literal
 
 _NO_ORDER = (
@@ -88,22 +94,8 @@ def _source_column(field: Mapping[str, Any], hints: Hints) -> SourceColumn:
     if declared == "string":
         reading = read_as_text(dict(field))
     elif declared:
-        text = read_text(declared)
-        if not reading.steps or not field.get("name"):
-            reading = text
-        elif reading.type == "string":
-            reading = Reading(text.type, (*reading.steps, *text.steps))
-        else:
-            reading = Reading(text.type, (*reading.steps, _cast(reading.type, text.type)))
+        reading = read_declared(dict(field), declared)
     return SourceColumn(name, reading, (mark,) if mark else (), has_default=field.get("default") is not None)
-
-
-def _cast(of: str, kind: str) -> str:
-    cast = f"try_cast({{t}} AS {kind})"
-    # A cast to fewer digits would round, and a cast of a timestamp to a date would drop the time.
-    is_whole = of.startswith("decimal") and kind in ("tinyint", "smallint", "int", "bigint")
-    is_day = of.startswith("timestamp") and kind == "date"
-    return f"CASE WHEN {cast} = {{t}} THEN {cast} END" if kind.startswith("decimal") or is_whole or is_day else cast
 
 
 def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
@@ -281,7 +273,7 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         before = f"coalesce({value(layout.key, *in_key)}, {before})"
     text = f"CASE WHEN {layout.deleted} THEN {before} ELSE {after} END" if layout.deleted else after
     if is_key:
-        return EventColumn(name, column.reading.type, text, column.reading.steps, has_default=column.has_default)
+        return _event_column(column, name, text)
     absent: list[str] = []
     if column.marks:
         absent.append(f"coalesce({after} IN ({', '.join(map(literal, column.marks))}), false)")
@@ -291,9 +283,16 @@ def _column(layout: Layout, column: SourceColumn, name: str, is_key: bool) -> Ev
         is_update = f"{layout.envelope}.op = 'u'" if layout.envelope else f"{layout.op} = {literal(UPDATE)}"
         absent.append(f"coalesce({after} IS NULL AND {is_update} AND NOT ({is_there}), false)")
     unavailable = " OR ".join(absent) if absent else None
+    return _event_column(column, name, text, unavailable)
+
+
+def _event_column(column: SourceColumn, name: str, text: str, unavailable: str | None = None) -> EventColumn:
+    reading = column.reading
     return EventColumn(
-        name, column.reading.type, text, column.reading.steps, unavailable, has_default=column.has_default
-    )
+        name, reading.type, text, reading.steps, unavailable,
+        has_default=column.has_default, loses_digits=reading.loses_digits, record_names=column.names,
+        is_base64=reading.is_base64,
+    )  # fmt: skip
 
 
 def _is_one_of(value: str, names: Sequence[str]) -> str:

@@ -106,6 +106,11 @@ class EventColumn:
         may_be_null: whether a value that does not fit the type becomes null, with a reason in the row; otherwise the
             event is rejected.
         is_conflict: whether the existing column has an incompatible type, so no value fits.
+        loses_digits: SQL over `{t}`, the value's text, of a boolean: another text may give the same value, so it does
+            not fit a key; None if that never happens.
+        record_names: names of the value in the record's JSON, if its parser spells numbers in another way (1.50 as
+            1.5); empty if the text is the record's own.
+        is_base64: whether the text is a number's bytes in base64, so that a number in the JSON does not fit.
     """
 
     name: str
@@ -117,6 +122,9 @@ class EventColumn:
     has_default: bool = False
     may_be_null: bool = False
     is_conflict: bool = False
+    loses_digits: str | None = None
+    record_names: tuple[str, ...] = ()
+    is_base64: bool = False
 
     @property
     def may_be_unavailable(self) -> bool:

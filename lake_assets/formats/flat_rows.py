@@ -170,7 +170,9 @@ class Rows(Format):
             sequence=sequence,
             event_time=MOMENT.replace("{t}", _value(*times)) if times else "CAST(NULL AS TIMESTAMP)",
             columns=tuple(
-                EventColumn(name, r.type, _value(*sources), r.steps)
+                EventColumn(
+                    name, r.type, _value(*sources), r.steps, loses_digits=r.loses_digits, record_names=tuple(sources)
+                )
                 for name, sources in sources_of.items()
                 if (r := readings[sources[0]])
             ),

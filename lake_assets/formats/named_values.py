@@ -217,12 +217,8 @@ def _united(kinds: Sequence[str | None], read: Callable[[str | None], Reading]) 
         wide = widest(reading.type, other.type)
         if wide is None:
             return None
-        reading = other if wide == other.type else reading if wide == reading.type else _cast(wide)
+        reading = other if wide == other.type else reading if wide == reading.type else read_text(wide)
     return reading
-
-
-def _cast(kind: str) -> Reading:
-    return Reading(kind, (f"try_cast({{t}} AS {kind})",))
 
 
 def _reading(kinds: Sequence[str | None], name: str, hints: Hints, read: Callable[[str | None], Reading]) -> Reading:
@@ -312,7 +308,7 @@ def _column(name: str, sources: Sequence[str], reading: Reading, is_key: bool) -
         f"ELSE coalesce({new}, CASE WHEN NOT ({is_in_new}) THEN coalesce({old}) END) END"
     )
     if is_key:
-        return EventColumn(name, reading.type, text, reading.steps)
+        return EventColumn(name, reading.type, text, reading.steps, loses_digits=reading.loses_digits)
     # A missing column does not mean NULL: its value is unchanged (and stored out of line), or the column was dropped.
     # With the whole old row (replica identity full), an unchanged value is taken from there.
     is_listed = " OR ".join(_has(f"e.x.{part}", s) for s in sources for part in ("names", "old_names"))

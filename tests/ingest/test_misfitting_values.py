@@ -112,17 +112,24 @@ RECORDS: dict[str, tuple[str, Callable[[str, list[str]], str]]] = {
 }
 
 
-def read(lake: Lake, name: str, lines: list[str], **declared: Any) -> list[dict[str, Any]]:
+def read(
+    lake: Lake,
+    name: str,
+    lines: list[str],
+    existing: dict[str, str] | None = None,
+    key: tuple[str, ...] = ("id",),
+    **declared: Any,
+) -> list[dict[str, Any]]:
     """The events of some records, all values as text, by staging's own reading."""
     reader = event_format(name)
     spec = StagingSpec(TableId(("staging",), "items"), TableId(("raw",), "r"), SourceTable.parse(ITEMS), name, "p",
-                       key=("id",), **declared)  # fmt: skip
+                       key=key, **declared)  # fmt: skip
     keys = [schema_key(reader.schema_of(json.loads(x))) for x in lines]
     frame = lake.spark().createDataFrame(pa.table({
         "position": range(len(lines)), "source_table": [ITEMS] * len(lines), "record": lines, "schema_key": keys,
     }))  # fmt: skip
     records = frame.selectExpr("*", "TIMESTAMP'2024-01-01' AS arrived_at", "CAST(NULL AS STRING) AS payload")
-    rows = parse(records, spec, {}).rows
+    rows = parse(records, spec, existing or {}).rows
     assert rows is not None
     texts = (f"CAST(`{c}` AS STRING) AS `{c}`" if c not in ("_misfits", "_position") else c for c in rows.columns)
     return [r.asDict() for r in rows.selectExpr(*texts).orderBy("_position").collect()]

@@ -143,14 +143,15 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def _micros(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert nanoseconds to microseconds, the resolution of Spark, Iceberg and Python."""
+    """Convert nanoseconds to microseconds, the resolution of Spark, Iceberg and Python; finer ones to text."""
     for i, field in enumerate(batch.schema):
-        kind = field.type
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            column = batch.column(i).cast(pa.timestamp("us", kind.tz), safe=False)
-            batch = batch.set_column(i, field.name, column)
-        if pa.types.is_time64(kind) and kind.unit == "ns":
-            batch = batch.set_column(i, field.name, batch.column(i).cast(pa.time64("us"), safe=False))
+        kind, column = field.type, batch.column(i)
+        if (pa.types.is_timestamp(kind) or pa.types.is_time64(kind)) and kind.unit == "ns":
+            micros = column.cast(
+                pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.time64("us"), safe=False
+            )
+            is_exact = micros.cast(kind).equals(column)
+            batch = batch.set_column(i, field.name, micros if is_exact else column.cast(pa.string()))
     return batch
 
 

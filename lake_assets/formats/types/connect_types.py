@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lake_assets.formats.types.text_types import (
+    BEYOND_MICROS,
     DAY_IN_RANGE,
     FIRST,
     FIRST_DAY,
+    FLOATING,
+    ITEM_TEXTS,
     LAST,
     LAST_DAY,
     MOMENT_IN_RANGE,
     NTZ_IN_RANGE,
+    WHOLE,
     Reading,
     finite,
+    floating_number,
     items,
     let,
+    read_text,
+    whole_number,
 )
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
@@ -42,13 +50,36 @@ _SIMPLE = {
 }
 _DATE = "date_add(DATE'1970-01-01', try_cast({t} AS INT))"
 _NTZ = "CAST(%s AS TIMESTAMP_NTZ)"
-# 24:00:00 is a time of day in Postgres; as a moment it would be the next day's midnight.
-_TIME = "CASE WHEN %s = TIMESTAMP'1970-01-02' THEN '24:00:00.000000' ELSE date_format(%s, 'HH:mm:ss.SSSSSS') END"
 # Not timestamp_millis: it fails the whole query if the number is too large.
 _MILLIS = "timestamp_micros(try_multiply(try_cast({t} AS BIGINT), 1000L))"
 _MICROS = "timestamp_micros(try_cast({t} AS BIGINT))"
-_NANOS = "timestamp_micros(try_cast({t} AS BIGINT) div 1000)"
 _INT = "try_cast({t} AS BIGINT)"
+_FINER = f"pmod({_INT}, 1000)"
+_NANOS = f"timestamp_micros({_INT} div 1000 - CASE WHEN {_INT} % 1000 < 0 THEN 1 ELSE 0 END)"
+
+
+def _clock(digits: int) -> Reading:
+    """Return the reading of a duration or time of day as text: HH:MM:SS.ffffff, with as many hours as it has.
+
+    Neither Spark's nor Iceberg's types hold them: 24:00:00 is a time of day in Postgres, and MySQL's TIME runs from
+    -838:59:59 to 838:59:59. The texts of 0 to 99 hours sort.
+
+    Args:
+        digits: digits of a second that the number counts: 3, 6 or 9.
+    """
+    # Not abs() of the number, which the least one does not have.
+    part = "lpad(abs({t} div %dL %% %d), 2, '0')"
+    hours = f"abs({{t}} div {3600 * 10**digits}L)"
+    fraction = f"lpad(abs({{t}} % {10**digits}L), {digits}, '0')"
+    if digits < 6:
+        fraction = f"rpad({fraction}, 6, '0')"
+    if digits > 6:
+        fraction = f"left({fraction}, CASE WHEN {{t}} % {10 ** (digits - 6)}L = 0 THEN 6 ELSE {digits} END)"
+    text = (
+        f"concat(CASE WHEN {{t}} < 0 THEN '-' ELSE '' END, lpad({hours}, greatest(2, length({hours})), '0'), ':', "
+        f"{part % (60 * 10**digits, 60)}, ':', {part % (10**digits, 60)}, '.', {fraction})"
+    )
+    return Reading("string", (_INT, text))
 
 
 def _ntz(lows: Sequence[str], highs: Sequence[str], moment: str) -> Reading:
@@ -67,20 +98,21 @@ _INFINITE_DAYS = (
 _INFINITE_MICROS = (("-9223372036832400000",), ("9223372036825200000",))
 _INFINITE_MILLIS = (("-9223372036832400",), ("9223372036825200",))
 _INFINITE = (("-infinity",), ("infinity",))
-_ZONED = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), "try_cast({t} AS TIMESTAMP)")
+# Spark would read 12:00:00Z as a time of the current day, and 2024 as a year.
+_MOMENT = "CASE WHEN {t} LIKE '____-__-__%' THEN try_cast({t} AS TIMESTAMP) END"
+_ZONED = finite(*_INFINITE, FIRST % ("", "Z"), LAST % ("", "Z"), _MOMENT)
 _LOGICAL = {
     "io.debezium.time.Date": Reading("date", (finite(*_INFINITE_DAYS, FIRST_DAY, LAST_DAY, _DATE), DAY_IN_RANGE)),
     "org.apache.kafka.connect.data.Date": Reading("date", (_DATE, DAY_IN_RANGE)),
     "io.debezium.time.Timestamp": _ntz(*_INFINITE_MILLIS, _MILLIS),
     "org.apache.kafka.connect.data.Timestamp": Reading("timestamp_ntz", (_NTZ % _MILLIS, NTZ_IN_RANGE)),
     "io.debezium.time.MicroTimestamp": _ntz(*_INFINITE_MICROS, _MICROS),
-    "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS, NTZ_IN_RANGE)),
-    "io.debezium.time.ZonedTimestamp": Reading("timestamp", (_ZONED, MOMENT_IN_RANGE)),
-    # Neither Iceberg in Spark nor Parquet readers agree on a time type yet: kept as ISO text, which sorts.
-    "io.debezium.time.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
-    "org.apache.kafka.connect.data.Time": Reading("string", (_TIME % (_MILLIS, _MILLIS),)),
-    "io.debezium.time.MicroTime": Reading("string", (_TIME % (_MICROS, _MICROS),)),
-    "io.debezium.time.NanoTime": Reading("string", (_TIME % (_NANOS, _NANOS),)),
+    "io.debezium.time.NanoTimestamp": Reading("timestamp_ntz", (_NTZ % _NANOS, NTZ_IN_RANGE), f"{_FINER} <> 0"),
+    "io.debezium.time.ZonedTimestamp": Reading("timestamp", (_ZONED, MOMENT_IN_RANGE), BEYOND_MICROS),
+    "io.debezium.time.Time": _clock(3),
+    "org.apache.kafka.connect.data.Time": _clock(3),
+    "io.debezium.time.MicroTime": _clock(6),
+    "io.debezium.time.NanoTime": _clock(9),
     "io.debezium.time.ZonedTime": Reading("string"),
     "io.debezium.time.MicroDuration": Reading("bigint", (_INT,)),
     "io.debezium.time.NanoDuration": Reading("bigint", (_INT,)),
@@ -111,12 +143,20 @@ def read_value(field: dict[str, Any], depth: int = 0) -> Reading:
     if kind == "bytes":
         return Reading("binary", ("try_to_binary({t}, 'base64')",))
     if kind == "array":
-        return items("from_json({t}, 'ARRAY<STRING>')", read_value(field["items"], depth + 1), depth)
+        return items(ITEM_TEXTS, read_value(field["items"], depth + 1), depth)
     if kind in _SIMPLE:
-        sql_type = _SIMPLE[kind]
-        return Reading(sql_type, () if sql_type == "string" else (f"try_cast({{t}} AS {sql_type})",))
+        return Reading(_SIMPLE[kind], _steps(_SIMPLE[kind]))
     # A struct or map without logical type (a geometry, a composite type): its JSON.
     return Reading("string")
+
+
+def _steps(kind: str) -> tuple[str, ...]:
+    if kind == "string":
+        return ()
+    if kind == "boolean":
+        return ("try_cast({t} AS BOOLEAN)",)
+    # Spark's parser of JSON reads numbers with a point or an exponent as doubles.
+    return (floating_number(kind) if kind in FLOATING else whole_number(kind, of_double=True),)
 
 
 def placeholder(field: dict[str, Any]) -> str | None:
@@ -135,6 +175,12 @@ def placeholder(field: dict[str, Any]) -> str | None:
 
 def _decimal(parameters: dict[str, str]) -> Reading:
     scale, precision = int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38))
+    if scale <= 0:
+        return replace(_decimal_of_bytes(precision, scale), is_base64=True)
+    return _decimal_of_bytes(precision, scale)
+
+
+def _decimal_of_bytes(precision: int, scale: int) -> Reading:
     if max(precision, precision - scale, scale) > 38:
         return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))))
     if scale < 0:
@@ -217,7 +263,7 @@ def _text(unscaled: str, scale: str) -> str:
     sign = "CASE WHEN u_ LIKE '-%' THEN '-' ELSE '' END"
     whole, fraction = f"left({digits}, length({digits}) - ({scale}))", f"right({digits}, {scale})"
     dotted = f"concat({sign}, {whole}, CASE WHEN {scale} > 0 THEN concat('.', {fraction}) ELSE '' END)"
-    zeros = f"concat({sign}, {size}, repeat('0', -({scale})))"
+    zeros = f"concat({sign}, {size}, CASE WHEN {size} = '0' THEN '' ELSE repeat('0', -({scale})) END)"
     return let(f"CAST({unscaled} AS STRING)", "u_", f"CASE WHEN {scale} >= 0 THEN {dotted} ELSE {zeros} END")
 
 
@@ -230,11 +276,31 @@ def read_as_text(field: dict[str, Any]) -> Reading:
     if name in _AS_TEXT:
         return Reading("string", (_AS_TEXT[name],))
     if name == _DECIMAL:
-        return Reading("string", (_HEX, _ANY, _text("{t}", str(int(field.get("parameters", {}).get("scale", 0))))))
+        scale = int(field.get("parameters", {}).get("scale", 0))
+        return Reading("string", (_HEX, _ANY, _text("{t}", str(scale))), is_base64=scale <= 0)
     typed = read_value(field)
-    if not name or typed.type == "string":
-        return Reading("string", typed.steps if name else ())
+    if not name or typed.type.startswith("array"):
+        return Reading("string")
+    if typed.type == "string":
+        return typed
     return Reading("string", (*typed.steps, "try_cast({t} AS STRING)"))
+
+
+def read_declared(field: dict[str, Any], declared: str) -> Reading:
+    """Return how a Connect field is read into a column of a declared type other than text."""
+    reading, text = read_value(field), read_text(declared)
+    is_number = text.type in (*WHOLE, *FLOATING) or text.type.startswith("decimal")
+    # Days, microseconds and so on are numbers in the record.
+    if not reading.steps or not field.get("name") or (is_number and field["type"] in ("int32", "int64")):
+        return text
+    if reading.type == "string":
+        return Reading(text.type, (*reading.steps, *text.steps))
+    if is_number:
+        return Reading(text.type, (*reading.steps, "CAST({t} AS STRING)", *text.steps), is_base64=reading.is_base64)
+    cast = f"try_cast({{t}} AS {text.type})"
+    if reading.type.startswith("timestamp") and text.type == "date":
+        cast = f"CASE WHEN {cast} = {{t}} THEN {cast} END"  # with another time than midnight, it would be dropped
+    return Reading(text.type, (*reading.steps, cast), reading.loses_digits)
 
 
 def _as_text(value: str, lows: Sequence[str] = (), highs: Sequence[str] = ()) -> str:
@@ -242,8 +308,6 @@ def _as_text(value: str, lows: Sequence[str] = (), highs: Sequence[str] = ()) ->
     return finite(lows, highs, "'-infinity'", "'infinity'", text) if lows else text
 
 
-# Spark's timestamps have microseconds.
-_FINER = "pmod(try_cast({t} AS BIGINT), 1000)"
 _NANOS_TEXT = (
     f"CASE WHEN {_FINER} = 0 THEN CAST({_NTZ % _NANOS} AS STRING) ELSE concat("
     f"date_format({_NTZ % _NANOS}, 'yyyy-MM-dd HH:mm:ss.SSSSSS'), lpad(CAST({_FINER} AS STRING), 3, '0')) END"
@@ -255,5 +319,7 @@ _AS_TEXT = {
     "org.apache.kafka.connect.data.Timestamp": _as_text(_NTZ % _MILLIS),
     "io.debezium.time.MicroTimestamp": _as_text(_NTZ % _MICROS, *_INFINITE_MICROS),
     "io.debezium.time.NanoTimestamp": _NANOS_TEXT,
-    "io.debezium.time.ZonedTimestamp": "coalesce(CAST(try_cast({t} AS TIMESTAMP) AS STRING), {t})",
+    "io.debezium.time.ZonedTimestamp": (
+        f"coalesce(CAST(CASE WHEN NOT {BEYOND_MICROS} THEN {_MOMENT} END AS STRING), {{t}})"
+    ),
 }

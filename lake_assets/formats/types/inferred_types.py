@@ -130,7 +130,7 @@ def read_inferred(name: str, inferred: Inferred, hints: Hints) -> Reading | None
 
 
 def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, Reading | None]) -> str:
-    """Return SQL of a JSON record in which the numbers of text and decimal columns are quoted, to keep every digit.
+    """Return SQL of a JSON record in which numbers that would lose digits are quoted, and arrays of such numbers.
 
     Unquoted numbers of more than 38 digits, or with an exponent, would be read as doubles.
 
@@ -139,20 +139,30 @@ def exact(record: str, columns: Mapping[str, Inferred], readings: Mapping[str, R
         columns: types of the row's values, by name in the record.
         readings: how they are read.
     """
-    names = [c for c, i in columns.items() if _loses_digits(i, readings.get(c)) and not _is_nested(c, columns)]
-    if not names:
-        return record
-    # Both spellings of a name in JSON. Inside a string, its quotes would be escaped.
-    spelled = dict.fromkeys(json.dumps(n, ensure_ascii=ascii_) for n in names for ascii_ in (True, False))
-    number = rf"({'|'.join(map(re.escape, spelled))})(\s*+:\s*+)(-?[0-9][0-9.eE+-]*+)"
-    return f"regexp_replace({record}, {literal(number)}, '$1$2\"$3\"')"
+    quoted = record
+    for are_arrays, value in ((False, r"-?[0-9][0-9.eE+-]*+"), (True, r"\[[^]\[\"{}\t]*+\]")):
+        names = [
+            c
+            for c, i in columns.items()
+            if (i.kind == "ARRAY") == are_arrays and _loses_digits(i, readings.get(c)) and not _is_nested(c, columns)
+        ]
+        if names:
+            # Both spellings of a name in JSON. Inside a string, its quotes would be escaped.
+            spelled = dict.fromkeys(json.dumps(n, ensure_ascii=ascii_) for n in names for ascii_ in (True, False))
+            member = rf"({'|'.join(map(re.escape, spelled))})(\s*+:\s*+)({value})"
+            quoted = f"regexp_replace({quoted}, {literal(member)}, '$1$2\"$3\"')"
+    return quoted
 
 
 def _loses_digits(inferred: Inferred, reading: Reading | None) -> bool:
-    if reading is None or not (reading.type == "string" or reading.type.startswith("decimal")):
+    if reading is None:
         return False
-    # A decimal loses only trailing zeros, which matter for text.
-    return inferred.kind in ("DOUBLE", "VARIANT") or (inferred.kind == "DECIMAL" and reading.type == "string")
+    if inferred.kind == "ARRAY":
+        return inferred.items is not None and _loses_digits(inferred.items, reading)
+    if inferred.kind == "DECIMAL":
+        # It loses only trailing zeros, which matter for text.
+        return reading.type in ("string", "array<string>")
+    return inferred.kind in ("DOUBLE", "VARIANT")
 
 
 def _is_nested(name: str, columns: Mapping[str, Inferred]) -> bool:

@@ -21,7 +21,9 @@ from lake_assets.formats.types.text_types import (
     NTZ_IN_RANGE,
     Reading,
     finite,
+    floating_number,
     items,
+    whole_number,
 )
 from lake_assets.lake.names import literal
 
@@ -38,12 +40,12 @@ _HEX = f"try_to_binary(regexp_replace({{t}}, {literal('^' + chr(92) * 2 + 'x')},
 
 _READINGS = {
     "boolean": Reading("boolean", ("try_cast({t} AS BOOLEAN)",)),
-    "smallint": Reading("int", ("try_cast({t} AS INT)",)),
-    "integer": Reading("int", ("try_cast({t} AS INT)",)),
-    "bigint": Reading("bigint", ("try_cast({t} AS BIGINT)",)),
-    "oid": Reading("bigint", ("try_cast({t} AS BIGINT)",)),
-    "real": Reading("float", ("try_cast({t} AS FLOAT)",)),
-    "double precision": Reading("double", ("try_cast({t} AS DOUBLE)",)),
+    "smallint": Reading("int", (whole_number("int"),)),
+    "integer": Reading("int", (whole_number("int"),)),
+    "bigint": Reading("bigint", (whole_number("bigint"),)),
+    "oid": Reading("bigint", (whole_number("bigint"),)),
+    "real": Reading("float", (floating_number("float"),)),
+    "double precision": Reading("double", (floating_number("double"),)),
     "date": Reading("date", (_DATE, DAY_IN_RANGE)),
     "timestamp without time zone": Reading("timestamp_ntz", (_NTZ, NTZ_IN_RANGE)),
     "timestamp with time zone": Reading("timestamp", (_MOMENT, MOMENT_IN_RANGE)),

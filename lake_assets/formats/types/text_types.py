@@ -18,10 +18,15 @@ class Reading:
         type: Spark SQL type.
         steps: SQL expressions over `{t}`, each applied to the result of the one before. Separate, because Spark would
             evaluate an expression once per occurrence in another one.
+        loses_digits: SQL over `{t}` of a boolean: the value lacks digits of its text, so that another text may give the
+            same value. A key does not take such values. None if that never happens.
+        is_base64: whether the text is a number's bytes in base64, which may look like a number.
     """
 
     type: str
     steps: tuple[str, ...] = ()
+    loses_digits: str | None = None
+    is_base64: bool = False
 
     def inline(self, t: str) -> str:
         """Return all steps as one expression over `t`."""
@@ -75,28 +80,34 @@ def read_text(kind: str, depth: int = 0) -> Reading:
     if kind == "binary":
         return Reading(kind, ("try_to_binary({t}, 'base64')",))
     if match := re.fullmatch(r"array<(.+)>", kind):
-        return items("from_json({t}, 'ARRAY<STRING>')", read_text(match[1], depth + 1), depth)
+        return items(ITEM_TEXTS, read_text(match[1], depth + 1), depth)
     if match := _DECIMAL.fullmatch(kind):
-        # A cast would round, so lost digits are detected: `exact` detects them also in 1e-5, `longer` beyond the last
-        # digit of a decimal.
-        exact = f"try_cast({{t}} AS DECIMAL(38,{38 - int(match[1]) + int(match[2])}))"
-        longer = literal(rf"\.[0-9]{{{match[2]}}}[0-9]*[1-9]")
-        cast = f"try_cast({{t}} AS {kind})"
-        return Reading(kind, (f"CASE WHEN {cast} = {exact} AND NOT {{t}} RLIKE {longer} THEN {cast} END",))
+        return Reading(kind, _decimal_steps(int(match[1]), int(match[2])))
     if kind == "date":
         return Reading(kind, (DATE, DAY_IN_RANGE))
     if kind == "timestamp_ntz":
         # A time zone would be dropped silently.
         local = f"CASE WHEN {{t}} RLIKE {literal(_IS_LOCAL)} THEN try_cast({_with_seconds('{t}')} AS TIMESTAMP_NTZ) END"
-        return Reading(kind, (local, NTZ_IN_RANGE))
+        return Reading(kind, (local, NTZ_IN_RANGE), BEYOND_MICROS)
     if kind == "timestamp":
-        return Reading(kind, (MOMENT, MOMENT_IN_RANGE))
+        return Reading(kind, (MOMENT, MOMENT_IN_RANGE), BEYOND_MICROS)
+    if kind in WHOLE:
+        return Reading(kind, (whole_number(kind),))
+    if kind in FLOATING:
+        return Reading(kind, (floating_number(kind),), _is_rounded(kind))
     return Reading(kind, (f"try_cast({{t}} AS {kind})",))
 
 
 def let(value: str, name: str, body: str) -> str:
     """Return SQL of `body`, in which `name` stands for `value`: Spark parses and evaluates `value` once."""
     return f"get(transform(array({value}), {name} -> {body}), 0)"
+
+
+# Spark's parser of JSON would read numbers with a point or an exponent as doubles, so they are quoted.
+_HAS_SUCH_NUMBERS = """{t} RLIKE '^[^"{}]*[0-9][.eE][^"{}]*$'"""
+_QUOTED = """regexp_replace({t}, '-?[0-9][0-9.eE+-]*+', '"$0"')"""
+ITEM_TEXTS = f"from_json(CASE WHEN {_HAS_SUCH_NUMBERS} THEN {_QUOTED} ELSE {{t}} END, 'ARRAY<STRING>')"
+"""SQL over `{t}`, a JSON array, of its items as text."""
 
 
 def items(texts: str, inner: Reading, depth: int) -> Reading:
@@ -123,6 +134,8 @@ FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
 FIRST, LAST = "TIMESTAMP%s'0001-01-01 00:00:00%s'", "TIMESTAMP%s'9999-12-31 23:59:59.999999%s'"
 
 
+# Spark's timestamps have microseconds: finer digits are dropped.
+BEYOND_MICROS = "{t} RLIKE '[.][0-9]{6}[0-9]*[1-9]'"
 # Beyond these limits engines and languages differ: Python has no such dates, and their texts do not sort.
 DAY_IN_RANGE = f"CASE WHEN {{t}} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN {{t}} END"
 NTZ_IN_RANGE = f"CASE WHEN {{t}} BETWEEN {FIRST % ('_NTZ', '')} AND {LAST % ('_NTZ', '')} THEN {{t}} END"
@@ -150,6 +163,116 @@ MOMENT = (
     "ELSE '' END) AS TIMESTAMP) END"
 )
 
+
+# --- numbers ----------------------------------------------------------------------------------------------------
+
+# A cast of Spark rounds: 9007199254740993 to a double, 1.005 to a decimal(3,2), 1e400 to infinity. It also rejects
+# whole numbers in other notations, such as 1.0 and 2.342361e+06, for whole types.
+WHOLE = ("tinyint", "smallint", "int", "bigint")
+FLOATING = ("float", "double")
+
+_NUMBER = r"^[+-]?([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,9}))?$"
+# Digits of a number: all of them, and how many are before the point, which an exponent moves. Beyond this many places
+# a number is zero, or fits no type.
+_PLACES = 1_000
+_PARTS = (
+    "named_struct('digits', concat({i}, {f}), 'point', length({i}) + {e}, 'unit', {e} - length({f}))"
+    .replace("{i}", f"regexp_extract({{t}}, {literal(_NUMBER)}, 1)")
+    .replace("{f}", f"regexp_extract({{t}}, {literal(_NUMBER)}, 2)")
+    .replace("{e}", f"coalesce(try_cast(regexp_extract({{t}}, {literal(_NUMBER)}, 3) AS INT), 0)")
+)  # fmt: skip
+_IS_ZERO = "NOT n_.digits RLIKE '[1-9]'"
+_IS_WHOLE = "NOT substr(n_.digits, greatest(n_.point, 0) + 1) RLIKE '[1-9]'"
+_UNITS = "CASE WHEN n_.point > 0 THEN rpad(left(n_.digits, n_.point), n_.point, '0') ELSE '0' END"
+_FRACTION = (
+    "CASE WHEN n_.point < 0 THEN concat(repeat('0', -n_.point), n_.digits) ELSE substr(n_.digits, n_.point + 1) END"
+)
+_SIGN = "CASE WHEN {t} LIKE '-%' THEN '-' ELSE '' END"
+
+
+def whole_number(kind: str, *, of_double: bool = False) -> str:
+    """Return SQL over `{t}` of a whole number of type `kind`; NULL if it has a fraction, or is too large.
+
+    Args:
+        kind: one of `WHOLE`.
+        of_double: whether a parser may have read numbers with a point or an exponent as doubles, so that more than 15
+            digits are not the record's own.
+    """
+    is_known = f"{{t}} RLIKE {literal(_NUMBER)}" + (" AND NOT {t} RLIKE '(?:[0-9][.]?){16}'" if of_double else "")
+    is_whole = f"n_.point < {_PLACES} AND {_IS_WHOLE}"
+    units = f"CASE WHEN {_IS_ZERO} THEN '0' WHEN {is_whole} THEN concat({_SIGN}, {_UNITS}) END"
+    # Nearly all numbers are in plain digits, which Spark reads.
+    other = f"CASE WHEN {is_known} THEN try_cast({let(_PARTS, 'n_', units)} AS {kind}) END"
+    return f"coalesce(try_cast({{t}} AS {kind}), {other})"
+
+
+def _decimal_steps(precision: int, scale: int) -> tuple[str, ...]:
+    """Return the steps from text to a decimal; NULL if it has more digits."""
+    plain = (
+        f"CASE WHEN {_IS_ZERO} THEN '0' WHEN abs(n_.point) < {_PLACES} "
+        f"THEN concat({_SIGN}, {_UNITS}, '.', {_FRACTION}) END"
+    )
+    has_exponent = f"(contains({{t}}, 'e') OR contains({{t}}, 'E')) AND {{t}} RLIKE {literal(_NUMBER)}"
+    longer = literal(rf"\.[0-9]{{{scale}}}[0-9]*[1-9]")
+    return (
+        f"CASE WHEN {has_exponent} THEN {let(_PARTS, 'n_', plain)} ELSE {{t}} END",
+        f"CASE WHEN NOT {{t}} RLIKE {longer} THEN try_cast({{t}} AS DECIMAL({precision},{scale})) END",
+    )
+
+
+def floating_number(kind: str) -> str:
+    """Return SQL over `{t}` of a `float` or `double`: the nearest one of a number with a fraction.
+
+    NULL for a whole number that the type does not have, and for a number beyond its range. A whole number with an
+    exponent, such as 1.2345678901234568E20, has the digits that it shows.
+    """
+    cast = f"try_cast({{t}} AS {kind})"
+    named = "named_struct('n', {parts}, 'v', CAST({cast} AS DOUBLE))".replace("{parts}", _PARTS).replace("{cast}", cast)
+    # A double's shortest text is nearer to it than one unit of its last digit. (Java before 19 does not round it.)
+    unit = "CAST(rpad('1', greatest(n_.unit, 0) + 1, '0') AS DECIMAL(38,0))"
+    distance = f"abs(try_subtract(try_cast({_UNITS} AS DECIMAL(38,0)), {_exactly('abs(f_.v)')}))"
+    fits = (
+        f"CASE WHEN abs(f_.v) = DOUBLE('Infinity') THEN false WHEN f_.v = 0 THEN {_IS_ZERO} "
+        f"WHEN NOT ({_IS_WHOLE}) THEN true WHEN n_.point > 38 THEN {{t}} RLIKE '[eE]' ELSE {distance} < {unit} END"
+    ).replace("n_.", "f_.n.")
+    checked = let(named, "f_", f"CASE WHEN {fits} THEN {cast} END")
+    return f"CASE WHEN {{t}} RLIKE {literal(_UNSAFE[kind])} THEN {checked} ELSE {cast} END"
+
+
+def _unsafe(digits: int, exponent: int, length: int) -> str:
+    """Return the pattern of numbers that may be whole and have so many digits, or be beyond the range."""
+    whole_ones = rf"[0-9]{{{digits},}}(?:[.]0*|(?:[.][0-9]*)?[eE].+)?|[0-9.]{{{digits},}}[eE][+]?[0-9]+"
+    return rf"^[+-]?(?:{whole_ones}|[0-9.]+[eE][+-]?[0-9]{{{exponent},}}|[0-9.]{{{length},}}(?:[eE].+)?)$"
+
+
+_UNSAFE = {"double": _unsafe(16, 3, 300), "float": _unsafe(8, 2, 37)}
+
+
+def _exactly(v: str) -> str:
+    """Return SQL of a whole, positive double below 10^38 as a decimal(38,0): a cast would round to 17 digits."""
+    high, low = "18446744073709551616", "4294967296"
+    parts = f"named_struct('high', floor({v} / {high}D), 'rest', {v} - floor({v} / {high}D) * {high}D)"
+    digits = (
+        f"try_add(try_multiply(CAST(d_.high AS DECIMAL(20,0)), CAST('{high}' AS DECIMAL(20,0))), "
+        f"CAST(floor(d_.rest / {low}D) AS DECIMAL(20,0)) * CAST('{low}' AS DECIMAL(18,0)) "
+        f"+ CAST(d_.rest - floor(d_.rest / {low}D) * {low}D AS DECIMAL(20,0)))"
+    )
+    return let(parts, "d_", digits)
+
+
+def _is_rounded(kind: str) -> str:
+    """Return SQL over `{t}` of a boolean: other texts with a fraction may give the same `float` or `double`."""
+
+    def digits(t: str) -> str:
+        return f"regexp_replace(regexp_replace({t}, '[eE].*$|[-+.]', ''), '^0+|0+$', '')"
+
+    most = 15 if kind == "double" else 6
+    stored = digits(f"CAST(try_cast({{t}} AS {kind}) AS STRING)")
+    is_whole = literal("^[+-]?[0-9]+[.]?0*$")
+    return f"(length({digits('{t}')}) > {most} AND NOT {{t}} RLIKE {is_whole} AND {digits('{t}')} <> {stored})"
+
+
+# --- two types --------------------------------------------------------------------------------------------------
 
 _WIDER = {("int", "bigint"): "bigint", ("float", "double"): "double"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame
@@ -21,6 +23,7 @@ from lake_assets.formats.event_model import (
     UNAVAILABLE,
     UPDATE,
 )
+from lake_assets.formats.types.text_types import let
 from lake_assets.lake import quote
 from lake_assets.lake.names import literal
 
@@ -30,6 +33,8 @@ UNREADABLE = "the record cannot be read as its format says"
 
 def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
     """Return `position`, `arrived_at` and `e`: one row per event; `e` is null for a record that cannot be read.
+
+    If numbers are to be repeated as the record spells them, `record` is returned too.
 
     Args:
         records: rows of the raw table.
@@ -48,7 +53,8 @@ def events_of(records: DataFrame, plan: EventPlan) -> DataFrame:
         )
     for name, sql in plan.before:
         records = records.selectExpr("*", f"{sql} AS {name}")
-    rows = records.selectExpr("position", "arrived_at", f"explode({events}) AS e")
+    record = ["record"] if _repeats_numbers(plan) else []
+    rows = records.selectExpr("position", "arrived_at", *record, f"explode({events}) AS e")
     return rows.where(plan.where) if plan.where else rows
 
 
@@ -82,9 +88,12 @@ def rows_of(
         ARRIVED_AT: "arrived_at",
     }
     columns = list(enumerate(plan.columns))
-    carried = ["none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
-    texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {c.text} END" if c.unavailable else c.text for _, c in columns]
+    record = ["record"] if _repeats_numbers(plan) else []
+    carried = [*record, "none", "no_place", *map(quote, fixed), *(f"{part}{i}" for part in "tu" for i, _ in columns)]
+    texts = [_unless_number(c) if c.is_base64 else c.text for _, c in columns]
+    texts = [f"CASE WHEN NOT ({c.unavailable}) THEN {texts[i]} END" if c.unavailable else texts[i] for i, c in columns]
     stage = events.selectExpr(
+        *record,
         *(["e"] if (reads_texts := any(c.left_out for _, c in columns)) else []),
         "e IS NULL AS none",
         f"{plan.no_place or 'CAST(NULL AS STRING)'} AS no_place",
@@ -95,9 +104,9 @@ def rows_of(
     if reads_texts:
         left_out = (f"t{i} IS NULL AND ({c.left_out})" if c.left_out else "false" for i, c in columns)
         u = (f"u{i} OR ({condition}) AS u{i}" for i, condition in enumerate(left_out))
-        stage = stage.selectExpr("none", "no_place", *map(quote, fixed), *(f"t{i}" for i, _ in columns), *u)
+        stage = stage.selectExpr(*record, "none", "no_place", *map(quote, fixed), *(f"t{i}" for i, _ in columns), *u)
     stage = in_steps(stage, plan, carried)
-    misfits = {c: _misfit(i, c.name, types[c.name]) for i, c in columns if c.steps}
+    misfits = {c: _misfit(i, c, types[c.name]) for i, c in columns if c.steps}
     nulled = [why for c, why in misfits.items() if c.may_be_null]
     return stage.selectExpr(
         *(f"CAST(v{i} AS {types[c.name]}) AS {quote(c.name)}" for i, c in columns),
@@ -177,6 +186,39 @@ def in_steps(stage: DataFrame, plan: EventPlan, carried: Sequence[str]) -> DataF
     return stage
 
 
-def _misfit(i: int, name: str, kind: str) -> str:
-    message = f"concat({literal(f'{name} does not fit {kind}: ')}, left(CAST(t{i} AS STRING), 100))"
+def _misfit(i: int, column: EventColumn, kind: str) -> str:
+    value = _own_number(i, column.record_names) if column.record_names else f"CAST(t{i} AS STRING)"
+    message = f"concat({literal(f'{column.name} does not fit {kind}: ')}, {_shortened(value)})"
     return f"CASE WHEN t{i} IS NOT NULL AND v{i} IS NULL THEN {message} END"
+
+
+def _shortened(text: str) -> str:
+    return let(text, "m_", "CASE WHEN length(m_) > 100 THEN concat(left(m_, 100), '…') ELSE m_ END")
+
+
+def _repeats_numbers(plan: EventPlan) -> bool:
+    return any(c.record_names and c.steps for c in plan.columns)
+
+
+def _member(names: Sequence[str]) -> str:
+    """Return the pattern of one of these names in JSON, up to its value."""
+    spelled = dict.fromkeys(json.dumps(n, ensure_ascii=is_ascii) for n in names for is_ascii in (True, False))
+    return rf"(?:{'|'.join(map(re.escape, spelled))})\s*+:\s*+"
+
+
+def _unless_number(column: EventColumn) -> str:
+    """Return SQL of a text in base64; of a number in the JSON, which may look like base64, a text that is not."""
+    number = f"concat({literal(_member(column.record_names))}, ({column.text}), '[^0-9.eE]')"
+    told = "' (a number: its bytes in base64 are expected, as with decimal.format=BASE64)'"
+    return (
+        f"CASE WHEN ({column.text}) RLIKE '^[0-9]+$' AND record RLIKE {number} "
+        f"THEN concat(({column.text}), {told}) ELSE {column.text} END"
+    )
+
+
+def _own_number(i: int, names: Sequence[str]) -> str:
+    """Return SQL of the number in the record that was read as `t{i}`, as the record spells it; else `t{i}`."""
+    number = literal(rf"{_member(names)}(-?[0-9][0-9.eE+-]*+)")
+    # A row has a column once, but a record may have several rows: the numbers in them differ.
+    is_it = f"try_cast(n AS DOUBLE) <=> try_cast(replace(t{i}, '\"', '') AS DOUBLE)"
+    return f"coalesce(get(filter(regexp_extract_all(record, {number}, 1), n -> {is_it}), 0), t{i})"

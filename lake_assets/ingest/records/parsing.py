@@ -13,7 +13,7 @@ from lake_assets.errors import (
     UnsupportedEventError,
 )
 from lake_assets.formats import EventPlan
-from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, Hints, Planned
+from lake_assets.formats.event_model import OP, TECHNICAL, TRANSACTION, TRUNCATE, EventColumn, Hints, Planned
 from lake_assets.formats.format_base import LakeNames
 from lake_assets.ingest.ingest_specs import StagingSpec
 from lake_assets.ingest.records.batch_schemas import BySource, find_schemas, schemas_of, with_payloads
@@ -180,7 +180,17 @@ def _judged(planned: Planned, spec: StagingSpec) -> Planned:
         replace(c, may_be_null=spec.on_misfit == "null" and not c.is_conflict and c.name not in needed)
         for c in plan.columns
     )
+    keys = {*plan.key, *(name for key in spec.keys for name in key)}
+    columns = tuple(_exact_in_key(c) if c.name in keys else c for c in columns)
     return replace(planned, plan=replace(plan, columns=columns, no_place=None if spec.order_by else plan.no_place))
+
+
+def _exact_in_key(column: EventColumn) -> EventColumn:
+    """Return a column of a key, in which two texts never become one value."""
+    if column.loses_digits is None or column.is_conflict:
+        return column
+    first, *others = column.steps
+    return replace(column, steps=(f"CASE WHEN NOT ({column.loses_digits}) THEN {first} END", *others))
 
 
 def _bases(columns: Mapping[str, str]) -> dict[str, str]:
