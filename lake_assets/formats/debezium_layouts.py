@@ -68,7 +68,7 @@ class Texts:
     def envelope(self, names: Collection[str], of_source: Collection[str]) -> str:
         """Return the type of an envelope around rows with these fields, and the order's fields of its `source`."""
         row, order = self.type(names), "".join(f"{f}: STRING, " for f in of_source)
-        source = f"STRUCT<{order}ts_us: BIGINT, ts_ms: BIGINT>"
+        source = f"STRUCT<{order}ts_ns: BIGINT, ts_us: BIGINT, ts_ms: BIGINT>"
         return f"STRUCT<op: STRING, before: {row}, after: {row}, source: {source}>"
 
     def value(self, at: str, name: str, *others: str) -> str:
@@ -146,7 +146,9 @@ def enveloped_layout(
         # An insert or update without a new row would become a row of nulls.
         op=f"CASE WHEN {at}.op IN ('c', 'r', 'u') AND {at}.after IS NULL THEN NULL {cases} END",
         sequence=position({f: f"{source}.{f}" for f in of_source}, f"{at}.op = 'r'"),
-        event_time=f"coalesce(timestamp_micros({source}.ts_us), {_millis(f'{source}.ts_ms')})",
+        event_time=(
+            f"timestamp_micros(coalesce({source}.ts_us, {source}.ts_ns div 1000, try_multiply({source}.ts_ms, 1000L)))"
+        ),
         before=f"{at}.before",
         after=f"{at}.after",
         key=key,
@@ -193,12 +195,14 @@ def flattened_layout(
     stamp = nanos or micros or millis
     values = {f: value for f in FIELDS if (value := added(f))}
     sequence = position(values, f"{op} = 'r'" if op else "false")
-    moments = [
-        *([f"timestamp_micros(try_cast({micros} AS BIGINT))"] if micros else []),
-        *([_millis(f"try_cast({millis} AS BIGINT)")] if millis else []),
-        "CAST(NULL AS TIMESTAMP)",
+    times = [
+        *([f"try_cast({micros} AS BIGINT)"] if micros else []),
+        *([f"try_cast({nanos} AS BIGINT) div 1000"] if nanos else []),
+        # Not timestamp_millis: it fails the whole query if the number is too large.
+        *([f"try_multiply(try_cast({millis} AS BIGINT), 1000L)"] if millis else []),
+        "CAST(NULL AS BIGINT)",
     ]
-    happened = f"coalesce({', '.join(moments)})"
+    happened = f"timestamp_micros(coalesce({', '.join(times)}))"
     return Layout(
         texts=texts,
         parsed=parsed,
@@ -216,8 +220,3 @@ def flattened_layout(
 def is_added(name: str) -> bool:
     """Whether ExtractNewRecordState adds a field of this name to rows."""
     return name.startswith("__source_") or (name.startswith("__") and name[2:] in _ADDED_FIELDS)
-
-
-def _millis(t: str) -> str:
-    # Not timestamp_millis: it fails the whole query if the number is too large.
-    return f"timestamp_micros(try_multiply({t}, 1000L))"

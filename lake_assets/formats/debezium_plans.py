@@ -160,8 +160,12 @@ def plan_inferred(shape: str | None, hints: Hints) -> EventPlan:
 
 def _plan(layout: Layout, columns: Sequence[SourceColumn], key: Sequence[str], hints: Hints) -> EventPlan:
     missing = set(key) - {n for c in columns for n in c.names}
-    if missing:
-        raise UnsupportedEventError(f"the events' key has {sorted(missing)}, which the row does not have")
+    if missing and not hints.key:
+        raise UnsupportedEventError(
+            f"the events' key has {', '.join(sorted(missing))}, which the row does not have: declare `key` with "
+            "columns of the row"
+        )
+    key = [k for k in key if k not in missing]
     names = lake_names((c.name for c in columns), hints.rename)
     sequence = _sequence(layout, list(names.values()), hints)
     if ambiguous := [c for c in columns if c.spellings]:
