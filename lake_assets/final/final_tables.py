@@ -91,7 +91,9 @@ def _absorb(lake: LakeBase, spec: FinalSpec, rebuild: str) -> Outcome:
         why = "; ".join(filter(None, (f"{rebuild_reason}: it is rebuilt in one commit", why)))
     columns = {i.sources[0]: i.name for i in target.items.values() if i.is_plain}
     without_row = result.batch.details.get("deletes_without_row", 0)
-    inexact = exactness.of_final(lake, spec.table, spec.staging, columns, without_row, is_new=target.is_new)
+    inexact = exactness.of_final(
+        lake, spec.table, spec.staging, columns, without_row, is_new=target.is_new, shows_times=target.mode == "scd2"
+    )
     stats, changes = result.batch.stats, result.changes
     return published(
         lake,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from lake_assets.errors import InvalidNameError
 from lake_assets.lake.names import TableId, literal
@@ -73,6 +73,21 @@ class Boundary:
     kind: Literal["begin", "commit", "change"]
     lsn: str | None = None
     xid: str | None = None
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """What a record says about the row of its key, in formats with tombstones.
+
+    Attributes:
+        kind: whether the row is written or deleted, or the record is a tombstone: a key without a value.
+        topic: the topic of the record; empty if it does not name one.
+        key: the decoded key; None if it has none.
+    """
+
+    kind: Literal["write", "delete", "tombstone"]
+    topic: str = ""
+    key: Any = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,7 @@ class EventPlan:
             something else orders them.
         before: names and SQL of values computed from a record first, in this order, because several expressions use
             them.
+        is_tombstone: whether the records are keys of deleted rows, without a position of their own.
     """
 
     parsed: str
@@ -163,6 +179,7 @@ class EventPlan:
     forms: tuple[frozenset[str], ...] = ()
     no_place: str | None = literal(NO_PLACE)
     before: tuple[tuple[str, str], ...] = ()
+    is_tombstone: bool = False
 
 
 @dataclass(frozen=True)

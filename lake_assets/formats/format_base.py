@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from lake_assets.errors import MalformedRecordError, UnsupportedEventError
-from lake_assets.formats.event_model import SEQUENCE, Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.event_model import SEQUENCE, Boundary, EventPlan, Hints, Keyed, Planned, Seen, SourceTable
 
 # Spark's parsers recurse per level, and overflow their stack before level 1,000.
 DEPTH = 200
@@ -26,6 +26,7 @@ class Format(ABC):
     identity: str = SEQUENCE
     stored: str = SEQUENCE
     kind: str | None = None
+    tombstone: str | None = None
 
     @property
     def same_again(self) -> str:
@@ -42,6 +43,10 @@ class Format(ABC):
 
     def boundary(self, record: Any) -> Boundary | None:
         """See `EventFormat.boundary`."""
+        return None
+
+    def keyed(self, record: Any) -> Keyed | None:
+        """See `EventFormat.keyed`."""
         return None
 
     def says_all(self, schema: str) -> bool:

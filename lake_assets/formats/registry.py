@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lake_assets.errors import PipelineError
 from lake_assets.formats.debezium import Debezium
-from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Planned, Seen, SourceTable
+from lake_assets.formats.event_model import Boundary, EventPlan, Hints, Keyed, Planned, Seen, SourceTable
 from lake_assets.formats.flat_rows import CHANGE_FEED, CHANGE_SET
 from lake_assets.formats.simplified import Simplified
 from lake_assets.formats.wal2json import Wal2JsonV1, Wal2JsonV2
@@ -31,6 +31,15 @@ class EventFormat(Protocol):
 
     def boundary(self, record: Any) -> Boundary | None:
         """Return what a decoded record says about its transaction, in formats with lines around one; otherwise None."""
+        ...
+
+    def keyed(self, record: Any) -> Keyed | None:
+        """Return what a decoded record says about the row of its key, in formats with tombstones; otherwise None."""
+        ...
+
+    @property
+    def tombstone(self) -> str | None:
+        """SQL over `record`: whether it may be a tombstone with a key; None if the format has none."""
         ...
 
     def says_all(self, schema: str) -> bool:

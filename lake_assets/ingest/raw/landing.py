@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import ConcurrentWriteError
 from lake_assets.formats import EventFormat, event_format
+from lake_assets.formats.event_model import Keyed
 from lake_assets.formats.files.file_streams import Record
 from lake_assets.ingest.ingest_specs import RawSpec
 from lake_assets.ingest.raw import file_ledger
@@ -41,6 +42,7 @@ from lake_assets.ingest.records import rejects
 from lake_assets.ingest.records.routing import Routed, route
 from lake_assets.ingest.records.stream_transactions import Open, follow, read_open
 from lake_assets.ingest.records.stream_transactions import to_properties as to_open_properties
+from lake_assets.ingest.records.tombstones import Tombstones
 from lake_assets.lake import LakeBase, TableId
 from lake_assets.lake.metadata.watermark import find_property, read_marks, to_properties
 from lake_assets.tables.batch_limits import cut
@@ -247,7 +249,14 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
         RejectedLimitError: more records than declared cannot be routed.
     """
     routed = {str(r) for r in routes_of(raw)}
-    reading = _Reading(spec, event_format(spec.format), next_position(lake, spec.table, raw), routed, read_open(raw))
+    reading = _Reading(
+        spec,
+        event_format(spec.format),
+        next_position(lake, spec.table, raw),
+        routed,
+        read_open(raw),
+        Tombstones(raw, spec.about),
+    )
     # A failed commit must not be retried: the other process may have landed the same files, and positions would be
     # assigned twice. Only this process's copy of the table's properties is changed.
     raw.metadata.properties["commit.retry.num-retries"] = "0"
@@ -267,6 +276,7 @@ def _commit(lake: LakeBase, spec: RawSpec, raw: Table, batch: Batch) -> Landed:
                 ARRIVED_PROPERTY: json.dumps(reading.arrived, sort_keys=True),
                 **rejects.landed(raw, reading.rejected),
                 **(to_open_properties(reading.open) if reading.open else {}),
+                **reading.tombstones.properties(),
             }
         )
 
@@ -297,10 +307,12 @@ class _Reading:
         position: int,
         routes: set[str],
         open_: Mapping[str, Open | None],
+        tombstones: Tombstones,
     ) -> None:
         self.spec, self.event_format, self.routes = spec, event_format, routes
         # Open transactions by source. Closed ones stay as None, because the commit has to store that they are closed.
         self.open = dict(open_)
+        self.tombstones = tombstones
         self.first = self.position = position
         self.rejected = 0
         self.arrived = Counter[str]()
@@ -344,8 +356,19 @@ class _Reading:
         if record.problem:
             return Routed(problem=record.problem)
         routed = route(self.event_format, record.text, self.spec.about, self.spec.limits.depth)
+        if routed.keyed is not None:
+            routed = self._followed(routed, routed.keyed)
         self.routes.update(str(r) for r in routed.tables)
         return routed
+
+    def _followed(self, routed: Routed, keyed: Keyed) -> Routed:
+        """Return a record with the table of which it deletes a row, if it is a tombstone that does."""
+        table, problem = self.tombstones.follow(keyed, routed.tables)
+        if keyed.kind != "tombstone":
+            return routed
+        if table is None:
+            return Routed(problem=problem)
+        return replace(routed, tables=(table,))
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:

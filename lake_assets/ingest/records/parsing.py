@@ -36,6 +36,8 @@ class Parsed:
         key_set: the chosen one of several declared keys; empty if none fits or at most one is declared.
         defaults: columns that the source added with a default for existing rows.
         renames: old and new name of columns where one appeared when the other disappeared and no rename is declared.
+        tombstones: keys of deleted rows, by the columns of their keys, with technical columns and `BAD`.
+        has_tombstones: whether `rows` has deletes that came as tombstones.
     """
 
     rows: DataFrame | None
@@ -44,6 +46,8 @@ class Parsed:
     key_set: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
+    tombstones: tuple[DataFrame, ...] = ()
+    has_tombstones: bool = False
 
 
 def parse(
@@ -81,8 +85,11 @@ def parse(
         return Parsed(None, (), None)
     planned, unread, key_set = keyed_plans(records, reader, [s.seen for s in schemas], hints, spec.keys, key_set)
     refused = [refused_records(records, unread)] if unread else []
+    readable = _with_transactions(records if not unread else records.where(~is_unread(unread)))
+    tombstones = tuple(_tombstones(readable, p) for p in planned if p.plan.is_tombstone)
+    planned = [p for p in planned if not p.plan.is_tombstone]
     if not planned:
-        return Parsed(None, (), _together(refused))
+        return Parsed(None, (), _together(refused), tombstones=tombstones)
     last = {s.seen.schema: s.last for s in schemas}
     short = last.keys() - {s.seen.schema for s in schemas if not s.is_short}
     planned = sorted(planned, key=lambda p: max(last.get(s, -1) for s in p.schemas))
@@ -97,7 +104,6 @@ def parse(
         )
     every = dict.fromkeys((*existing, *columns))
     bases = _bases({**existing, **columns})
-    readable = _with_transactions(records if not unread else records.where(~is_unread(unread)))
     parts: list[DataFrame] = []
     for p in planned:
         part = readable if len(last) == 1 else readable.where(of_schemas(p.schemas))
@@ -110,7 +116,13 @@ def parse(
         parts.append(rows_of(events, p.plan, columns, *unavailable, spec.keys, spec.order_by))
     keys = [p.plan.key for p in planned]
     rows, refused_rows = _together(parts), _together(refused)
-    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unreported(planned, existing, spec.rename))
+    unseen = unreported(planned, existing, spec.rename)
+    return Parsed(rows, _key(keys, parts), refused_rows, key_set, *unseen, tombstones=tombstones)
+
+
+def _tombstones(records: DataFrame, planned: Planned) -> DataFrame:
+    events = events_of(records.where(of_schemas(planned.schemas)), planned.plan)
+    return rows_of(events, planned.plan, {c.name: c.type for c in planned.plan.columns}, (), {})
 
 
 # --- what no event reports --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lake_assets.errors import InputError
 from lake_assets.formats import EventFormat, SourceTable, event_format
-from lake_assets.formats.event_model import MANY, Boundary
+from lake_assets.formats.event_model import MANY, Boundary, Keyed
 from lake_assets.formats.files.file_streams import KEPT_IN_PART
 from lake_assets.formats.format_base import DEPTH, decode, schema_key
 from lake_assets.ingest.ingest_specs import RawSpec
@@ -29,6 +29,7 @@ class Routed:
         key: identifies its schema; None if it is about no table.
         payload: the record without its schema, if it has one.
         boundary: what it says about its transaction.
+        keyed: what it says about the row of its key.
     """
 
     tables: tuple[SourceTable, ...] = ()
@@ -36,6 +37,7 @@ class Routed:
     key: str | None = None
     payload: str | None = None
     boundary: Boundary | None = None
+    keyed: Keyed | None = None
 
     @property
     def source_table(self) -> str | None:
@@ -57,12 +59,12 @@ def route(event_format: EventFormat, text: str, table: SourceTable | None, depth
         tables = event_format.routes(record, table)
     except InputError as e:
         return Routed(problem=str(e))
-    boundary = event_format.boundary(record)
-    if not tables:
+    boundary, keyed = event_format.boundary(record), event_format.keyed(record)
+    if not tables and (keyed is None or keyed.kind != "tombstone"):
         return Routed(boundary=boundary)
     schema = event_format.schema_of(record)
     payload = event_format.without_schema(text, schema) if schema else None
-    return Routed(tables, None, schema_key(schema), payload, boundary)
+    return Routed(tables, None, schema_key(schema), payload, boundary, keyed)
 
 
 def replay(lake: LakeBase, spec: RawSpec) -> int:
@@ -98,7 +100,9 @@ def _route_again(lake: LakeBase, spec: RawSpec) -> int:
         if row["problem"].startswith(KEPT_IN_PART):
             continue
         routed_record = route(reader, row["record"], spec.about, spec.limits.depth)
-        if routed_record.problem is None:
+        # A tombstone that may be about several tables when it arrives may be about them afterwards.
+        is_tombstone = routed_record.keyed is not None and routed_record.keyed.kind == "tombstone"
+        if routed_record.problem is None and not is_tombstone:
             source_tables.update(str(r) for r in routed_record.tables)
             routed.append((row["position"], routed_record.source_table, routed_record.key))
     if not routed:
