@@ -21,7 +21,7 @@ from tests.support.streams import Feed
 T = Table({"h": INT, "n": INT, "name": TEXT}, key=("h",))
 LONGEST = 5
 FOLLOWERS = {"": "c", "c": "ud", "u": "ud", "d": "c"}
-KINDS: dict[str, dict[str, Any]] = {"hard": {}, "soft": {"deletes": "soft"}, "versions": {"mode": "scd2"}}
+KINDS: dict[str, dict[str, Any]] = {"hard": {}, "versions": {"mode": "scd2"}}
 
 
 def changes(longest: int, before: str = "") -> Iterator[str]:

@@ -159,9 +159,9 @@ def _placed(
     keys = [F.col(quote(k)) for k in key]
     row = F.struct(*(F.col(quote(c)) for c in columns), OP, SEQUENCE)
     rows = events.select(*keys, POSITION, INDEX, row.alias(_ROW), F.lit(False).alias(_MINE))
-    image = rows.schema[_ROW].dataType
     # The next tombstone of the key has no row left to delete.
-    deleted = F.struct(*(F.lit(DELETE if f.name == OP else None).cast(f.dataType).alias(f.name) for f in image.fields))
+    nulls = (F.lit(None).cast(kind).alias(c) for c, kind in columns.items())
+    deleted = F.struct(*nulls, F.lit(DELETE).alias(OP), F.lit(None).cast("string").alias(SEQUENCE))
     mine = tombstones.select(
         *keys, POSITION, F.lit(0).alias(INDEX), deleted.alias(_ROW), F.lit(True).alias(_MINE), EVENT_TIME, ARRIVED_AT
     )
