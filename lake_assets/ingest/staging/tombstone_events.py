@@ -114,7 +114,9 @@ def _events(
         parts.append(_images(parsed.rows.where(F.col(SEQUENCE).isNotNull()), columns, {}))
     if stored is not None:
         sql = {name: expression for name, (_, expression) in stored.items()}
-        parts.append(_images(_stored(lake, spec, columns, wanted, key, sql), columns, sql))
+        rows = _images(_stored(lake, spec, columns, wanted, key, sql), columns, sql)
+        # Not the tombstones themselves, if they are read again.
+        parts.append(rows.join(tombstones.select(POSITION), POSITION, "left_anti"))
     events: DataFrame | None = None
     for part in parts:
         of_keys = part.join(F.broadcast(wanted), key, "left_semi")
